@@ -1,0 +1,26 @@
+"""Compiles an unmodified model into one training program per rank, for unequal devices."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if not (Path(__file__).parent / "passes").is_dir():  # links lost, as in a zip: the folders lie beside us
+    __path__.append(str(Path(__file__).parents[1]))
+
+if TYPE_CHECKING:
+    from .api import compile, load
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__", "compile", "load"]
+
+_HOMES = {"compile": "api", "load": "api"}
+
+
+def __getattr__(name: str) -> object:
+    """The public names, imported on first use: a training node never loads the compiler."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

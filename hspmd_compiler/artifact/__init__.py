@@ -1,0 +1,1 @@
+"""Rank programs as data: values, files, checks, and the executor that walks them."""

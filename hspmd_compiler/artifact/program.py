@@ -1,0 +1,187 @@
+"""Rank programs as values: segments of local rows shared by a class, and one table per rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ..comm_plan import Box, CommStep, GradBucket
+
+
+class InputKind(Enum):
+    """Where a segment's input comes from."""
+
+    PARAM = "param"  # name: parameter or buffer name; the local shard
+    DATA = "data"  # name: batch key; this micro-batch's rows
+    MICRO = "micro"  # a value of this micro-batch, kept by an earlier instruction (value: its id)
+    STEP = "step"  # a value of this step, made by STEP_REDUCE (value: its id)
+
+
+class OutputKind(Enum):
+    """Where a segment's output goes."""
+
+    MICRO = "micro"  # kept for later instructions of this micro-batch (saved, or to be sent)
+    GRAD = "grad"  # added to the accumulated gradient of parameter `name`
+    LOSS = "loss"  # added to this rank's share of the loss
+    STEP = "step"  # added to a step value, reduced later by STEP_REDUCE
+    BUFFER = "buffer"  # new value of buffer `name`
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value id local to the class program; rows that realise a logical row carry that row's id."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A literal that differs between the ranks of a class: entry `index` of the rank's `literals`."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInput:
+    kind: InputKind
+    value: Value
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOutput:
+    kind: OutputKind
+    value: Value
+    name: str = ""
+
+
+@dataclass(slots=True)
+class LocalRow:
+    """One local operator. `op`: `aten.*`, `hspmd.*` (see kernels), `getitem`, or `comm`.
+
+    `comm` rows have args (Value, slot) where slot is an index into the rank's `comms`.
+    args hold Value, Hole, tuples, numbers, strings, None, and torch dtypes as `DType`.
+    logical: id of the row of the logical graph that this row completes, None for a helper row.
+    """
+
+    out: Value
+    op: str
+    args: tuple[object, ...]
+    kwargs: dict[str, object] = field(default_factory=dict)
+    logical: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """A torch dtype by name, such as `float32`."""
+
+    name: str
+
+
+@dataclass(slots=True)
+class Segment:
+    """Straight-line local code: the forward or backward of one stage for one micro-batch shape."""
+
+    name: str
+    inputs: list[SegmentInput]
+    rows: list[LocalRow]
+    outputs: list[SegmentOutput]
+
+
+@dataclass(slots=True)
+class ClassProgram:
+    """What ranks with the same work share."""
+
+    name: str
+    segments: list[Segment]
+
+
+class Op(Enum):
+    """Instructions of a rank program."""
+
+    STEP_COMPUTE = "STEP_COMPUTE"  # segment, mb: compute shares of step values (global counts)
+    STEP_REDUCE = "STEP_REDUCE"  # value, slot (comm): all-reduce a step value
+    FORWARD = "FORWARD"  # segment, mb
+    BACKWARD = "BACKWARD"  # segment, mb
+    SEND = "SEND"  # value, slot (transfer), mb
+    RECV = "RECV"  # value, slot (transfer), mb
+    GRAD_SYNC = "GRAD_SYNC"  # all grad buckets, in order
+    LOSS = "LOSS"  # all-reduce the loss over all ranks (sum)
+    OPTIMIZER = "OPTIMIZER"
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction; fields not used by `op` are -1. mb: local micro-batch number (see Program.rows)."""
+
+    op: Op
+    segment: int = -1
+    mb: int = -1
+    value: int = -1
+    slot: int = -1
+    tag: int = -1
+
+    # A SEND or RECV carries `tag`, unique in the whole program for each (transfer, micro-batch).
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """This rank's piece of a parameter: boxes of the whole and where they lie in the local tensor.
+
+    shape: local. view: local factored view. boxes: (box in `whole_view`, box in `view`) pairs.
+    owned: indexes into boxes... elements counted by this rank for norms and saving (each element
+    of the whole is owned by exactly one rank).
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    view: tuple[int, ...]
+    whole_shape: tuple[int, ...]
+    whole_view: tuple[int, ...]
+    boxes: tuple[tuple[Box, Box], ...]
+    owned: tuple[tuple[Box, Box], ...]
+    trainable: bool
+    is_buffer: bool
+
+
+@dataclass(slots=True)
+class RankProgram:
+    """One rank's program: the class program's name and everything that is this rank's own.
+
+    rows: per micro-batch, the [low, high) rows of the global batch. literals: fill the class
+    program's holes. comms: CommStep per slot, used by `comm` rows and STEP_REDUCE. transfers:
+    CommStep (SEND_RECV, one direction) per slot for SEND and RECV.
+    """
+
+    rank: int
+    device: int
+    pipeline: int
+    stage: int
+    coordinate: int
+    class_name: str
+    device_kind: str
+    rows: list[tuple[int, int]]
+    literals: list[object]
+    comms: list[CommStep]
+    transfers: list[CommStep]
+    shards: list[Shard]
+    grad_buckets: list[GradBucket]
+    instructions: list[Instruction]
+
+
+@dataclass(slots=True)
+class Program:
+    """All programs of one compiled strategy.
+
+    batch: global batch size. inputs: key -> (global shape, dtype). aliases: name -> canonical name.
+    groups: every rank list that a collective uses, in creation order.
+    """
+
+    world_size: int
+    batch: int
+    inputs: dict[str, tuple[tuple[int, ...], str]]
+    aliases: dict[str, str]
+    classes: dict[str, ClassProgram]
+    ranks: list[RankProgram]
+    groups: list[tuple[int, ...]]

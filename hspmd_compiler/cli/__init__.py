@@ -1,0 +1,1 @@
+"""The `hspmd` command: one module per sub-command."""

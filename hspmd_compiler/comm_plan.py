@@ -1,0 +1,97 @@
+"""Communication as values: what moves between which ranks, by boxes, priced by bytes. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+Interval = tuple[int, int]
+Box = tuple[Interval, ...]
+
+
+class CommKind(Enum):
+    """What a plan amounts to; the name that reports and counts use."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    SEND_RECV = "send_recv"
+
+
+class Combine(Enum):
+    """How pieces that arrive at one place are joined."""
+
+    COPY = "copy"
+    SUM = "sum"
+    MAX = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Boxes that go to, or come from, one rank, in the local factored view of this rank's tensor."""
+
+    peer: int
+    boxes: tuple[Box, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommStep:
+    """One rank's part of one collective or batched send/receive.
+
+    group: ranks, ascending; every member has a step with the same id, kind and group.
+    ALL_REDUCE reduces the whole tensor over the group with `combine` and needs nothing below.
+    Otherwise: the source tensor is viewed as `src_view`, the boxes of `sends` are cut from it (in
+    order, for each peer); the result, of shape `dst_shape`, viewed as `dst_view`, starts as zeros,
+    and the boxes of `recvs` are filled (COPY) or added (SUM), in the order of `recvs`. The boxes a
+    sends to b match, in order and volume, the boxes b receives from a. A piece whose peer is the
+    rank itself is a local copy. A rank without the source has src_view None; one that needs no
+    result has dst_view None.
+    """
+
+    id: int
+    kind: CommKind
+    group: tuple[int, ...]
+    combine: Combine = Combine.COPY
+    src_view: tuple[int, ...] | None = None
+    dst_view: tuple[int, ...] | None = None
+    dst_shape: tuple[int, ...] | None = None
+    sends: tuple[Piece, ...] = ()
+    recvs: tuple[Piece, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GradPiece:
+    """Part of one parameter's gradient in a reduction over one group.
+
+    src_boxes: boxes of this rank's accumulated gradient (viewed as `src_view`) that it contributes,
+    None where it contributes zeros. dst_boxes: boxes of the synchronised gradient (shape of the
+    local parameter, viewed as `dst_view`) that it receives, None where it needs none. length:
+    elements, the same on every rank of the group.
+    """
+
+    param: str
+    length: int
+    src_view: tuple[int, ...] | None
+    src_boxes: tuple[Box, ...] | None
+    dst_view: tuple[int, ...] | None
+    dst_boxes: tuple[Box, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class GradBucket:
+    """One flat all-reduce (sum) of gradient pieces over a group; a group of one rank is a local copy."""
+
+    id: int
+    group: tuple[int, ...]
+    dtype: str
+    pieces: tuple[GradPiece, ...]
+
+
+def box_volume(box: Box) -> int:
+    """Elements in a box."""
+    volume = 1
+    for low, high in box:
+        volume *= high - low
+    return volume
