@@ -1,0 +1,1 @@
+"""Prices of a compiled strategy on a described cluster."""

@@ -1,0 +1,180 @@
+"""The house: which floor may import which, one import name, and a package list that matches the disk."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "hspmd_compiler"
+LINKED = ("cost_models", "passes", "runtime")
+
+FLOORS = {
+    "errors": -1,
+    "log": -1,
+    "annotations": 0,
+    "cluster": 0,
+    "strategy": 0,
+    "comm_plan": 0,
+    "name_glob": 0,
+    "options": 0,
+    "graph": 1,
+    "passes": 2,
+    "cost_models": 3,
+    "synthesizer": 4,
+    "artifact": 5,
+    "verify": 5,
+    "runtime": 6,
+    "api": 7,
+    "cli": 7,
+    "__init__": 7,
+    "__main__": 7,
+}
+
+# Beyond the order of the floors: what a room may never reach.
+BANNED = {
+    "passes": {"cost_models"},
+    "cost_models": {"passes"},
+    "artifact": {"verify", "graph", "passes", "cost_models", "synthesizer"},
+    "runtime": {"graph", "passes", "cost_models", "synthesizer", "verify"},
+}
+
+# Rooms that a program without torch may use.
+WITHOUT_TORCH = {"errors", "log", "annotations", "cluster", "strategy", "comm_plan", "name_glob", "options"}
+
+# Third-party modules that only the planning side needs.
+PLANNING_ONLY = {"pulp", "networkx", "transformers"}
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    """(dotted module name, file) of every module, each file once, linked folders by their real place."""
+    for base, top in ((ROOT / PACKAGE, ()), *((ROOT / name, (name,)) for name in LINKED)):
+        for path in sorted(base.rglob("*.py")):
+            parts = path.relative_to(base).with_suffix("").parts
+            if top or parts[0] not in LINKED:
+                yield ".".join((PACKAGE, *top, *parts)), path
+
+
+def imports(module: str, path: Path) -> Iterator[tuple[int, str]]:
+    """(line, absolute dotted name) of every import in a file, type-checking ones left out."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing_only = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if node in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, name) for name in from_names(module, node))
+
+
+def from_names(module: str, node: ast.ImportFrom) -> list[str]:
+    """Absolute names that one `from ... import ...` reaches, as deep as `from . import x` needs."""
+    head = module.split(".")[: -node.level] if node.level else []
+    base = ".".join([*head, *([node.module] if node.module else [])])
+    return [f"{base}.{alias.name}" for alias in node.names] if base == PACKAGE else [base]
+
+
+def room(name: str) -> str | None:
+    """The room of a dotted name inside the package, None for a name outside it."""
+    parts = name.split(".")
+    return (parts[1] if len(parts) > 1 else "__init__") if parts[0] == PACKAGE else None
+
+
+def test_every_room_has_a_floor() -> None:
+    unknown = {f"{room(module)} ({path.relative_to(ROOT)})" for module, path in sources()}
+    unknown = {text for text in unknown if text.split(" ")[0] not in FLOORS}
+    assert not unknown, f"rooms without a floor: {sorted(unknown)}"
+
+
+def test_floors_import_only_lower_ones() -> None:
+    broken = []
+    for module, path in sources():
+        here = str(room(module))
+        for line, name in imports(module, path):
+            there = room(name)
+            if there is None or there == here or here not in FLOORS or there not in FLOORS:
+                continue
+            if FLOORS[there] > FLOORS[here] or there in BANNED.get(here, set()):
+                broken.append(f"{path.relative_to(ROOT)}:{line}: {here} imports {there}")
+    assert not broken, "\n".join(broken)
+
+
+def test_low_rooms_are_free_of_torch_and_training_nodes_of_planning() -> None:
+    broken = []
+    for module, path in sources():
+        here = str(room(module))
+        banned = {"torch"} if here in WITHOUT_TORCH else set()
+        banned |= PLANNING_ONLY if here in {"artifact", "runtime", *WITHOUT_TORCH} else set()
+        broken += [
+            f"{path.relative_to(ROOT)}:{line}: {here} imports {name}"
+            for line, name in imports(module, path)
+            if name.split(".")[0] in banned
+        ]
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_links_lead_to_the_root_folders(name: str) -> None:
+    link = ROOT / PACKAGE / name
+    assert link.is_symlink(), f"{link} is not a link"
+    assert link.resolve() == ROOT / name
+
+
+def test_package_list_matches_the_folders() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        setuptools = tomllib.load(file)["tool"]["setuptools"]
+    on_disk = {".".join(module.split(".")[:-1]) for module, _ in sources()}
+    assert sorted(setuptools["packages"]) == sorted(on_disk)
+    assert setuptools["package-dir"] == {f"{PACKAGE}.{name}": name for name in LINKED}
+
+
+def test_every_package_has_an_init() -> None:
+    folders = {path.parent for _, path in sources()}
+    missing = sorted(
+        str(folder.relative_to(ROOT)) for folder in folders if not (folder / "__init__.py").is_file()
+    )
+    assert not missing, f"folders without __init__.py: {missing}"
+
+
+def test_links_lost_still_imports_one_name(tmp_path: Path) -> None:
+    """Without the links, as after a checkout that turns them into text files, the root folders serve."""
+    package = tmp_path / PACKAGE
+    package.mkdir()
+    (package / "__init__.py").write_text((ROOT / PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    for name in LINKED:
+        (package / name).write_text(f"../{name}")
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"HOME = {name!r}\n")
+    code = "; ".join(f"import {PACKAGE}.{name} as m; print(m.HOME)" for name in LINKED)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == list(LINKED)
+
+
+def test_bare_names_are_not_imported() -> None:
+    folders = [ROOT / name for name in ("examples", "benchmarks", "tests")]
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    broken = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in files
+        for line, name in imports("outside.module", path)
+        if name.split(".")[0] in LINKED
+    ]
+    assert not broken, "\n".join(broken)
