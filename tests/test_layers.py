@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "hspmd_compiler"
+OUTSIDE = ("benchmarks", "examples", "tests")
 LINKED = ("cost_models", "passes", "runtime")
 
 FLOORS = {
@@ -169,12 +170,11 @@ def test_links_lost_still_imports_one_name(tmp_path: Path) -> None:
 
 
 def test_bare_names_are_not_imported() -> None:
-    folders = [ROOT / name for name in ("examples", "benchmarks", "tests")]
-    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    outside = [("outside", path) for top in OUTSIDE for path in sorted((ROOT / top).rglob("*.py"))]
     broken = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
-        for path in files
-        for line, name in imports("outside.module", path)
+        for module, path in (*sources(), *outside)
+        for line, name in imports(module, path)
         if name.split(".")[0] in LINKED
     ]
     assert not broken, "\n".join(broken)
