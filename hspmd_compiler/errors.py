@@ -78,6 +78,10 @@ class VerifyError(HspmdError):
     exit_code = OUR_FAILURE
 
 
+class OptionError(HspmdError):
+    """An option has a value that it can't have."""
+
+
 class RunError(HspmdError):
     """A run can't start, or a rank of it died."""
 

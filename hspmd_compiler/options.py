@@ -1,0 +1,163 @@
+"""What a compiled program is trained with: optimizer, clipping, learning-rate schedule. Values only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from . import name_glob
+from .json_fields import JsonFields, is_count, is_finite, is_number, raise_clashes
+
+Json = dict[str, object]
+Clash = tuple[str, str]
+
+OPTIMIZER = "optimizer"
+
+
+class OptimizerName(Enum):
+    """The update rule; both are torch's."""
+
+    ADAMW = "adamw"
+    SGD = "sgd"
+
+
+class ScheduleName(Enum):
+    """How the learning rate goes after the warm-up; the formulas are those of `transformers`.
+
+    After `total_steps` a cosine stays at zero.
+    """
+
+    CONSTANT = "constant"
+    LINEAR = "linear"
+    COSINE = "cosine"
+
+
+@dataclass(frozen=True, slots=True)
+class LearningRateSchedule:
+    """A factor on the learning rate per step; `total_steps` is where linear and cosine reach zero."""
+
+    name: ScheduleName = ScheduleName.CONSTANT
+    warmup_steps: int = 0
+    total_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        raise_clashes(OPTIMIZER, list(self._clashes()))
+
+    def factor(self, step: int) -> float:
+        """The factor of a step, counted from 0; a warm-up starts at 0."""
+        if step < self.warmup_steps:
+            return step / self.warmup_steps
+        if self.name is ScheduleName.CONSTANT or self.total_steps is None:
+            return 1.0
+        span = max(1, self.total_steps - self.warmup_steps)
+        if self.name is ScheduleName.LINEAR:
+            return max(0.0, (self.total_steps - step) / span)
+        progress = min(1.0, (step - self.warmup_steps) / span)
+        return max(0.0, 0.5 * (1.0 + math.cos(math.pi * progress)))
+
+    def _clashes(self) -> Iterator[Clash]:
+        if not is_count(self.warmup_steps):
+            yield "schedule.warmup_steps", f"{self.warmup_steps!r}: a whole number of 0 or more"
+        needs_total = self.name is not ScheduleName.CONSTANT
+        if self.total_steps is None:
+            if needs_total:
+                yield "schedule.total_steps", f"missing: {self.name.value} needs the number of steps"
+        elif not is_count(self.total_steps) or self.total_steps == 0:
+            yield "schedule.total_steps", f"{self.total_steps!r}: a whole number above 0"
+        elif is_count(self.warmup_steps) and self.total_steps < self.warmup_steps:
+            yield "schedule.total_steps", f"{self.total_steps} is less than warmup_steps {self.warmup_steps}"
+
+    def to_json(self) -> Json:
+        return {"name": self.name.value, "warmup_steps": self.warmup_steps, "total_steps": self.total_steps}
+
+    @classmethod
+    def from_json(cls, data: object) -> LearningRateSchedule:
+        fields = JsonFields(OPTIMIZER, data, ("name", "warmup_steps", "total_steps"), prefix="schedule.")
+        values = {
+            "name": fields.choice("name", ScheduleName, ScheduleName.CONSTANT),
+            "warmup_steps": fields.integer("warmup_steps", 0),
+            "total_steps": fields.optional_integer("total_steps"),
+        }
+        return fields.build(cls, values)
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerConfig:
+    """The optimizer of a program, kept in its manifest; defaults are torch's.
+
+    no_decay: globs over parameter names that get no weight decay. max_grad_norm: global norm that
+    gradients are clipped to, None for no clipping; `inf` only reports the norm.
+    """
+
+    name: OptimizerName = OptimizerName.ADAMW
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    nesterov: bool = False
+    no_decay: tuple[str, ...] = ()
+    max_grad_norm: float | None = None
+    schedule: LearningRateSchedule = field(default_factory=LearningRateSchedule)
+
+    def __post_init__(self) -> None:
+        raise_clashes(OPTIMIZER, list(self._clashes()))
+
+    def decay_of(self, parameter: str) -> float:
+        """The weight decay of one parameter."""
+        spared = any(name_glob.matches(pattern, parameter) for pattern in self.no_decay)
+        return 0.0 if spared else self.weight_decay
+
+    def lr_at(self, step: int, base: float | None = None) -> float:
+        """The learning rate of a step counted from 0, from `base` or the configured rate."""
+        return (self.lr if base is None else base) * self.schedule.factor(step)
+
+    def _clashes(self) -> Iterator[Clash]:
+        for name in ("lr", "eps", "weight_decay", "momentum"):
+            if not is_finite(value := getattr(self, name)) or value < 0:
+                yield name, f"{value!r}: a number of 0 or more"
+        if len(self.betas) != 2 or not all(is_finite(beta) and 0 <= beta < 1 for beta in self.betas):
+            yield "betas", f"{self.betas!r}: two numbers of 0 or more and below 1"
+        if self.nesterov and not self.momentum:
+            yield "nesterov", "needs a momentum above 0"
+        if self.name is OptimizerName.ADAMW and (self.momentum or self.nesterov):
+            yield "momentum", "adamw has betas, not a momentum"
+        if self.max_grad_norm is not None and not (is_number(self.max_grad_norm) and self.max_grad_norm > 0):
+            yield "max_grad_norm", f"{self.max_grad_norm!r}: a number above 0"
+
+    def to_json(self) -> Json:
+        """Every field, with an infinite norm as the text `inf`."""
+        norm = self.max_grad_norm
+        return {
+            "name": self.name.value,
+            "lr": self.lr,
+            "betas": list(self.betas),
+            "eps": self.eps,
+            "weight_decay": self.weight_decay,
+            "momentum": self.momentum,
+            "nesterov": self.nesterov,
+            "no_decay": list(self.no_decay),
+            "max_grad_norm": "inf" if norm == math.inf else norm,
+            "schedule": self.schedule.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: object) -> OptimizerConfig:
+        """Read what `to_json` writes; fields may be missing, all bad ones are told at once."""
+        fields = JsonFields(OPTIMIZER, data, tuple(cls().to_json()))
+        schedule = fields.nested("schedule", LearningRateSchedule.from_json, LearningRateSchedule())
+        values = {
+            "name": fields.choice("name", OptimizerName, OptimizerName.ADAMW),
+            "lr": fields.number("lr", 1e-3),
+            "betas": fields.numbers("betas", (0.9, 0.999)),
+            "eps": fields.number("eps", 1e-8),
+            "weight_decay": fields.number("weight_decay", 0.0),
+            "momentum": fields.number("momentum", 0.0),
+            "nesterov": fields.flag("nesterov", False),
+            "no_decay": fields.texts("no_decay"),
+            "max_grad_norm": fields.optional_number("max_grad_norm"),
+            "schedule": schedule,
+        }
+        return fields.build(cls, values)

@@ -1,0 +1,74 @@
+"""Options of the optimizer: JSON both ways, errors all at once, schedules equal to transformers'."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from transformers import get_scheduler
+
+from hspmd_compiler.errors import OptionError
+from hspmd_compiler.options import LearningRateSchedule, OptimizerConfig, OptimizerName, ScheduleName
+
+
+def test_json_both_ways() -> None:
+    config = OptimizerConfig(
+        name=OptimizerName.SGD,
+        lr=0.5,
+        momentum=0.9,
+        nesterov=True,
+        no_decay=("*bias", "*.norm.*"),
+        max_grad_norm=math.inf,
+        schedule=LearningRateSchedule(ScheduleName.COSINE, 3, 10),
+    )
+    assert OptimizerConfig.from_json(config.to_json()) == config
+    assert OptimizerConfig.from_json({}) == OptimizerConfig()
+
+
+def test_all_bad_values_at_once() -> None:
+    bad = {
+        "name": "lion",
+        "lr": -1,
+        "betas": [0.9, 1.5],
+        "speed": 3,
+        "schedule": {"name": "linear", "warmup_steps": -1},
+    }
+    with pytest.raises(OptionError) as caught:
+        OptimizerConfig.from_json(bad)
+    names = {name for name, _ in caught.value.details}
+    assert names == {"name", "lr", "betas", "speed", "schedule.warmup_steps", "schedule.total_steps"}
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("data", [None, [], "adamw", {"schedule": 3}, {"betas": 0.9}, {"nesterov": 1}])
+def test_wrong_types(data: object) -> None:
+    with pytest.raises(OptionError):
+        OptimizerConfig.from_json(data)
+
+
+def test_nesterov_needs_momentum() -> None:
+    with pytest.raises(OptionError, match="nesterov"):
+        OptimizerConfig(name=OptimizerName.SGD, nesterov=True)
+
+
+def test_decay_by_glob() -> None:
+    config = OptimizerConfig(weight_decay=0.1, no_decay=("bias", "norm"))
+    assert config.decay_of("layers.0.fc.weight") == 0.1
+    assert config.decay_of("layers.0.fc.bias") == 0.0
+    assert config.decay_of("layers.0.norm.weight") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs"), [("constant", "constant_with_warmup"), ("linear", "linear"), ("cosine", "cosine")]
+)
+@pytest.mark.parametrize("warmup", [0, 4])
+def test_schedules_are_those_of_transformers(name: str, theirs: str, warmup: int) -> None:
+    ours = LearningRateSchedule(ScheduleName(name), warmup, 11)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.25)
+    reference = get_scheduler(theirs, optimizer, warmup, 11)
+    config = OptimizerConfig(lr=0.25, schedule=ours)
+    for step in range(12):
+        assert config.lr_at(step) == pytest.approx(reference.get_last_lr()[0], rel=1e-15)
+        optimizer.step()
+        reference.step()
