@@ -1,0 +1,1 @@
+"""The logical graph: captured once per model, in global shapes, as rows."""

@@ -1,0 +1,201 @@
+"""The one door to torch's private tracing calls: a module becomes one joint forward and backward fx graph."""
+
+from __future__ import annotations
+
+import copy
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import fx, nn
+from torch._functorch._aot_autograd.descriptors import (
+    BufferAOTInput,
+    GradAOTOutput,
+    InputMutationAOTOutput,
+    ParamAOTInput,
+    PlainAOTInput,
+    PlainAOTOutput,
+    TangentAOTInput,
+)
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from ..errors import TraceError
+from .ir import Origin, OriginKind
+
+OLDEST_TORCH = (2, 11)
+PREFIX = "model."
+ASSERTION = "aten._assert_tensor_metadata.default"
+
+
+class OutputKind(Enum):
+    """What an output of the joint graph is."""
+
+    LOSS = "loss"
+    GRAD = "grad"
+    BUFFER = "buffer"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRole:
+    """What an output is, and of which parameter or buffer."""
+
+    kind: OutputKind
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JointGraph:
+    """A captured joint graph; `origins` and `roles` follow its placeholders and outputs.
+
+    The role of an output that is None (the gradient of a batch tensor) is None.
+    """
+
+    graph: fx.Graph
+    origins: tuple[Origin, ...]
+    roles: tuple[OutputRole | None, ...]
+
+
+class LossModule(nn.Module):
+    """The user's model with positional inputs and its loss as the only output."""
+
+    def __init__(self, model: nn.Module, names: tuple[str, ...], loss_of: Callable[[object], torch.Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self._names = names
+        self._loss_of = loss_of
+
+    def forward(self, *values: torch.Tensor) -> torch.Tensor:
+        return self._loss_of(self.model(**dict(zip(self._names, values, strict=True))))
+
+
+def check_torch_version() -> None:
+    """Refuse a torch whose private tracing calls are older than those used here."""
+    found = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+    if found < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise TraceError(
+            f"torch {torch.__version__} is too old to trace with",
+            rule=f"tracing needs torch {oldest} or newer",
+            fix=f"pip install 'torch>={oldest}'",
+        )
+
+
+def new_fake_mode() -> FakeTensorMode:
+    """A mode whose tensors have shapes and no memory, fit for `capture_joint`."""
+    return FakeTensorMode(shape_env=ShapeEnv(tracked_fakes=[]), allow_non_fake_inputs=True, export=True)
+
+
+def fake_mode_of(model: nn.Module) -> FakeTensorMode | None:
+    """The mode of a model that consists of fake tensors which `capture_joint` can use, else None."""
+    tensors = [*model.parameters(), *model.buffers()]
+    modes = {id(t.fake_mode): t.fake_mode for t in tensors if isinstance(t, FakeTensor)}
+    usable = len(modes) == 1 and all(isinstance(t, FakeTensor) and t.device.type == "cpu" for t in tensors)
+    mode = next(iter(modes.values()), None)
+    return mode if usable and mode is not None and mode.shape_env is not None else None
+
+
+def fake_like(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+    """A fake CPU tensor (parameter, if `tensor` is one) of the same shape, strides and type."""
+    with mode:
+        fake = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+    is_param = isinstance(tensor, nn.Parameter)
+    return nn.Parameter(fake, requires_grad=tensor.requires_grad) if is_param else fake
+
+
+def fake_copy(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
+    """A copy of `model` with fake parameters and buffers, ties kept; the model itself is untouched."""
+    memo = {id(t): fake_like(t, mode) for t in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, memo)  # type: ignore[arg-type]
+
+
+def capture_joint(
+    model: nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    mode: FakeTensorMode,
+    loss_of: Callable[[object], torch.Tensor],
+) -> JointGraph:
+    """Trace forward and backward of a fake `model` on fake `inputs`; both belong to `mode`."""
+    names, values = tuple(inputs), tuple(inputs.values())
+    wrapped = LossModule(model, names, loss_of)
+    with _quiet(), ExitStack() as stack:
+        with tracing(TracingContext(mode)):
+            exported = torch.export.export(wrapped, values, strict=False)
+        flat = exported.module(check_guards=False)
+        joint = aot_export_joint_with_descriptors(stack, flat, values, decompositions=None)
+    graph = joint.graph_module.graph
+    return JointGraph(graph, tuple(_origins(graph, names)), tuple(_roles(graph)))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _origins(graph: fx.Graph, names: tuple[str, ...]) -> Iterator[Origin]:
+    for node in graph.find_nodes(op="placeholder"):
+        match node.meta["desc"]:
+            case ParamAOTInput(target=target):
+                yield Origin(OriginKind.PARAM, _user_name(target))
+            case BufferAOTInput(target=target):
+                yield Origin(OriginKind.BUFFER, _user_name(target))
+            case PlainAOTInput(idx=index):
+                yield Origin(OriginKind.INPUT, names[index])
+            case TangentAOTInput():
+                yield Origin(OriginKind.TANGENT)
+            case other:
+                raise TraceError(f"the traced graph has an input of an unknown kind: {other}")
+
+
+def _roles(graph: fx.Graph) -> Iterator[OutputRole | None]:
+    for desc in graph.output_node().meta["desc"]:
+        match desc:
+            case None:
+                yield None
+            case PlainAOTOutput():
+                yield OutputRole(OutputKind.LOSS)
+            case GradAOTOutput(grad_of=ParamAOTInput(target=target)):
+                yield OutputRole(OutputKind.GRAD, _user_name(target))
+            case InputMutationAOTOutput(mutated_input=BufferAOTInput(target=target)):
+                yield OutputRole(OutputKind.BUFFER, _user_name(target))
+            case GradAOTOutput(grad_of=other) | InputMutationAOTOutput(mutated_input=other):
+                yield OutputRole(OutputKind.GRAD, f"<{other.expr()}>")
+            case other:
+                raise TraceError(f"the traced graph has an output of an unknown kind: {other}")
+
+
+def _user_name(name: str) -> str:
+    return name.removeprefix(PREFIX)
+
+
+def module_path(node: fx.Node) -> str | None:
+    """Dotted path of the user's module that made `node` (its forward, for a backward node), if known."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return None
+    path = re.sub(r"@\d+", "", [path for path, _ in stack.values()][-1])
+    return "" if path == PREFIX.rstrip(".") else _user_name(path)
+
+
+def is_backward(node: fx.Node) -> bool:
+    """Whether the node belongs to the backward half."""
+    return bool(node.meta.get("partitioner_tag") == "is_backward")
+
+
+def sequence_number(node: fx.Node) -> int | None:
+    """Number that a forward node shares with the backward nodes which differentiate it."""
+    number = node.meta.get("seq_nr")
+    return number if isinstance(number, int) else None
+
+
+def stack_trace(node: fx.Node) -> str:
+    """Python frames that led to the node, outermost first, as text."""
+    return str(node.meta.get("stack_trace") or "")

@@ -1,0 +1,178 @@
+"""What `trace` refuses, each with the user's line and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import nn
+
+from ..errors import TraceError
+from .capture import LossModule
+from .ir import LogicalGraph, Row, row_inputs
+
+ALLOWED_NAMESPACES = ("aten", "hspmd")
+_RNG_TAG = torch.Tag.nondeterministic_seeded
+
+
+def check_inputs(inputs: Mapping[str, torch.Tensor] | None, batch: int) -> None:
+    """A batch is a dict of tensors that agree on dim 0, the sample."""
+    if not inputs:
+        raise TraceError(
+            "there are no example inputs",
+            rule="a batch is a dict of tensors whose dim 0 is the sample",
+            fix="pass example_inputs={'input_ids': ..., 'labels': ...}",
+        )
+    bad = [(str(k), f"is a {type(v).__name__}") for k, v in inputs.items() if not isinstance(v, torch.Tensor)]
+    bad += [(k, "has no dim 0") for k, v in inputs.items() if isinstance(v, torch.Tensor) and v.dim() == 0]
+    bad += [("batch", f"is {batch}, not a positive number")] if batch < 1 else []
+    sizes = {k: v.shape[0] for k, v in inputs.items() if isinstance(v, torch.Tensor) and v.dim()}
+    bad += [(k, f"has {n} samples") for k, n in sizes.items()] if len(set(sizes.values())) > 1 else []
+    if bad:
+        raise TraceError(
+            "the example inputs are not one batch",
+            details=bad,
+            rule="a batch is a dict of tensors whose dim 0 is the sample, the same in all",
+            fix="pass only tensors, all with the same number of samples",
+        )
+
+
+def check_dropout_modules(model: nn.Module) -> None:
+    """Dropout that would draw random numbers is refused, with the modules that hold it."""
+    active = [
+        (name or "the model", f"{type(m).__name__}(p={m.p})")
+        for name, m in model.named_modules()
+        if isinstance(m, nn.modules.dropout._DropoutNd) and m.training and m.p > 0
+    ]
+    if active:
+        raise _dropout_error(active)
+
+
+def _dropout_error(active: list[tuple[str, str]], at: Iterable[str] = ()) -> TraceError:
+    shown = active[:12] + ([("...", f"{len(active) - 12} more")] if len(active) > 12 else [])
+    return TraceError(
+        "dropout is active",
+        at=at,
+        details=shown,
+        rule="random numbers drawn in the forward pass differ between one device and many",
+        fix="set dropout to 0 in the model's configuration, e.g. attn_pdrop=0, resid_pdrop=0, embd_pdrop=0 (GPT-2)"
+        " or attention_dropout=0 (Llama)",
+    )
+
+
+def loss_of(output: object) -> torch.Tensor:
+    """The scalar loss that a forward returned, itself or as `.loss`."""
+    loss = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
+    rule = "forward(**batch) returns the scalar loss, or an object with .loss"
+    if not isinstance(loss, torch.Tensor):
+        fix = "put labels into the batch" if hasattr(output, "loss") else "return the loss from forward"
+        raise TraceError(f"forward returned a {type(output).__name__} without a loss", rule=rule, fix=fix)
+    if loss.dim() or not loss.is_floating_point():
+        shown = f"{str(loss.dtype).removeprefix('torch.')}{list(loss.shape)}"
+        raise TraceError(f"the loss is {shown}, not a scalar", rule=rule, fix="reduce it with .mean() or .sum()")
+    if not loss.requires_grad:
+        raise TraceError(
+            "the loss does not depend on any trainable parameter",
+            rule="a training step needs a gradient",
+            fix="remove no_grad or detach from forward, or unfreeze a parameter",
+        )
+    return loss
+
+
+def capture_failed(error: Exception, where: str) -> TraceError:
+    """The error for a model that torch could not capture."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    message = lines[0][:200] if lines else ""
+    return TraceError(
+        "the model can't be traced",
+        at=where,
+        details=[("torch", f"{type(error).__name__}: {message}".rstrip(": "))],
+        rule="forward must run the same tensor operators whatever the values of the batch",
+        fix="remove branches, .item() and sizes that depend on tensor values from this line"
+        if _is_data_dependent(error)
+        else "check that forward(**example_inputs) runs in eager, then rewrite this line with plain tensor operators",
+    )
+
+
+def _is_data_dependent(error: Exception) -> bool:
+    text = f"{type(error).__name__} {error}".lower()
+    return any(word in text for word in ("data-dependent", "datadependent", "item()", "unbacked", "_local_scalar"))
+
+
+def check_operators(graph: LogicalGraph) -> None:
+    """Only deterministic operators of aten and of this package may remain."""
+    foreign = [row for row in graph.rows if "." in row.op and row.op.split(".")[0] not in ALLOWED_NAMESPACES]
+    if foreign:
+        raise TraceError(
+            "the model uses operators of a library of its own",
+            at=_places(foreign),
+            details=sorted({(row.op, "has no rule here") for row in foreign}),
+            rule="artifacts hold aten operators only, so that loading needs no model library",
+            fix="choose the library's plain implementation (for HF: attn_implementation='sdpa',"
+            " experts_implementation='batched_mm')",
+        )
+    random = [row for row in graph.rows if _is_random(row)]
+    if random:
+        raise _dropout_error([(row.module or "the model", row.op) for row in random], _places(random))
+
+
+def _places(rows: list[Row]) -> list[str]:
+    return list(dict.fromkeys(row.where for row in rows))[:5]
+
+
+def _is_random(row: Row) -> bool:
+    if not row.op.startswith("aten."):
+        return False
+    if row.op.startswith("aten._scaled_dot_product"):
+        return _attention_dropout(row) > 0
+    _, name, overload = row.op.split(".")
+    return _RNG_TAG in getattr(getattr(torch.ops.aten, name), overload).tags
+
+
+def _attention_dropout(row: Row) -> float:
+    _, name, overload = row.op.split(".")
+    schema = getattr(getattr(torch.ops.aten, name), overload)._schema
+    place = next((i for i, a in enumerate(schema.arguments) if a.name == "dropout_p"), None)
+    given = row.kwargs.get("dropout_p", 0.0)
+    if place is not None and place < len(row.args):
+        given = row.args[place]
+    return given if isinstance(given, float) else 0.0
+
+
+def check_gradients(
+    graph: LogicalGraph, model: nn.Module, inputs: Mapping[str, torch.Tensor], mode: torch._subclasses.FakeTensorMode
+) -> None:
+    """A trainable parameter may lack a gradient only where eager autograd gives it none either."""
+    missing = [p.name for p in graph.params.values() if p.trainable and p.grad is None]
+    if not missing:
+        return
+    reached = _reaching_loss(graph)
+    doubtful = [name for name in missing if graph.params[name].row in reached]
+    eager = _eager_gradients(model, inputs, mode) if doubtful else set()
+    wrong = [name for name in doubtful if name in eager]
+    if wrong:
+        raise TraceError(
+            "the trace lost gradients that eager autograd computes",
+            details=[(name, "has no gradient in the traced graph") for name in wrong],
+            rule="every gradient of eager must be in the graph",
+            fix="report this model; freezing these parameters (requires_grad_(False)) avoids it",
+        )
+
+
+def _reaching_loss(graph: LogicalGraph) -> set[int]:
+    needed = {graph.loss}
+    for row in reversed(graph.rows):
+        if row.id in needed:
+            needed.update(row_inputs(row))
+    return needed
+
+
+def _eager_gradients(
+    model: nn.Module, inputs: Mapping[str, torch.Tensor], mode: torch._subclasses.FakeTensorMode
+) -> set[str]:
+    """Names of the parameters to which eager autograd gives a gradient, found on fake tensors."""
+    params = dict(model.named_parameters())
+    with mode, torch.enable_grad():
+        loss = LossModule(model, tuple(inputs), loss_of)(*inputs.values())
+        grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
+    return {name for name, grad in zip(params, grads, strict=True) if grad is not None}

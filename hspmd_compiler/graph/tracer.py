@@ -1,0 +1,203 @@
+"""`trace`: an unmodified model and example inputs become one LogicalGraph of forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from ..errors import HspmdError, TraceError
+from . import trace_checks as checks
+from .capture import (
+    ASSERTION,
+    JointGraph,
+    OutputKind,
+    capture_joint,
+    check_torch_version,
+    fake_copy,
+    fake_mode_of,
+    is_backward,
+    module_path,
+    new_fake_mode,
+    sequence_number,
+    stack_trace,
+)
+from .fx_convert import PLACEHOLDER, RowFacts, rows_of
+from .ir import (
+    InputInfo,
+    LogicalGraph,
+    Origin,
+    OriginKind,
+    ParamInfo,
+    Phase,
+    Ref,
+    Row,
+    map_refs,
+    refs_of,
+)
+from .layers import LayerMap, assign_layers, find_layers
+from .source_lines import causes, line_of_error, line_of_trace
+
+Inputs = Mapping[str, torch.Tensor]
+Factory = Callable[[], tuple[nn.Module, Inputs]]
+
+
+def trace(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, batch: int) -> LogicalGraph:
+    """Capture one training step at global batch size `batch`; weights are never materialised.
+
+    model: a live model, which stays as it is, a model of fake tensors, or a factory that returns
+    (model, example_inputs). Dim 0 of every example input is replaced by `batch`.
+    """
+    check_torch_version()
+    if not isinstance(model, nn.Module):
+        with new_fake_mode():
+            model, made_inputs = model()
+        example_inputs = made_inputs if example_inputs is None else example_inputs
+    checks.check_inputs(example_inputs, batch)
+    checks.check_dropout_modules(model)
+    mode = fake_mode_of(model)
+    if mode is None:
+        mode = new_fake_mode()
+        model = fake_copy(model, mode)
+    with mode:
+        inputs = {k: torch.empty((batch, *v.shape[1:]), dtype=v.dtype) for k, v in (example_inputs or {}).items()}
+    joint = _capture(model, inputs, mode)
+    graph = _Assembler(model, joint, inputs, batch).graph()
+    checks.check_operators(graph)
+    checks.check_gradients(graph, model, inputs, mode)
+    return graph
+
+
+def _capture(model: nn.Module, inputs: Inputs, mode: torch._subclasses.FakeTensorMode) -> JointGraph:
+    try:
+        return capture_joint(model, inputs, mode, checks.loss_of)
+    except Exception as error:
+        for cause in causes(error):
+            if isinstance(cause, HspmdError):
+                raise cause from None
+        raise checks.capture_failed(error, line_of_error(error)) from error
+
+
+class _Assembler:
+    """Makes the LogicalGraph of a captured joint graph: rows, names, ties, layers."""
+
+    def __init__(self, model: nn.Module, joint: JointGraph, inputs: Inputs, batch: int) -> None:
+        self.model, self.joint, self.inputs, self.batch = model, joint, inputs, batch
+        self.layers: LayerMap = find_layers(model)
+        self.aliases = dict(alias_groups(model))
+        self.canonical = {alias: name for name, group in self.aliases.items() for alias in group}
+        self.origins = dict(zip(joint.graph.find_nodes(op="placeholder"), joint.origins, strict=True))
+
+    def graph(self) -> LogicalGraph:
+        """The graph with tied weights merged and dead rows gone."""
+        nodes = [n for n in self.joint.graph.nodes if str(n.target) != ASSERTION]
+        rows, ids = rows_of(nodes, self._facts)
+        self._assign_layers(rows, ids)
+        outputs = [ids[n] if isinstance(n, torch.fx.Node) else None for n in self._output_nodes()]
+        self._merge_ties(rows)
+        new_ids = _live(rows, {i for i in outputs if i is not None}, self.canonical)
+        rows = [_renumbered(row, new_ids) for row in rows if row.id in new_ids]
+        return self._assemble(rows, [None if i is None else new_ids[i] for i in outputs])
+
+    def _output_nodes(self) -> tuple[object, ...]:
+        outputs = self.joint.graph.output_node().args[0]
+        return tuple(outputs)  # type: ignore[arg-type]
+
+    def _facts(self, node: torch.fx.Node) -> RowFacts:
+        origin = self.origins.get(node, Origin(OriginKind.ACTIVATION))
+        backward = is_backward(node) or origin.kind is OriginKind.TANGENT
+        where = "" if node.op == "placeholder" else line_of_trace(stack_trace(node))
+        return RowFacts(phase=Phase.BACKWARD if backward else Phase.FORWARD, origin=origin, where=where)
+
+    def _assign_layers(self, rows: list[Row], ids: dict[torch.fx.Node, int]) -> None:
+        paths = {i: path for node, i in ids.items() if (path := module_path(node)) is not None}
+        numbers = {i: n for node, i in ids.items() if (n := sequence_number(node)) is not None}
+        for row in rows:
+            if row.origin.kind in (OriginKind.PARAM, OriginKind.BUFFER):
+                paths[row.id] = row.origin.name.rpartition(".")[0]
+        assign_layers(rows, self.layers, paths, numbers)
+
+    def _merge_ties(self, rows: list[Row]) -> None:
+        first = {row.origin.name: row.id for row in rows if row.origin.kind in (OriginKind.PARAM, OriginKind.BUFFER)}
+        merged = {
+            first[alias]: first[name]
+            for alias, name in self.canonical.items()
+            if alias != name and alias in first and name in first
+        }
+        if not merged:
+            return
+        for row in rows:
+            if any(ref.id in merged for ref in refs_of(row.args)) or row.kwargs:
+                row.args = _redirect(row.args, merged)  # type: ignore[assignment]
+                row.kwargs = _redirect(row.kwargs, merged)  # type: ignore[assignment]
+
+    def _assemble(self, rows: list[Row], outputs: list[int | None]) -> LogicalGraph:
+        by_role = [(role, i) for role, i in zip(self.joint.roles, outputs, strict=True) if role and i is not None]
+        loss = next(i for role, i in by_role if role.kind is OutputKind.LOSS)
+        grads = {
+            self.canonical[role.name]: i
+            for role, i in by_role
+            if role.kind is OutputKind.GRAD and role.name in self.canonical
+        }
+        mutated = {self.canonical[role.name]: i for role, i in by_role if role.kind is OutputKind.BUFFER}
+        place = {row.origin: row.id for row in rows if row.op == PLACEHOLDER}
+        return LogicalGraph(
+            rows,
+            {p.name: replace(p, grad=grads.get(p.name)) for p in self._params(place)},
+            {k: InputInfo(k, place[Origin(OriginKind.INPUT, k)], tuple(v.shape), v.dtype) for k, v in self.inputs.items()},
+            loss,
+            place[Origin(OriginKind.TANGENT)],
+            self.batch,
+            self.layers.paths,
+            mutated,
+        )
+
+    def _params(self, place: Mapping[Origin, int]) -> Iterator[ParamInfo]:
+        params = dict(self.model.named_parameters())
+        for name, tensor in (*params.items(), *self.model.named_buffers()):
+            is_buffer = name not in params
+            origin = Origin(OriginKind.BUFFER if is_buffer else OriginKind.PARAM, name)
+            if origin in place:
+                yield ParamInfo(
+                    name,
+                    place[origin],
+                    tuple(tensor.shape),
+                    tensor.dtype,
+                    tensor.requires_grad and not is_buffer,
+                    is_buffer,
+                    self.aliases[name],
+                    None,
+                )
+
+
+def alias_groups(model: nn.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Every parameter and buffer by its first name, with all its names in the model's order."""
+    groups: dict[int, list[str]] = {}
+    named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    for name, tensor in named:
+        groups.setdefault(id(tensor), []).append(name)
+    yield from ((names[0], tuple(names)) for names in groups.values())
+
+
+def _redirect(value: object, ids: Mapping[int, int]) -> object:
+    return map_refs(value, lambda ref: Ref(ids.get(ref.id, ref.id)))
+
+
+def _live(rows: list[Row], outputs: set[int], canonical: Mapping[str, str]) -> dict[int, int]:
+    """New ids of the rows that an output needs, and of placeholders; merged tied ones are gone."""
+    needed = set(outputs)
+    for row in reversed(rows):
+        if row.op == PLACEHOLDER and canonical.get(row.origin.name, row.origin.name) == row.origin.name:
+            needed.add(row.id)
+        elif row.id in needed:
+            needed.update(ref.id for ref in refs_of((row.args, row.kwargs)))
+    return {old: new for new, old in enumerate(sorted(needed))}
+
+
+def _renumbered(row: Row, ids: Mapping[int, int]) -> Row:
+    row.id = ids[row.id]
+    row.args = _redirect(row.args, ids)  # type: ignore[assignment]
+    row.kwargs = _redirect(row.kwargs, ids)  # type: ignore[assignment]
+    return row
