@@ -1,0 +1,1 @@
+"""Runs rank programs: one process per rank, torch.distributed between them."""

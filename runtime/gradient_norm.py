@@ -1,0 +1,42 @@
+"""The global gradient norm over shards, each element counted once, and clipping by it as torch does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from ..artifact.program import Shard
+from .shards import owned_row
+
+SumOverRanks = Callable[[Tensor], Tensor]
+
+SMALLEST_NORM = 1e-6
+
+
+@torch.no_grad()
+def global_norm(
+    grads: Mapping[str, Tensor], shards: Iterable[Shard], device: torch.device, sum_over_ranks: SumOverRanks
+) -> float:
+    """The 2-norm over all ranks' gradients; every rank calls this and gets the same number."""
+    rows = [owned_row(grads[shard.name], shard) for shard in shards if shard.name in grads and shard.owned]
+    filled = [row for row in rows if row.numel()]
+    squares = torch.zeros((), dtype=torch.float64, device=device)
+    if filled:
+        norms = torch.stack([norm.to(torch.float64) for norm in torch._foreach_norm(filled, 2.0)])
+        squares = norms.square().sum()
+    return float(sum_over_ranks(squares).sqrt())
+
+
+@torch.no_grad()
+def clip(grads: Mapping[str, Tensor], norm: float, max_norm: float) -> None:
+    """Scale gradients in place so that their norm is at most `max_norm`, as clip_grad_norm_ does.
+
+    A norm that isn't a number makes every gradient so, as there.
+    """
+    ratio = max_norm / (norm + SMALLEST_NORM)
+    factor = 1.0 if ratio > 1.0 else ratio
+    filled = [grad for grad in grads.values() if grad.numel()]
+    if filled:
+        torch._foreach_mul_(filled, factor)
