@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 
 from . import name_glob
 from .errors import StrategyError
@@ -23,7 +23,7 @@ class ScheduleKind(Enum):
     ONE_F_ONE_B = "1f1b"
 
 
-class DeviceKind(Enum):
+class DeviceKind(StrEnum):
     """What a device's program is compiled for."""
 
     CPU = "cpu"
@@ -78,10 +78,8 @@ class PipelineSpec:
         for index, stage in enumerate(self.stages):
             if stage.layers[0] <= layer < stage.layers[1]:
                 return index
-        raise StrategyError(
-            f"no stage of the pipeline runs layer {layer}",
-            details=[("layers", ", ".join(f"[{low}, {high}]" for low, high in (s.layers for s in self.stages)))],
-        )
+        ranges = ", ".join(f"[{stage.layers[0]}, {stage.layers[1]})" for stage in self.stages)
+        raise StrategyError(f"no stage of the pipeline runs layer {layer}", details=[("stages", ranges)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,231 @@
+"""The rules of a Strategy: every value that breaks one, with its key path, in one error."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .errors import StrategyError
+from .name_glob import components
+from .strategy import Override, PipelineSpec, StageSpec, Strategy
+
+PAGE = "docs/strategy.md lists every key, its values and its rule"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One bad value: where it stands, and what it is with the rule that it breaks."""
+
+    path: str
+    text: str
+
+
+def check(
+    strategy: Strategy, *, num_layers: int | None = None, num_heads: int | None = None, at: str = ""
+) -> None:
+    """Raise one StrategyError that lists every value that breaks a rule.
+
+    num_layers, num_heads: the model's, where it is known. at: where the strategy comes from.
+    """
+    raise_if_any(find_problems(strategy, num_layers=num_layers, num_heads=num_heads), at)
+
+
+def raise_if_any(problems: Sequence[Problem], at: str = "", fix: str = PAGE) -> None:
+    """Raise one StrategyError with a line per problem."""
+    if not problems:
+        return
+    count = "one value breaks a rule" if len(problems) == 1 else f"{len(problems)} values break rules"
+    details = [(problem.path, problem.text) for problem in problems]
+    raise StrategyError(f"{count} of a strategy", at=at, details=details, fix=fix)
+
+
+def find_problems(
+    strategy: Strategy,
+    *,
+    num_layers: int | None = None,
+    num_heads: int | None = None,
+    unread: Collection[str] = frozenset(),
+) -> list[Problem]:
+    """All broken rules. unread: key paths whose value is a stand-in, so that no rule may judge it."""
+    found = [
+        *_whole_problems(strategy),
+        *_kind_problems(strategy, unread),
+        *_total_problems(strategy.pipelines, num_layers, unread),
+        *_repeat_problems(strategy),
+    ]
+    for index, pipeline in enumerate(strategy.pipelines):
+        path = f"pipelines[{index}]"
+        found += _size_problems(path, pipeline.micro_batches)
+        found += [] if _layers_unread(path, pipeline, unread) else _layer_problems(path, pipeline.stages)
+        for number, stage in enumerate(pipeline.stages):
+            found += _stage_problems(f"{path}.stages[{number}]", stage, unread)
+            found += _head_problems(f"{path}.stages[{number}]", stage, strategy, num_heads)
+    for index, override in enumerate(strategy.overrides):
+        found += _override_problems(f"overrides[{index}]", override, strategy, unread)
+    return [problem for problem in found if problem.path not in unread]
+
+
+def _whole_problems(strategy: Strategy) -> Iterator[Problem]:
+    if not strategy.pipelines:
+        yield Problem("pipelines", "empty: a strategy has at least one pipeline")
+    for index, pipeline in enumerate(strategy.pipelines):
+        if not pipeline.stages:
+            yield Problem(f"pipelines[{index}].stages", "empty: a pipeline has at least one stage")
+    if strategy.accumulation < 1:
+        yield Problem("accumulation", f"{strategy.accumulation}: a step runs its micro-batches at least once")
+
+
+def _kind_problems(strategy: Strategy, unread: Collection[str]) -> Iterator[Problem]:
+    """Only a used device has a kind."""
+    used = set(strategy.devices)
+    unsure = any(path.startswith("pipelines") for path in unread)
+    for device, _ in strategy.device_kinds:
+        if device not in used and not unsure:
+            yield Problem(f"device_kinds.{device}", f"{device}: no stage uses this device")
+
+
+def _repeat_problems(strategy: Strategy) -> Iterator[Problem]:
+    """Every second use of a device, named with the first."""
+    first: dict[int, str] = {}
+    for path, stage in _stages(strategy):
+        for device in stage.devices:
+            if device in first:
+                yield Problem(f"{path}.devices", f"{device}: used once only, {first[device]} has it too")
+            else:
+                first[device] = path
+
+
+def _stages(strategy: Strategy) -> Iterator[tuple[str, StageSpec]]:
+    for index, pipeline in enumerate(strategy.pipelines):
+        for number, stage in enumerate(pipeline.stages):
+            yield f"pipelines[{index}].stages[{number}]", stage
+
+
+def _size_problems(path: str, sizes: tuple[int, ...]) -> Iterator[Problem]:
+    if not sizes:
+        yield Problem(f"{path}.micro_batches", "empty: a pipeline has at least one micro-batch")
+    for index, size in enumerate(sizes):
+        if size < 1:
+            yield Problem(f"{path}.micro_batches[{index}]", f"{size}: a micro-batch has at least one sample")
+
+
+def _layers_unread(path: str, pipeline: PipelineSpec, unread: Collection[str]) -> bool:
+    """Whether a stage's layers, or the list of stages itself, is a stand-in."""
+    paths = [f"{path}.stages", *(f"{path}.stages[{index}].layers" for index in range(len(pipeline.stages)))]
+    return path in unread or any(item in unread for item in paths)
+
+
+def _layer_problems(path: str, stages: tuple[StageSpec, ...]) -> Iterator[Problem]:
+    """A pipeline's stages cover its layers without a gap, an overlap or an empty stage."""
+    end = 0
+    for index, stage in enumerate(stages):
+        low, high = stage.layers
+        here = f"{path}.stages[{index}].layers"
+        if high <= low:
+            yield Problem(here, f"[{low}, {high}]: a stage runs at least one layer")
+        if low != end:
+            rule = f"a stage begins where the one before ends, at {end}" if index else "the first begins at 0"
+            name = "overlap" if low < end else "gap"
+            yield Problem(here, f"[{low}, {high}]: {name}, {rule}")
+        end = max(end, high)
+
+
+def _total_problems(
+    pipelines: tuple[PipelineSpec, ...], num_layers: int | None, unread: Collection[str]
+) -> Iterator[Problem]:
+    """All pipelines run all layers: of the model if it is known, else as many as the first."""
+    known = [
+        (f"pipelines[{index}]", pipeline)
+        for index, pipeline in enumerate(pipelines)
+        if pipeline.stages and not _layers_unread(f"pipelines[{index}]", pipeline, unread)
+        if not any(_layer_problems("", pipeline.stages))
+    ]
+    if not known:
+        return
+    first, spec = known[0]
+    wanted = spec.num_layers if num_layers is None else num_layers
+    owner = f"{first} has" if num_layers is None else "the model has"
+    for path, pipeline in known:
+        if pipeline.num_layers != wanted:
+            counts = " + ".join(str(stage.num_layers) for stage in pipeline.stages)
+            total = f"{counts} = {pipeline.num_layers}" if len(pipeline.stages) > 1 else counts
+            yield Problem(f"{path}.stages", f"{total} layers: {owner} {wanted}, every pipeline runs all")
+
+
+def _stage_problems(path: str, stage: StageSpec, unread: Collection[str]) -> Iterator[Problem]:
+    if not stage.devices:
+        yield Problem(f"{path}.devices", "empty: a stage has at least one device")
+    for device in stage.devices:
+        if device < 0:
+            yield Problem(f"{path}.devices", f"{device}: a device id is 0 or more")
+    if stage.shares is not None and f"{path}.devices" not in unread:
+        yield from _share_problems(f"{path}.shares", stage.shares, [stage.tp], "one share per device")
+
+
+def _share_problems(
+    path: str, shares: tuple[int, ...], counts: Iterable[int], rule: str
+) -> Iterator[Problem]:
+    """Shares are weights, one per part, not all zero."""
+    if len(shares) not in counts:
+        wanted = " or ".join(map(str, sorted(counts)))
+        name = "too long" if len(shares) > max(counts) else "too short"
+        yield Problem(path, f"{list(shares)}: list {name}, {rule}, here {wanted}")
+    if any(share < 0 for share in shares):
+        yield Problem(path, f"{list(shares)}: a share is 0 or more")
+    elif not any(shares):
+        yield Problem(path, f"{list(shares)}: at least one share is above 0")
+
+
+def _head_problems(
+    path: str, stage: StageSpec, strategy: Strategy, num_heads: int | None
+) -> Iterator[Problem]:
+    """Heads are split whole. Layers with a degree of their own are judged where names are known."""
+    own_degree = any(override.tp is not None for override in strategy.overrides)
+    if num_heads is None or own_degree or stage.shares is not None or stage.tp <= num_heads:
+        return
+    rule = f"the model has {num_heads} heads, which are split whole; shares may leave a device empty"
+    yield Problem(f"{path}.devices", f"{stage.tp} devices: {rule}")
+
+
+def _override_problems(
+    path: str, override: Override, strategy: Strategy, unread: Collection[str]
+) -> Iterator[Problem]:
+    if not all(components(override.match)):
+        yield Problem(f"{path}.match", f"{override.match!r}: a glob has no empty part between its dots")
+    yield from _choice_problems(path, override)
+    widths = {stage.tp for _, stage in _stages(strategy)}
+    if override.split is not None and override.split < 0:
+        yield Problem(f"{path}.split", f"{override.split}: a tensor dim is 0 or more")
+    if override.tp is not None:
+        yield from _degree_problems(f"{path}.tp", override.tp, widths)
+    counts = widths if override.tp is None else {override.tp}
+    if override.shares is not None and counts and f"{path}.tp" not in unread:
+        rule = "one share per device of a stage" if override.tp is None else "one share per part"
+        yield from _share_problems(f"{path}.shares", override.shares, counts, rule)
+
+
+def _degree_problems(path: str, degree: int, widths: set[int]) -> Iterator[Problem]:
+    if degree < 1:
+        yield Problem(path, f"{degree}: a degree is at least 1")
+    elif widths and not any(width % degree == 0 for width in widths):
+        counts = ", ".join(map(str, sorted(widths)))
+        yield Problem(path, f"{degree}: a degree divides its stage's devices, the stages have {counts}")
+
+
+def _choice_problems(path: str, override: Override) -> Iterator[Problem]:
+    """An override says something, and nothing that contradicts itself."""
+    chosen = {
+        "split": override.split is not None,
+        "duplicate": override.duplicate,
+        "tp": override.tp is not None,
+        "shares": override.shares is not None,
+        "annotation": override.annotation is not None,
+    }
+    named = [name for name, given in chosen.items() if given]
+    if not named:
+        yield Problem(path, f"says nothing: give one of {', '.join(chosen)}")
+    for alone in ("duplicate", "annotation"):
+        if chosen[alone] and len(named) > 1:
+            others = ", ".join(name for name in named if name != alone)
+            yield Problem(path, f"{alone} with {others}: {alone} stands alone")
+            return

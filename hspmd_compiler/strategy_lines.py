@@ -1,0 +1,226 @@
+"""HSPMD's KEY=VALUE lines, as in its launch scripts, to a Strategy. Nothing is executed.
+
+Rank slots: pipelines lie one after another, every stage takes TP consecutive slots, slots in
+UNUSED_RANK stay empty and lower their stage's degree, and RANK_TO_DEVICE_MAPPING (null: identity)
+says which device sits in a slot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .launch_values import MODEL_AND_RUN_KEYS, LaunchValues
+from .shell_values import ShellValues, read_assignments
+from .strategy import PipelineSpec, StageSpec, Strategy
+from .strategy_check import check, raise_if_any
+
+FIRST_LINE = re.compile(r"\s*(export\s+)?[A-Z][A-Z0-9_]*=")
+FIX = "give the lines of one case; docs/strategy.md lists the keys and their rules"
+
+Counts = list[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchLines:
+    """The Strategy of a launch script's lines, and remarks on what was read but doesn't decide it."""
+
+    strategy: Strategy
+    notes: tuple[str, ...]
+
+
+def looks_like_lines(text: str) -> bool:
+    """Whether the first line that says something is KEY=VALUE."""
+    lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    return FIRST_LINE.match(next(lines, "")) is not None
+
+
+def read_lines(
+    text: str, *, num_layers: int | None = None, micro_batch_size: int | None = None, at: str = ""
+) -> LaunchLines:
+    """The Strategy of KEY=VALUE lines.
+
+    num_layers: the model's, else NUM_LAYERS; needed with HETERO=false. micro_batch_size: samples
+    per micro-batch, else MICRO_BATCH_SIZE, else 1. Without MICRO_BATCH_NUM_LIST a pipeline runs as
+    many micro-batches as it has stages.
+    """
+    shell = read_assignments(text)
+    values = LaunchValues(shell)
+    size = values.integer("MICRO_BATCH_SIZE", 1) if micro_batch_size is None else micro_batch_size
+    layers = values.optional_integer("NUM_LAYERS") if num_layers is None else num_layers
+    if values.flag("HETERO", "LAYERS_NUM_LIST" in shell.values):
+        pipelines = _hetero_pipelines(values, layers)
+    else:
+        pipelines = _homogeneous_pipelines(values, layers)
+    counts = _micro_batch_counts(values, pipelines)
+    raise_if_any(values.problems, at, FIX)
+    specs = [PipelineSpec(stages, (size,) * count) for stages, count in zip(pipelines, counts, strict=True)]
+    strategy = Strategy(tuple(specs))
+    check(strategy, at=at)
+    return LaunchLines(strategy, tuple(_notes(shell, strategy)))
+
+
+def _hetero_pipelines(values: LaunchValues, num_layers: int | None) -> list[tuple[StageSpec, ...]]:
+    """One stage per layer count, on its used slots' devices. Rules are judged where lists were read."""
+    counts = values.integer_lists("LAYERS_NUM_LIST") or []
+    tp = values.integer("TP")
+    readable = bool(counts) and not values.broken("LAYERS_NUM_LIST") and not values.broken("TP")
+    if not counts and not values.broken("LAYERS_NUM_LIST"):
+        values.bad("LAYERS_NUM_LIST", "missing: this key is required with HETERO=true")
+    degrees = _context_degrees(values)
+    if degrees and counts and len(counts) != sum(degrees):
+        rule = f"one list per pipeline, here {sum(degrees)}, the sum of CP_LIST"
+        values.bad("LAYERS_NUM_LIST", f"{_length(counts, sum(degrees))}: {rule}")
+    if readable:
+        _check_layers(values, counts, num_layers)
+    _check_sequence_lengths(values, len(counts))
+    return (
+        _stages(values, counts, tp, _devices_of_slots(values, tp * sum(map(len, counts)))) if readable else []
+    )
+
+
+def _context_degrees(values: LaunchValues) -> list[int]:
+    """CP_LIST, one degree per data-parallel group; degrees above 1 are refused by name."""
+    dp = values.integer("DP")
+    degrees = values.integers("CP_LIST", 1)
+    if values.broken("DP") or values.broken("CP_LIST"):
+        return []
+    degrees = [1] * dp if degrees is None else degrees
+    if len(degrees) != dp:
+        values.bad("CP_LIST", f"{_length(degrees, dp)}: one degree per data-parallel group, DP is {dp}")
+    for index, degree in enumerate(degrees):
+        if degree > 1:
+            values.bad(f"CP_LIST[{index}]", f"{degree}: context parallelism comes later, degree 1 only")
+    return degrees
+
+
+def _check_layers(values: LaunchValues, counts: Counts, num_layers: int | None) -> None:
+    """Every pipeline's counts add up to the model's layers, or to those of the first."""
+    wanted = sum(counts[0]) if num_layers is None else num_layers
+    owner = "LAYERS_NUM_LIST[0] has" if num_layers is None else "the model has"
+    for index, layers in enumerate(counts):
+        path = f"LAYERS_NUM_LIST[{index}]"
+        if not layers:
+            values.bad(path, "empty: a pipeline has at least one stage")
+        elif sum(layers) != wanted:
+            total = " + ".join(map(str, layers))
+            values.bad(path, f"{total} = {sum(layers)} layers: {owner} {wanted}")
+
+
+def _check_sequence_lengths(values: LaunchValues, pipelines: int) -> None:
+    lengths = values.integers("SEQ_LEN_LIST", 1)
+    if lengths is None or values.broken("SEQ_LEN_LIST"):
+        return
+    if len(lengths) != pipelines:
+        rule = f"one length per pipeline, here {pipelines}"
+        values.bad("SEQ_LEN_LIST", f"{_length(lengths, pipelines)}: {rule}")
+    if len(set(lengths)) > 1:
+        values.bad("SEQ_LEN_LIST", f"{lengths}: unequal lengths per pipeline come later, null or equal only")
+
+
+def _devices_of_slots(values: LaunchValues, slots: int) -> list[int | None]:
+    """The device of each slot, None for an unused one."""
+    unused = values.integers("UNUSED_RANK", 0) or []
+    for slot in sorted(set(unused)):
+        if slot >= slots:
+            values.bad("UNUSED_RANK", f"{slot}: the stages have the slots 0 to {slots - 1}")
+        if unused.count(slot) > 1:
+            values.bad("UNUSED_RANK", f"{slot}: a slot stands in the list once")
+    mapping = values.mapping("RANK_TO_DEVICE_MAPPING")
+    if mapping is None:
+        return [None if slot in unused else slot for slot in range(slots)]
+    used = [slot for slot in range(slots) if slot not in unused]
+    _check_mapping(values, mapping, used, slots)
+    return [mapping.get(slot) if slot not in unused else None for slot in range(slots)]
+
+
+def _check_mapping(values: LaunchValues, mapping: dict[int, int], used: list[int], slots: int) -> None:
+    """Every used slot has a device of its own; no slot is beyond the stages."""
+    key = "RANK_TO_DEVICE_MAPPING"
+    if values.broken(key):
+        return
+    owners: dict[int, int] = {}
+    for slot in used:
+        if slot not in mapping:
+            values.bad(key, f"slot {slot} is missing: every used slot has a device")
+        elif mapping[slot] in owners:
+            other = owners[mapping[slot]]
+            values.bad(f"{key}[{slot}]", f"{mapping[slot]}: a device is used once, slot {other} has it too")
+        else:
+            owners[mapping[slot]] = slot
+    for slot in mapping:
+        if slot >= slots:
+            values.bad(f"{key}[{slot}]", f"{mapping[slot]}: the stages have the slots 0 to {slots - 1}")
+
+
+def _stages(
+    values: LaunchValues, counts: Counts, tp: int, devices: list[int | None]
+) -> list[tuple[StageSpec, ...]]:
+    pipelines = []
+    base = 0
+    for index, layers in enumerate(counts):
+        stages = []
+        for number, count in enumerate(layers):
+            held = tuple(device for device in devices[base : base + tp] if device is not None)
+            if not held and not values.broken("RANK_TO_DEVICE_MAPPING"):
+                where = f"slots {base} to {base + tp - 1} of pipeline {index}, stage {number}"
+                values.bad("UNUSED_RANK", f"{where}: a stage keeps at least one slot")
+            low = sum(layers[:number])
+            stages.append(StageSpec(held, (low, low + count)))
+            base += tp
+        pipelines.append(tuple(stages))
+    return pipelines
+
+
+def _homogeneous_pipelines(values: LaunchValues, num_layers: int | None) -> list[tuple[StageSpec, ...]]:
+    """DP equal pipelines of PP stages; a stage's devices are consecutive, pipeline by pipeline."""
+    _context_degrees(values)
+    dp, tp, pp = (values.integer(key) for key in ("DP", "TP", "PP"))
+    if values.integer("CP", 1) > 1:
+        values.bad("CP", f"{values.integer('CP', 1)}: context parallelism comes later, degree 1 only")
+    for key in ("LAYERS_NUM_LIST", "UNUSED_RANK", "RANK_TO_DEVICE_MAPPING", "SEQ_LEN_LIST"):
+        if key in values.shell.values:
+            values.bad(key, "needs HETERO=true: with HETERO=false all stages are equal")
+    if num_layers is None:
+        values.bad("NUM_LAYERS", "missing: HETERO=false needs the model's number of layers")
+    elif num_layers % pp:
+        values.bad("PP", f"{pp}: {num_layers} layers do not divide evenly into {pp} stages")
+    if values.problems or num_layers is None:
+        return []
+    return [_equal_stages(group, dp, tp, pp, num_layers // pp) for group in range(dp)]
+
+
+def _equal_stages(group: int, dp: int, tp: int, pp: int, each: int) -> tuple[StageSpec, ...]:
+    """The stages of one data-parallel group, `each` layers long."""
+    stages = []
+    for stage in range(pp):
+        first = (stage * dp + group) * tp
+        stages.append(StageSpec(tuple(range(first, first + tp)), (stage * each, (stage + 1) * each)))
+    return tuple(stages)
+
+
+def _micro_batch_counts(values: LaunchValues, pipelines: list[tuple[StageSpec, ...]]) -> list[int]:
+    counts = values.integers("MICRO_BATCH_NUM_LIST", 1)
+    if counts is None:
+        return [len(stages) for stages in pipelines]
+    groups = values.integer("DP", 1)
+    if len(counts) != groups and not values.broken("DP") and not values.broken("MICRO_BATCH_NUM_LIST"):
+        rule = f"one count per data-parallel group, DP is {groups}"
+        values.bad("MICRO_BATCH_NUM_LIST", f"{_length(counts, groups)}: {rule}")
+    return counts
+
+
+def _length(items: list[int] | Counts, wanted: int) -> str:
+    return f"list too {'long' if len(items) > wanted else 'short'}, {len(items)} entries"
+
+
+def _notes(shell: ShellValues, strategy: Strategy) -> Iterator[str]:
+    gpus = shell.values.get("NUM_GPUS")
+    if gpus is not None and gpus.text != str(strategy.world_size):
+        yield f"NUM_GPUS={gpus.text} is not checked: the stages use {strategy.world_size} devices"
+    for key in shell.repeated:
+        yield f"{key} is set more than once: the last value, in line {shell.values[key].line}, counts"
+    for key in MODEL_AND_RUN_KEYS:
+        if key in shell.values:
+            yield f"{key} says nothing about the strategy"
