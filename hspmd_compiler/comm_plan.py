@@ -46,7 +46,8 @@ class CommStep:
     and the boxes of `recvs` are filled (COPY) or added (SUM), in the order of `recvs`. The boxes a
     sends to b match, in order and volume, the boxes b receives from a. A piece whose peer is the
     rank itself is a local copy. A rank without the source has src_view None; one that needs no
-    result has dst_view None.
+    result has dst_view None. dtype: element type of what moves, by torch name; a rank without the
+    source allocates by it.
     """
 
     id: int
@@ -59,6 +60,7 @@ class CommStep:
     sends: tuple[Piece, ...] = ()
     recvs: tuple[Piece, ...] = ()
     note: str = ""
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)

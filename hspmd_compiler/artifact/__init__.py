@@ -1,1 +1,1 @@
-"""Rank programs as data: values, files, checks, and the executor that walks them."""
+"""Rank programs: what they are, and the one executor that walks them."""

@@ -1,0 +1,116 @@
+"""The arithmetic that executor and drivers need of values, and its form for real tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..comm_plan import Combine, CommStep, GradBucket, GradPiece
+from . import boxes
+from .program import Shard
+from .requests import V
+
+NARROW_TYPES = (torch.bfloat16, torch.float16)
+
+
+class Arrays(Protocol[V]):
+    """What can be done with values of kind V."""
+
+    def cut(self, step: CommStep, source: V) -> dict[int, V]:
+        """What `step` sends, flat, by peer."""
+
+    def paste(self, step: CommStep, arrived: Mapping[int, V]) -> V:
+        """The destination of `step` from what each peer sent."""
+
+    def reduce(self, values: Sequence[V], combine: Combine) -> V:
+        """All values joined elementwise, in order; none of them is changed."""
+
+    def accumulate(self, total: V | None, value: V, owned: bool) -> V:
+        """A running sum of gradients. owned: `total` was made here and may be changed."""
+
+    def add_loss(self, total: V | None, share: V | None) -> V:
+        """A running sum of loss shares, in double precision; zero from nothing."""
+
+    def pack_bucket(self, bucket: GradBucket, grads: Mapping[str, V]) -> V:
+        """This rank's contribution to `bucket`, flat."""
+
+    def unpack_bucket(
+        self, bucket: GradBucket, flat: V, shards: Mapping[str, Shard], synced: dict[str, V]
+    ) -> None:
+        """Put what this rank receives of a reduced bucket into its synchronised gradients."""
+
+
+class TorchArrays:
+    """`Arrays` for tensors on one device."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = device
+
+    def cut(self, step: CommStep, source: Tensor) -> dict[int, Tensor]:
+        """See Arrays."""
+        return boxes.cut(step, source)
+
+    def paste(self, step: CommStep, arrived: Mapping[int, Tensor]) -> Tensor:
+        """See Arrays."""
+        return boxes.paste(step, arrived, self._empty(step.dtype))
+
+    def reduce(self, values: Sequence[Tensor], combine: Combine) -> Tensor:
+        """See Arrays."""
+        total = values[0].clone()
+        for value in values[1:]:
+            if combine is Combine.MAX:
+                torch.maximum(total, value, out=total)
+            else:
+                total += value
+        return total
+
+    def accumulate(self, total: Tensor | None, value: Tensor, owned: bool) -> Tensor:
+        """See Arrays; narrow types are summed in float32."""
+        wide = value.float() if value.dtype in NARROW_TYPES else value
+        if total is None:
+            return wide
+        return total.add_(wide) if owned else total + wide
+
+    def add_loss(self, total: Tensor | None, share: Tensor | None) -> Tensor:
+        """See Arrays."""
+        if share is None:
+            return self._empty("float64").new_zeros(()) if total is None else total
+        return share.double() if total is None else total + share
+
+    def pack_bucket(self, bucket: GradBucket, grads: Mapping[str, Tensor]) -> Tensor:
+        """See Arrays."""
+        empty = self._empty(bucket.dtype)
+        flats = [self._packed(piece, grads, empty) for piece in bucket.pieces]
+        return flats[0] if len(flats) == 1 else torch.cat([empty, *flats])
+
+    def unpack_bucket(
+        self, bucket: GradBucket, flat: Tensor, shards: Mapping[str, Shard], synced: dict[str, Tensor]
+    ) -> None:
+        """See Arrays."""
+        start = 0
+        for piece in bucket.pieces:
+            values = flat[start : start + piece.length]
+            start += piece.length
+            if piece.dst_boxes is not None and piece.dst_view is not None:
+                self._receive(piece, values, shards[piece.param], synced)
+
+    def _packed(self, piece: GradPiece, grads: Mapping[str, Tensor], empty: Tensor) -> Tensor:
+        if piece.src_boxes is None or piece.src_view is None or piece.param not in grads:
+            return empty.new_zeros(piece.length)
+        return boxes.pack(grads[piece.param], piece.src_view, piece.src_boxes).to(empty.dtype)
+
+    def _receive(self, piece: GradPiece, values: Tensor, shard: Shard, synced: dict[str, Tensor]) -> None:
+        assert piece.dst_boxes is not None and piece.dst_view is not None, "only a receiver unpacks"
+        if piece.dst_boxes == (boxes.full_box(piece.dst_view),):
+            synced[piece.param] = values.view(shard.shape)
+            return
+        if piece.param not in synced:
+            synced[piece.param] = values.new_zeros(shard.shape)
+        target = synced[piece.param].view(piece.dst_view)
+        boxes.unpack(values, target, piece.dst_boxes, Combine.COPY)
+
+    def _empty(self, dtype: str) -> Tensor:
+        return torch.empty(0, dtype=getattr(torch, dtype), device=self.device)

@@ -1,0 +1,264 @@
+"""The one executor: walks a rank's instructions and asks its driver for everything that moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeAlias
+
+from torch import Tensor
+
+from ..comm_plan import CommKind, CommStep
+from ..errors import InternalError
+from .arrays import Arrays
+from .liveness import MicroKey, last_reads
+from .program import (
+    ClassProgram,
+    InputKind,
+    Instruction,
+    Op,
+    OutputKind,
+    Program,
+    RankProgram,
+    SegmentInput,
+    SegmentOutput,
+    Shard,
+)
+from .requests import (
+    AllReduce,
+    Exchange,
+    GradReduce,
+    LossReduce,
+    OptimizerStep,
+    Recv,
+    Request,
+    SegmentRun,
+    Send,
+    StepRun,
+    V,
+)
+
+InstructionRun: TypeAlias = Generator[Request[V], V | None, None]
+
+
+class Segments(Protocol[V]):
+    """How the segments of one rank are run."""
+
+    def start(self, segment: int, mb: int, inputs: list[V], owned: list[bool]) -> SegmentRun[V]:
+        """Start a segment. owned: inputs that nobody else keeps. Must not hold `inputs` for long."""
+
+
+@dataclass(slots=True)
+class RankState(Generic[V]):
+    """What a rank holds. params: local shards of parameters and buffers, by name.
+
+    micro: values kept for later instructions of a micro-batch. steps: values of this step. grads:
+    accumulated here. synced: summed over all ranks, in the shape of the shard, kept until the next
+    GRAD_SYNC. position: index of the current instruction.
+    """
+
+    params: dict[str, V]
+    micro: dict[MicroKey, V] = field(default_factory=dict)
+    steps: dict[int, V] = field(default_factory=dict)
+    grads: dict[str, V] = field(default_factory=dict)
+    owned_grads: set[str] = field(default_factory=set)
+    synced: dict[str, V] = field(default_factory=dict)
+    loss: V | None = None
+    position: int = -1
+
+
+@dataclass(slots=True)
+class RankPlan:
+    """A rank's program, ready to walk. kept: values that a later instruction reads."""
+
+    program: RankProgram
+    shared: ClassProgram
+    releases: list[frozenset[MicroKey]]
+    kept: frozenset[MicroKey]
+    shards: dict[str, Shard]
+
+
+def plan_rank(program: Program, rank: int) -> RankPlan:
+    """Find last uses once, before the first step."""
+    mine = program.ranks[rank]
+    shared = program.classes[mine.class_name]
+    releases = last_reads(mine.instructions, shared)
+    kept = frozenset(key for keys in releases for key in keys)
+    return RankPlan(mine, shared, releases, kept, {shard.name: shard for shard in mine.shards})
+
+
+def micro_batches(program: RankProgram, batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """This rank's rows of a global batch, one dict per micro-batch; views."""
+    return [{key: tensor[low:high] for key, tensor in batch.items()} for low, high in program.rows]
+
+
+def run_step(
+    plan: RankPlan,
+    state: RankState[V],
+    batches: Sequence[Mapping[str, V]],
+    segments: Segments[V],
+    arrays: Arrays[V],
+) -> StepRun[V]:
+    """One training step; `batches` holds one dict per local micro-batch. Returns the loss."""
+    walk = _Walk(plan, state, batches, segments, arrays)
+    state.loss = None
+    state.steps.clear()
+    for position, instruction in enumerate(plan.program.instructions):
+        state.position = position
+        yield from walk.actions[instruction.op](instruction)
+    state.position = len(plan.program.instructions)
+    return arrays.add_loss(state.loss, None)
+
+
+@dataclass(slots=True)
+class _Walk(Generic[V]):
+    """One step of one rank."""
+
+    plan: RankPlan
+    state: RankState[V]
+    batches: Sequence[Mapping[str, V]]
+    segments: Segments[V]
+    arrays: Arrays[V]
+    actions: dict[Op, Callable[[Instruction], InstructionRun[V]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.actions = {
+            Op.STEP_COMPUTE: self._compute,
+            Op.STEP_REDUCE: self._step_reduce,
+            Op.FORWARD: self._compute,
+            Op.BACKWARD: self._compute,
+            Op.SEND: self._send,
+            Op.RECV: self._recv,
+            Op.GRAD_SYNC: self._grad_sync,
+            Op.LOSS: self._loss,
+            Op.OPTIMIZER: self._optimizer,
+        }
+
+    def _compute(self, instruction: Instruction) -> InstructionRun[V]:
+        segment = self.plan.shared.segments[instruction.segment]
+        owned = [self._is_last_read(item, instruction.mb) for item in segment.inputs]
+        inputs = [
+            self._read(item, instruction.mb, last) for item, last in zip(segment.inputs, owned, strict=True)
+        ]
+        run = self.segments.start(instruction.segment, instruction.mb, inputs, owned)
+        del inputs
+        outputs = yield from self._answered(run)
+        for output, value in zip(segment.outputs, outputs, strict=True):
+            self._write(output, instruction.mb, value)
+
+    def _answered(self, run: SegmentRun[V]) -> Generator[Request[V], V | None, tuple[V, ...]]:
+        """Run a segment, its `comm` rows turned into requests."""
+        try:
+            slot, value, may_overwrite = next(run)
+            while True:
+                step = self.plan.program.comms[slot]
+                request = comm_request(step, value, may_overwrite)
+                del value
+                slot, value, may_overwrite = run.send(self._received((yield request)))
+        except StopIteration as end:
+            outputs: tuple[V, ...] = end.value
+            return outputs
+
+    def _is_last_read(self, item: SegmentInput, mb: int) -> bool:
+        return item.kind is InputKind.MICRO and (mb, item.value.id) in self.plan.releases[self.state.position]
+
+    def _read(self, item: SegmentInput, mb: int, last: bool) -> V:
+        if item.kind is InputKind.PARAM:
+            return self.state.params[item.name]
+        if item.kind is InputKind.DATA:
+            return self.batches[mb][item.name]
+        if item.kind is InputKind.STEP:
+            return self.state.steps[item.value.id]
+        key = (mb, item.value.id)
+        if key not in self.state.micro:
+            raise self._missing(f"value {item.value.id} of micro-batch {mb}")
+        return self.state.micro.pop(key) if last else self.state.micro[key]
+
+    def _write(self, output: SegmentOutput, mb: int, value: V) -> None:
+        state, number = self.state, output.value.id
+        if output.kind is OutputKind.MICRO:
+            self._keep((mb, number), value)
+        elif output.kind is OutputKind.GRAD:
+            self._add_grad(output.name, value)
+        elif output.kind is OutputKind.LOSS:
+            state.loss = self.arrays.add_loss(state.loss, value)
+        elif output.kind is OutputKind.STEP:
+            state.steps[number] = self.arrays.accumulate(state.steps.get(number), value, False)
+        else:
+            state.params[output.name] = value
+
+    def _keep(self, key: MicroKey, value: V) -> None:
+        if key in self.plan.kept:
+            self.state.micro[key] = value
+
+    def _add_grad(self, name: str, value: V) -> None:
+        grads = self.state.grads
+        if name in grads:
+            grads[name] = self.arrays.accumulate(grads[name], value, name in self.state.owned_grads)
+            self.state.owned_grads.add(name)
+        else:
+            grads[name] = self.arrays.accumulate(None, value, False)
+
+    def _step_reduce(self, instruction: Instruction) -> InstructionRun[V]:
+        steps, number = self.state.steps, instruction.value
+        if number not in steps:
+            raise self._missing(f"step value {number}")
+        step = self.plan.program.comms[instruction.slot]
+        steps[number] = self._received((yield comm_request(step, steps[number], False)))
+
+    def _send(self, instruction: Instruction) -> InstructionRun[V]:
+        key = (instruction.mb, instruction.value)
+        if key not in self.state.micro:
+            raise self._missing(f"value {instruction.value} of micro-batch {instruction.mb}")
+        step = self.plan.program.transfers[instruction.slot]
+        yield Send(step, self.state.micro[key], instruction.tag)
+        if key in self.plan.releases[self.state.position]:
+            del self.state.micro[key]
+
+    def _recv(self, instruction: Instruction) -> InstructionRun[V]:
+        step = self.plan.program.transfers[instruction.slot]
+        value = self._received((yield Recv(step, instruction.tag)))
+        self._keep((instruction.mb, instruction.value), value)
+
+    def _grad_sync(self, instruction: Instruction) -> InstructionRun[V]:
+        state = self.state
+        state.synced.clear()
+        for bucket in self.plan.program.grad_buckets:
+            flat = self.arrays.pack_bucket(bucket, state.grads)
+            if len(bucket.group) > 1:
+                request = GradReduce(bucket, flat)
+                del flat
+                flat = self._received((yield request))
+            self.arrays.unpack_bucket(bucket, flat, self.plan.shards, state.synced)
+            del flat
+        state.grads.clear()
+        state.owned_grads.clear()
+
+    def _loss(self, instruction: Instruction) -> InstructionRun[V]:
+        share = self.arrays.add_loss(self.state.loss, None)
+        self.state.loss = self._received((yield LossReduce(share)))
+
+    def _optimizer(self, instruction: Instruction) -> InstructionRun[V]:
+        yield OptimizerStep()
+
+    def _received(self, answer: V | None) -> V:
+        if answer is None:
+            raise self._missing("the answer of a communication")
+        return answer
+
+    def _missing(self, what: str) -> InternalError:
+        program, position = self.plan.program, self.state.position
+        return InternalError(
+            f"rank {program.rank} has no {what}",
+            at=f"instruction {position}: {program.instructions[position].op.value}",
+            rule="a value is made or received before it is read",
+        )
+
+
+def comm_request(step: CommStep, value: V | None, may_overwrite: bool) -> Request[V]:
+    """The request of one communication step inside a segment."""
+    if step.kind is not CommKind.ALL_REDUCE:
+        return Exchange(step, value)
+    if value is None:
+        raise InternalError(f"all-reduce {step.id} has no value to reduce")
+    return AllReduce(step, value, may_overwrite)

@@ -1,0 +1,113 @@
+"""The table of local operators that a rank program may call, by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+from ..errors import ArtifactError
+from . import attention_kernels, layout_kernels, vocab_kernels
+
+Kernel = Callable[..., Any]
+
+GETITEM = "getitem"
+COMM = "comm"
+ATEN_NAME = re.compile(r"aten\.([a-z0-9_]+)\.([A-Za-z0-9_]+)")
+REFUSED_NAMES = frozenset({"from_file"})
+ALIASES = frozenset({"aten.alias.default", "aten.detach.default"})
+"""Operators that give their argument back: a program without autograd skips them."""
+
+OWN_KERNELS: dict[str, Kernel] = {
+    "hspmd.take": layout_kernels.take,
+    "hspmd.factor_take": layout_kernels.factor_take,
+    "hspmd.place": layout_kernels.place,
+    "hspmd.zero_unless": layout_kernels.zero_unless,
+    "hspmd.full": layout_kernels.full,
+    "hspmd.vocab_embedding": vocab_kernels.vocab_embedding,
+    "hspmd.vocab_embedding_backward": vocab_kernels.vocab_embedding_backward,
+    "hspmd.row_max": vocab_kernels.row_max,
+    "hspmd.exp_sum": vocab_kernels.exp_sum,
+    "hspmd.log_softmax_finish": vocab_kernels.log_softmax_finish,
+    "hspmd.log_softmax_backward": vocab_kernels.log_softmax_backward,
+    "hspmd.valid_count": vocab_kernels.valid_count,
+    "hspmd.nll_pick": vocab_kernels.nll_pick,
+    "hspmd.nll_backward": vocab_kernels.nll_backward,
+    "hspmd.nll_rowsum": vocab_kernels.nll_rowsum,
+    "hspmd.attention": attention_kernels.attention,
+    "hspmd.attention_backward": attention_kernels.attention_backward,
+}
+
+QUICK_BINDINGS: dict[str, Kernel] = {
+    "aten.mm.default": torch.mm,
+    "aten.bmm.default": torch.bmm,
+    "aten.addmm.default": torch.addmm,
+    "aten.add.Tensor": torch.add,
+    "aten.sub.Tensor": torch.sub,
+    "aten.mul.Tensor": torch.mul,
+    "aten.div.Tensor": torch.div,
+    "aten.neg.default": torch.neg,
+    "aten.pow.Tensor_Scalar": torch.pow,
+    "aten.rsqrt.default": torch.rsqrt,
+    "aten.tanh.default": torch.tanh,
+    "aten.t.default": torch.t,
+    "aten.transpose.int": torch.transpose,
+    "aten.unsqueeze.default": torch.unsqueeze,
+    "aten.cat.default": torch.cat,
+    "aten.view.default": torch.Tensor.view,
+    "aten._unsafe_view.default": torch.Tensor.view,
+    "aten.expand.default": torch.Tensor.expand,
+}
+"""Python bindings that dispatch to exactly this operator for every argument its schema allows."""
+
+
+@cache
+def kernel(name: str) -> Kernel:
+    """The callable behind a row's operator name; an ArtifactError for anything else."""
+    if name in OWN_KERNELS:
+        return OWN_KERNELS[name]
+    return aten_operator(name)
+
+
+@cache
+def fast_kernel(name: str) -> Kernel:
+    """`kernel(name)`, or PyTorch's own binding of the same operator where that is quicker to call."""
+    return QUICK_BINDINGS.get(name) or kernel(name)
+
+
+@cache
+def aten_operator(name: str) -> torch._ops.OpOverload:
+    """A functional aten operator by `aten.<name>.<overload>`."""
+    match = ATEN_NAME.fullmatch(name)
+    if match is None or match[1] in REFUSED_NAMES:
+        raise _refusal(name, "it is not in the table of operators")
+    packet = getattr(torch.ops.aten, match[1], None)
+    found = getattr(packet, match[2], None) if isinstance(packet, torch._ops.OpOverloadPacket) else None
+    if not isinstance(found, torch._ops.OpOverload):
+        raise _refusal(name, f"PyTorch {torch.__version__} has no such operator")
+    if found._schema.is_mutable:
+        raise _refusal(name, "it changes its argument in place")
+    return found
+
+
+@cache
+def makes_tensor_from_nothing(name: str) -> bool:
+    """Whether the operator must be told the device: it takes one, and no tensor to copy it from."""
+    if name == "hspmd.full":
+        return True
+    if name in OWN_KERNELS:
+        return False
+    arguments = aten_operator(name)._schema.arguments
+    takes_tensor = any("Tensor" in str(argument.type) for argument in arguments)
+    return not takes_tensor and any(argument.name == "device" for argument in arguments)
+
+
+def _refusal(name: str, reason: str) -> ArtifactError:
+    return ArtifactError(
+        f"operator {name!r} is refused: {reason}",
+        rule="a rank program calls functional aten operators, hspmd kernels, getitem and comm only",
+        fix="compile the artifact again with this version",
+    )
