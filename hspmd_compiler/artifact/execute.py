@@ -79,8 +79,8 @@ class RankPlan:
 
 
 def plan_rank(program: Program, rank: int) -> RankPlan:
-    """Find last uses once, before the first step."""
-    mine = program.ranks[rank]
+    """Find last uses once, before the first step. Only this rank's program needs to be there."""
+    mine = next(own for own in program.ranks if own.rank == rank)
     shared = program.classes[mine.class_name]
     releases = last_reads(mine.instructions, shared)
     kept = frozenset(key for keys in releases for key in keys)

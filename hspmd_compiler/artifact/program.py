@@ -130,7 +130,8 @@ class Shard:
 
     shape: local. view: local factored view. boxes: (box in `whole_view`, box in `view`) pairs.
     owned: indexes into boxes... elements counted by this rank for norms and saving (each element
-    of the whole is owned by exactly one rank).
+    of the whole is owned by exactly one rank). persistent: False for a buffer that the model keeps
+    out of its state dict.
     """
 
     name: str
@@ -143,6 +144,7 @@ class Shard:
     owned: tuple[tuple[Box, Box], ...]
     trainable: bool
     is_buffer: bool
+    persistent: bool = True
 
 
 @dataclass(slots=True)
