@@ -1,0 +1,26 @@
+"""Annotations: which device holds which part of a tensor. No torch."""
+
+from .annotation import Addend, Annotation
+from .device import DeviceGroup
+from .normalize import normalize, same_layout
+from .split import Block, Split
+from .states import DUPLICATE, PARTIAL, DistributedStates, Duplicate, Partial, Unsplit
+from .text import parse_annotation, parse_states
+
+__all__ = [
+    "DUPLICATE",
+    "PARTIAL",
+    "Addend",
+    "Annotation",
+    "Block",
+    "DeviceGroup",
+    "DistributedStates",
+    "Duplicate",
+    "Partial",
+    "Split",
+    "Unsplit",
+    "normalize",
+    "parse_annotation",
+    "parse_states",
+    "same_layout",
+]
