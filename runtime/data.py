@@ -55,9 +55,7 @@ class BatchShape:
                 continue
             shape, dtype = self.inputs[key]
             wanted = f"{dtype}{[samples, *shape[1:]]}"
-            if not isinstance(tensor, Tensor):
-                wrong.append((key, f"{type(tensor).__name__}, wanted {wanted}"))
-            elif (got := f"{_dtype_name(tensor)}{list(tensor.shape)}") != wanted:
+            if (got := _described(tensor)) != wanted:
                 wrong.append((key, f"{got}, wanted {wanted}"))
         return wrong
 
@@ -111,7 +109,8 @@ class FactoryData:
 
     def state_dict(self) -> dict[str, object]:
         """Epoch, batches used of it, and the state of the iterator if it keeps one."""
-        inner = self._inner.state_dict() if hasattr(self._inner, "state_dict") else None
+        keeps = getattr(self._inner, "state_dict", None)
+        inner = None if keeps is None else keeps()
         return {"epoch": self.epoch, "batches": self._batches, "seed": self._seed, "iterator": inner}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
@@ -166,5 +165,8 @@ def _read_position(state: Mapping[str, object]) -> tuple[int, int, int]:
     return epoch, batches, seed
 
 
-def _dtype_name(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+def _described(value: object) -> str:
+    """Dtype and shape of a tensor, the type of anything else."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"

@@ -20,7 +20,7 @@ def global_norm(
     grads: Mapping[str, Tensor], shards: Iterable[Shard], device: torch.device, sum_over_ranks: SumOverRanks
 ) -> float:
     """The 2-norm over all ranks' gradients; every rank calls this and gets the same number."""
-    rows = [owned_row(grads[shard.name], shard) for shard in shards if shard.name in grads and shard.owned]
+    rows = [owned_row(shard, grads[shard.name]) for shard in shards if shard.name in grads and shard.owned]
     filled = [row for row in rows if row.numel()]
     squares = torch.zeros((), dtype=torch.float64, device=device)
     if filled:
@@ -33,10 +33,11 @@ def global_norm(
 def clip(grads: Mapping[str, Tensor], norm: float, max_norm: float) -> None:
     """Scale gradients in place so that their norm is at most `max_norm`, as clip_grad_norm_ does.
 
-    A norm that isn't a number makes every gradient so, as there.
+    A norm that isn't a number makes every gradient so, as there. Two parameters may share one
+    gradient tensor (of `x + a + b`); it is scaled once.
     """
     ratio = max_norm / (norm + SMALLEST_NORM)
     factor = 1.0 if ratio > 1.0 else ratio
-    filled = [grad for grad in grads.values() if grad.numel()]
-    if filled:
-        torch._foreach_mul_(filled, factor)
+    distinct = {grad.data_ptr(): grad for grad in grads.values() if grad.numel()}
+    if distinct:
+        torch._foreach_mul_(list(distinct.values()), factor)

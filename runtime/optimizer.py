@@ -74,7 +74,7 @@ class ShardOptimizer:
             batch = batches.setdefault((decay, param.device, param.dtype), _Batch(decay, [], [], []))
             batch.names.append(name)
             batch.params.append(param)
-            batch.grads.append(grad)
+            batch.grads.append(grad.to(param.dtype))
         return list(batches.values())
 
     def _held(self, batch: _Batch, key: str) -> list[Tensor]:

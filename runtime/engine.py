@@ -1,0 +1,177 @@
+"""One rank of a compiled program: takes batches, trains its shards, gives whole tensors on request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from ..artifact.arrays import TorchArrays
+from ..artifact.codegen import SegmentCache
+from ..artifact.execute import RankState, plan_rank, run_step
+from ..artifact.program import ClassProgram, InputKind, Program, Shard
+from ..artifact.requests import OptimizerStep
+from ..artifact.segments import CompiledSegments
+from ..errors import RunError
+from ..options import OptimizerConfig
+from .collect import Collection
+from .data import Batch, BatchShape
+from .gradient_norm import clip, global_norm
+from .loaded_names import ModelNames, match_names
+from .optimizer import ShardOptimizer
+from .shards import cut_shard
+from .transport import Transport
+
+
+class Engine:
+    """A rank's program, ready to step. Ranks must call the same methods in the same order.
+
+    params: local shards of parameters and buffers by name, updated in place. lr: the base learning
+    rate, which the schedule scales; it may be set between steps. grad_norm: of the last step, None
+    where the optimizer has no `max_grad_norm`. shape: what a batch must look like. keys: inputs
+    that this rank's program reads.
+    """
+
+    def __init__(
+        self, program: Program, optimizer: OptimizerConfig, transport: Transport, params: dict[str, Tensor]
+    ) -> None:
+        self.program = program
+        self.transport = transport
+        self.shape = BatchShape.of(program)
+        self.optimizer = ShardOptimizer(optimizer)
+        self.lr = optimizer.lr
+        self.grad_norm: float | None = None
+        device = str(transport.device)
+        self._plan = plan_rank(program, transport.rank)
+        self._state: RankState[Tensor] = RankState(params)
+        self._arrays = TorchArrays(device)
+        self._segments = CompiledSegments(self._plan, SegmentCache(device))
+        self._sizes = [high - low for low, high in self.rows]
+        self.keys = inputs_read(self._plan.shared)
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self.transport.rank
+
+    @property
+    def rows(self) -> list[tuple[int, int]]:
+        """Rows of the global batch that this rank takes, [low, high) per micro-batch."""
+        return self._plan.program.rows
+
+    @property
+    def params(self) -> Mapping[str, Tensor]:
+        """This rank's shards of parameters and buffers."""
+        return self._state.params
+
+    @property
+    def shards(self) -> list[Shard]:
+        """Where this rank's shards lie in the whole tensors."""
+        return self._plan.program.shards
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps taken."""
+        return self.optimizer.steps
+
+    @property
+    def current_lr(self) -> float:
+        """The learning rate of the next step: base times schedule."""
+        return self.optimizer.config.lr_at(self.steps, self.lr)
+
+    @torch.no_grad()
+    def step(self, batch: Mapping[str, Tensor], local: bool = False) -> float:
+        """Train on one batch and return its loss, the same on every rank.
+
+        batch: the global batch; with `local` only this rank's rows (`rows`, one micro-batch after
+        the other) of the inputs it reads (`keys`).
+        """
+        micro_batches = self._local(batch) if local else self._of_global(batch)
+        run = run_step(self._plan, self._state, micro_batches, self._segments, self._arrays)
+        answer: Tensor | None = None
+        try:
+            while True:
+                request = run.send(answer)
+                answer = None
+                if isinstance(request, OptimizerStep):
+                    self._update()
+                else:
+                    answer = self.transport.answer(request)
+                del request
+        except StopIteration as end:
+            self.transport.finish_sends()
+            return float(end.value)
+
+    def state_dict(self, everywhere: bool = True) -> dict[str, Tensor]:
+        """The whole model by its own names, aliases too, on the CPU of every rank, or of rank 0 only.
+
+        Other ranks get an empty dict then. Buffers that the model doesn't save are left out.
+        """
+        return self._gather({shard.name: self.params[shard.name] for shard in self._saved}, everywhere)
+
+    def grads(self, everywhere: bool = True) -> dict[str, Tensor]:
+        """Whole gradients of the last step, clipped if clipping is on, as `state_dict` gives parameters."""
+        return self._gather(self._state.synced, everywhere)
+
+    def saved(self) -> Collection:
+        """The tensors of `state_dict` one at a time, without aliases."""
+        return Collection(self.transport, self._saved, self.params)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Cut this rank's shards from a whole state dict; aliases may stand for the name they share."""
+        given = {name: tuple(whole.shape) for name, whole in state.items()}
+        names = match_names(ModelNames.of_all_ranks(self.program, self.transport, self.shards), given)
+        for shard in self._saved:
+            self.params[shard.name].copy_(cut_shard(shard, state[names[shard.name]], self.transport.device))
+
+    @property
+    def _saved(self) -> list[Shard]:
+        return [shard for shard in self.shards if shard.persistent]
+
+    def _gather(self, tensors: Mapping[str, Tensor], everywhere: bool) -> dict[str, Tensor]:
+        collection = Collection(self.transport, self.shards, tensors)
+        wholes: Iterator[tuple[str, Tensor | None]]
+        wholes = collection.everywhere() if everywhere else collection.at_root()
+        gathered = {name: whole for name, whole in wholes if whole is not None}
+        aliases = {alias: name for alias, name in self.program.aliases.items() if name in gathered}
+        return gathered | {alias: gathered[name] for alias, name in aliases.items()}
+
+    def _update(self) -> None:
+        """Clip, then update the shards from the synchronised gradients."""
+        self.transport.finish_sends()  # what is being sent may share memory with a parameter
+        grads, config = self._state.synced, self.optimizer.config
+        if config.max_grad_norm is not None:
+            sum_over_ranks = self.transport.sum_over_ranks
+            self.grad_norm = global_norm(grads, self.shards, self.transport.device, sum_over_ranks)
+            clip(grads, self.grad_norm, config.max_grad_norm)
+        trained = {shard.name: grads[shard.name] for shard in self.shards if shard.name in grads}
+        self.optimizer.update(self.params, trained, self.current_lr)
+
+    def _of_global(self, batch: Mapping[str, Tensor]) -> list[Batch]:
+        self.shape.check(batch)
+        return [
+            {key: batch[key][low:high].to(self.transport.device) for key in self.keys}
+            for low, high in self.rows
+        ]
+
+    def _local(self, batch: Mapping[str, Tensor]) -> list[Batch]:
+        samples = sum(self._sizes)
+        missing = [key for key in self.keys if key not in batch]
+        wrong = [(key, "missing") for key in missing]
+        wrong += [clash for clash in self.shape.clashes(batch, samples) if clash[1] != "missing"]
+        if wrong:
+            raise RunError(
+                f"a local batch doesn't fit rank {self.rank}",
+                details=wrong,
+                rule=f"rank {self.rank} takes {samples} samples a step, those of rows {self.rows}",
+            )
+        device = self.transport.device
+        parts = {key: torch.split(batch[key].to(device), self._sizes) for key in self.keys}
+        return [{key: parts[key][mb] for key in self.keys} for mb in range(len(self._sizes))]
+
+
+def inputs_read(shared: ClassProgram) -> frozenset[str]:
+    """Batch keys that a class program reads."""
+    inputs = (item for segment in shared.segments for item in segment.inputs)
+    return frozenset(item.name for item in inputs if item.kind is InputKind.DATA)

@@ -1,0 +1,59 @@
+"""How one CommStep goes over torch.distributed: sizes per member, and collectives that it amounts to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from ..artifact.boxes import full_box, received_volumes, sent_volumes
+from ..comm_plan import Box, Combine, CommKind, CommStep, Piece
+
+
+class Shortcut(Enum):
+    """A collective for equal pieces that does the same as all_to_all_single with splits."""
+
+    NONE = "none"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangePlan:
+    """One rank's sizes in elements, by member of the group, and the shortcut that its own part allows."""
+
+    send_sizes: tuple[int, ...]
+    recv_sizes: tuple[int, ...]
+    shortcut: Shortcut
+
+    @classmethod
+    def of(cls, step: CommStep) -> ExchangePlan:
+        sent, received = sent_volumes(step), received_volumes(step)
+        sends = tuple(sent.get(peer, 0) for peer in step.group)
+        recvs = tuple(received.get(peer, 0) for peer in step.group)
+        return cls(sends, recvs, _shortcut(step, sends, recvs))
+
+
+def _shortcut(step: CommStep, sends: tuple[int, ...], recvs: tuple[int, ...]) -> Shortcut:
+    """The shortcut of equal pieces; every member must find the same one for it to be taken."""
+    sizes = {*sends, *recvs}
+    if step.kind is CommKind.SEND_RECV or len(sizes) != 1 or 0 in sizes:
+        return Shortcut.NONE
+    if step.combine is Combine.COPY and _same_boxes(step.sends, len(step.group)):
+        return Shortcut.ALL_GATHER
+    if step.combine is Combine.SUM and _all_whole(step):
+        return Shortcut.REDUCE_SCATTER
+    return Shortcut.NONE
+
+
+def _same_boxes(pieces: Sequence[Piece], members: int) -> bool:
+    """Whether each member gets the same boxes, in one piece."""
+    return len(pieces) == members and len({piece.boxes for piece in pieces}) == 1
+
+
+def _all_whole(step: CommStep) -> bool:
+    """Whether each member's piece is added to all of the destination."""
+    if step.dst_view is None or len(step.recvs) != len(step.group):
+        return False
+    whole: tuple[Box, ...] = (full_box(step.dst_view),)
+    return all(piece.boxes == whole for piece in step.recvs)

@@ -1,0 +1,69 @@
+"""Which loaded tensor is which of ours: names, aliases and shapes, with every mistake told at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from ..artifact.program import Program, Shard
+from ..errors import RunError
+from .transport import Transport
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNames:
+    """Names and whole shapes of a model, whichever rank holds them.
+
+    needed: parameters, and `optional`: buffers, which may be missing where that is allowed.
+    unsaved: buffers that the model keeps out of its state dict; ignored where they are given.
+    """
+
+    needed: Mapping[str, Shape]
+    optional: Mapping[str, Shape]
+    unsaved: frozenset[str]
+    aliases: Mapping[str, str]
+
+    @classmethod
+    def of_all_ranks(cls, program: Program, transport: Transport, shards: Sequence[Shard]) -> ModelNames:
+        """Gathered from every rank, so that all of them find the same mistakes."""
+        own = [(shard.name, shard.whole_shape, shard.is_buffer, shard.persistent) for shard in shards]
+        needed: dict[str, Shape] = {}
+        optional: dict[str, Shape] = {}
+        unsaved: set[str] = set()
+        for held in cast(list[list[tuple[str, Shape, bool, bool]]], transport.gather_objects(own)):
+            for name, shape, is_buffer, persistent in held:
+                if not persistent:
+                    unsaved.add(name)
+                else:
+                    (optional if is_buffer else needed)[name] = shape
+        return cls(needed, optional, frozenset(unsaved), program.aliases)
+
+    def spellings(self, name: str) -> list[str]:
+        """The name and its aliases."""
+        return [name, *(alias for alias, of in self.aliases.items() if of == name)]
+
+
+def match_names(names: ModelNames, given: Mapping[str, Shape], all_buffers: bool = True) -> dict[str, str]:
+    """The given name for each of ours; without `all_buffers` a buffer may be missing, then it isn't there."""
+    matched = {}
+    wrong = []
+    for name, shape in {**names.needed, **names.optional}.items():
+        found = next((each for each in names.spellings(name) if each in given), None)
+        if found is None:
+            wrong += [(name, "missing")] if all_buffers or name in names.needed else []
+        elif given[found] != shape:
+            wrong.append((found, f"shape {list(given[found])}, the program has {list(shape)}"))
+        else:
+            matched[name] = found
+    known = {*names.needed, *names.optional, *names.unsaved, *names.aliases}
+    wrong += [(name, "the program has no such parameter") for name in given if name not in known]
+    if wrong:
+        raise RunError(
+            "the weights don't fit the program",
+            details=wrong,
+            rule="every parameter is given once, by its name or an alias, in its whole shape",
+        )
+    return matched

@@ -1,0 +1,236 @@
+"""The transport over torch.distributed: gloo between CPUs, NCCL between CUDA devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..artifact import boxes
+from ..artifact.arrays import TorchArrays
+from ..artifact.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Request, Send
+from ..comm_plan import Combine, CommKind, CommStep
+from ..errors import InternalError
+from .exchange_plan import ExchangePlan, Shortcut
+from .groups import Groups
+from .transport import from_wire, peer_lost_in, to_wire, wire_dtype
+
+REDUCE_OPS = {Combine.SUM: dist.ReduceOp.SUM, Combine.MAX: dist.ReduceOp.MAX}
+
+# Tags in three interleaved series, so that a message never meets a receive of another kind.
+TAG_SERIES = 3
+TRANSFER, EXCHANGE, ROW = range(TAG_SERIES)
+
+
+class TorchDist:
+    """Answers a rank program's requests by torch.distributed. The process group must be up.
+
+    shortcuts: ids of exchanges for which all members agreed on the collective of ExchangePlan.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        groups: Sequence[tuple[int, ...]],
+        timeout: timedelta,
+        shortcuts: frozenset[int] = frozenset(),
+    ) -> None:
+        self.rank = dist.get_rank()
+        self.world_size = dist.get_world_size()
+        self.device = device
+        self._shortcuts = shortcuts
+        self._arrays = TorchArrays(str(device))
+        self._plans: dict[int, tuple[CommStep, ExchangePlan]] = {}
+        self._pending: list[tuple[dist.Work, Tensor]] = []
+        with peer_lost_in("setting up the process groups"):
+            self._groups = Groups(groups, timeout, directed=device.type != "cpu")
+
+    def answer(self, request: Request[Tensor]) -> Tensor | None:
+        """See Transport."""
+        match request:
+            case AllReduce(step, value, may_overwrite):
+                return self._all_reduce(step, value, may_overwrite)
+            case Exchange(step, source):
+                return self._exchange(step, source)
+            case Send(step, value, tag):
+                self._send(step, value, tag)
+                return None
+            case Recv(step, tag):
+                return self._recv(step, tag)
+            case GradReduce(bucket, flat):
+                own = flat.clone() if len(bucket.pieces) == 1 else flat  # may be a shared gradient itself
+                return self._sum(own, bucket.group, f"gradient bucket {bucket.id}")
+            case LossReduce(share):
+                return self.sum_over_ranks(share)
+        raise InternalError(f"a transport can't answer {type(request).__name__}")
+
+    def finish_sends(self) -> None:
+        """See Transport."""
+        with peer_lost_in("finishing sends"):
+            for work, _ in self._pending:
+                work.wait()
+        self._pending.clear()
+
+    def sum_over_ranks(self, value: Tensor) -> Tensor:
+        """See Transport."""
+        return self._sum(value.clone(), tuple(range(self.world_size)), "the sum over all ranks")
+
+    def broadcast(self, value: Tensor, source: int) -> None:
+        """See Transport."""
+        with peer_lost_in(f"the broadcast from rank {source}"):
+            dist.broadcast(to_wire(value), source)
+
+    def send_row(self, row: Tensor, peer: int) -> None:
+        """See Transport."""
+        self._start_send(row, peer, ROW)
+
+    def recv_row(self, size: int, dtype: torch.dtype, peer: int) -> Tensor:
+        """See Transport."""
+        row = torch.empty(size, dtype=wire_dtype(dtype), device=self.device)
+        with peer_lost_in(f"receiving from rank {peer}"):
+            self._start_recv(row, peer, ROW).wait()
+        return from_wire(row, dtype)
+
+    def gather_objects(self, value: object) -> list[object]:
+        """See Transport."""
+        gathered: list[object] = [None] * self.world_size
+        with peer_lost_in("gathering a value of every rank"):
+            dist.all_gather_object(gathered, value)
+        return gathered
+
+    def _sum(self, value: Tensor, group: tuple[int, ...], what: str) -> Tensor:
+        """The sum over a group; `value` may be overwritten."""
+        if len(group) == 1:
+            return value
+        value = value.contiguous()
+        with peer_lost_in(f"{what} over ranks {group}"):
+            dist.all_reduce(value, group=self._groups.of(group))
+        return value
+
+    def _all_reduce(self, step: CommStep, value: Tensor, may_overwrite: bool) -> Tensor:
+        if len(step.group) == 1:
+            return value
+        own = (
+            value
+            if may_overwrite and value.is_contiguous()
+            else value.clone(memory_format=torch.contiguous_format)
+        )
+        with peer_lost_in(f"{step.kind.value} {step.id} over ranks {step.group}"):
+            dist.all_reduce(to_wire(own), REDUCE_OPS[step.combine], self._groups.of(step.group))
+        return own
+
+    def _exchange(self, step: CommStep, source: Tensor | None) -> Tensor | None:
+        sent = {} if source is None else self._arrays.cut(step, source)
+        arrived: Mapping[int, Tensor] = sent
+        if len(step.group) > 1:
+            with peer_lost_in(f"{step.kind.value} {step.id} over ranks {step.group}"):
+                if step.kind is CommKind.SEND_RECV:
+                    arrived = self._swap(step, sent)
+                elif step.id not in self._shortcuts:
+                    arrived = self._all_to_all(step, sent)
+                elif self._plan(step).shortcut is Shortcut.ALL_GATHER:
+                    arrived = self._all_gather(step, sent)
+                else:
+                    return self._reduce_scatter(step, sent)
+        return None if step.dst_view is None else self._arrays.paste(step, arrived)
+
+    def _plan(self, step: CommStep) -> ExchangePlan:
+        """The plan of a step, by identity: a step is large, and ids are shared by unequal micro-batches."""
+        if id(step) not in self._plans:
+            self._plans[id(step)] = (step, ExchangePlan.of(step))
+        return self._plans[id(step)][1]
+
+    def _all_to_all(self, step: CommStep, sent: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """What each member sent here, by one all_to_all_single with splits, zero sizes too."""
+        plan, dtype = self._plan(step), self._dtype(step)
+        source = self._row(step, sent)
+        arrived = torch.empty(sum(plan.recv_sizes), dtype=wire_dtype(dtype), device=self.device)
+        dist.all_to_all_single(
+            arrived, source, list(plan.recv_sizes), list(plan.send_sizes), self._groups.of(step.group)
+        )
+        parts = torch.split(from_wire(arrived, dtype), list(plan.recv_sizes))
+        return dict(zip(step.group, parts, strict=True))
+
+    def _all_gather(self, step: CommStep, sent: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        dtype, own = self._dtype(step), sent[self.rank]
+        members = len(step.group)
+        arrived = torch.empty(members * own.numel(), dtype=wire_dtype(dtype), device=self.device)
+        dist.all_gather_into_tensor(arrived, to_wire(own), self._groups.of(step.group))
+        return dict(zip(step.group, from_wire(arrived, dtype).chunk(members), strict=True))
+
+    def _reduce_scatter(self, step: CommStep, sent: Mapping[int, Tensor]) -> Tensor:
+        assert step.dst_shape is not None, "a reduce-scatter has a destination on every member"
+        source = self._row(step, sent)
+        result = source.new_empty(source.numel() // len(step.group))
+        dist.reduce_scatter_tensor(result, source, group=self._groups.of(step.group))
+        return result.view(step.dst_shape)
+
+    def _swap(self, step: CommStep, sent: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """What each peer sent here, by one batch of sends and receives; zero sizes are skipped."""
+        dtype = self._dtype(step)
+        arrived = {
+            peer: torch.empty(size, dtype=wire_dtype(dtype), device=self.device)
+            for peer, size in boxes.received_volumes(step).items()
+        }
+        tag = step.id * TAG_SERIES + EXCHANGE
+        leaving = {peer: to_wire(row) for peer, row in sent.items() if peer != self.rank and row.numel()}
+        batch = [dist.P2POp(dist.isend, row, peer, tag=tag) for peer, row in leaving.items()]
+        batch += [
+            dist.P2POp(dist.irecv, row, peer, tag=tag)
+            for peer, row in arrived.items()
+            if peer != self.rank and row.numel()
+        ]
+        for work in dist.batch_isend_irecv(batch) if batch else ():
+            work.wait()
+        result = {peer: from_wire(row, dtype) for peer, row in arrived.items()}
+        if self.rank in result:
+            result[self.rank] = sent[self.rank]
+        return result
+
+    def _send(self, step: CommStep, value: Tensor, tag: int) -> None:
+        for peer, row in self._arrays.cut(step, value).items():
+            if row.numel():
+                self._start_send(row, peer, tag * TAG_SERIES + TRANSFER)
+
+    def _recv(self, step: CommStep, tag: int) -> Tensor:
+        dtype = self._dtype(step)
+        rows = {
+            peer: torch.empty(size, dtype=wire_dtype(dtype), device=self.device)
+            for peer, size in boxes.received_volumes(step).items()
+        }
+        with peer_lost_in(f"receiving transfer {tag} from ranks {sorted(rows)}"):
+            works = [
+                self._start_recv(row, peer, tag * TAG_SERIES + TRANSFER)
+                for peer, row in rows.items()
+                if row.numel()
+            ]
+            for work in works:
+                work.wait()
+        return self._arrays.paste(step, {peer: from_wire(row, dtype) for peer, row in rows.items()})
+
+    def _start_send(self, row: Tensor, peer: int, tag: int) -> None:
+        row = to_wire(row)
+        with peer_lost_in(f"sending to rank {peer}"):
+            work = dist.isend(row, peer, self._groups.toward(self.rank, peer), tag)
+        if work is not None:
+            self._pending.append((work, row))
+
+    def _start_recv(self, row: Tensor, peer: int, tag: int) -> dist.Work:
+        work = dist.irecv(row, peer, self._groups.toward(peer, self.rank), tag)
+        assert work is not None, "this rank is in the group"
+        return work
+
+    def _row(self, step: CommStep, sent: Mapping[int, Tensor]) -> Tensor:
+        """What goes to the members, one after the other in the order of the group."""
+        rows = [to_wire(sent[peer]) for peer in step.group if peer in sent]
+        if not rows:
+            return torch.empty(0, dtype=wire_dtype(self._dtype(step)), device=self.device)
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+    def _dtype(self, step: CommStep) -> torch.dtype:
+        dtype = getattr(torch, step.dtype)
+        assert isinstance(dtype, torch.dtype), "the artifact was checked at load"
+        return dtype
