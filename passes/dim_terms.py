@@ -1,0 +1,383 @@
+"""Terms that say what a tensor dimension is made of: products and concatenations of atoms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from math import gcd, prod
+
+from ..errors import InternalError
+
+
+class Form(Enum):
+    """What a term is.
+
+    ATOM: not known to have parts. FREE: never split where it comes from (batch, sequence, constants,
+    a broadcast dim), only sliced where it meets something split. PRODUCT: row-major factors.
+    CONCAT: segments side by side.
+    """
+
+    ATOM = "atom"
+    FREE = "free"
+    PRODUCT = "product"
+    CONCAT = "concat"
+
+
+@dataclass(slots=True)
+class Facts:
+    """What was seen of an atom.
+
+    whole: why it must not be split, "" if it may. repeat: it stood against copies that the other
+    side repeats (the query heads that share one key head). made: rows of parameter products that
+    give it, and of lookups over it. used: rows of parameter products that sum over it.
+    """
+
+    whole: str = ""
+    heads: bool = False
+    vocab: bool = False
+    repeat: bool = False
+    made: list[int] = field(default_factory=list)
+    used: list[int] = field(default_factory=list)
+
+    def merge(self, other: Facts) -> None:
+        """Add what was seen of another atom that is the same one."""
+        self.heads |= other.heads
+        self.vocab |= other.vocab
+        self.repeat |= other.repeat
+        self.set_whole(other.whole)
+        if not self.whole:
+            self.made += other.made
+            self.used += other.used
+
+    def set_whole(self, reason: str) -> None:
+        """Keep the first reason; what makes or uses the atom no longer matters then."""
+        if reason and not self.whole:
+            self.whole = reason
+            self.made, self.used = [], []
+
+
+class DimTerms:
+    """A store of terms, each an int; atoms are joined (`unify`) and refined (`regroup`, `cut`).
+
+    Terms of size 1 are all the same FREE term. A refined atom keeps its int and changes its form,
+    so every dim that holds it sees the refinement.
+    """
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self._forms: list[Form] = []
+        self._links: list[int] = []
+        self._parts: list[tuple[int, ...]] = []
+        self._facts: dict[int, Facts] = {}
+        self._known: dict[tuple[Form, tuple[int, ...]], int] = {}
+        self._frees: dict[int, int] = {}
+
+    def _new(self, form: Form, size: int, parts: tuple[int, ...] = ()) -> int:
+        self.sizes.append(size)
+        self._forms.append(form)
+        self._links.append(len(self._links))
+        self._parts.append(parts)
+        return len(self.sizes) - 1
+
+    def atom(self, size: int) -> int:
+        """A new atom."""
+        if size < 2:
+            return self.free(size)
+        term = self._new(Form.ATOM, size)
+        self._facts[term] = Facts()
+        return term
+
+    def free(self, size: int) -> int:
+        """The FREE term of a size."""
+        found = self._frees.get(size)
+        if found is None:
+            found = self._frees[size] = self._new(Form.FREE, size)
+        return found
+
+    def product(self, parts: Sequence[int]) -> int:
+        """The row-major product of terms."""
+        flat: list[int] = []
+        for part in parts:
+            for factor in self.factors(part):
+                if flat and self.is_free(factor) and self.is_free(flat[-1]):
+                    flat[-1] = self.free(self.sizes[flat[-1]] * self.sizes[factor])
+                else:
+                    flat.append(factor)
+        return self._join(Form.PRODUCT, tuple(flat), prod(self.sizes[part] for part in flat))
+
+    def concat(self, parts: Sequence[int]) -> int:
+        """Terms side by side; empty ones are dropped."""
+        flat: list[int] = []
+        for part in parts:
+            for segment in self.segments(part):
+                if flat and self.is_free(segment) and self.is_free(flat[-1]):
+                    flat[-1] = self.free(self.sizes[flat[-1]] + self.sizes[segment])
+                elif self.sizes[segment]:
+                    flat.append(segment)
+        return self._join(Form.CONCAT, tuple(flat), sum(self.sizes[part] for part in flat))
+
+    def _join(self, form: Form, parts: tuple[int, ...], size: int) -> int:
+        if len(parts) < 2:
+            return parts[0] if parts else self.free(size)
+        found = self._known.get((form, parts))
+        if found is None:
+            found = self._known[form, parts] = self._new(form, size, parts)
+        return found
+
+    def find(self, term: int) -> int:
+        """The term that stands for `term` and all it was joined with."""
+        links = self._links
+        while links[term] != term:
+            links[term] = links[links[term]]
+            term = links[term]
+        return term
+
+    def form(self, term: int) -> Form:
+        """The form of a term as it is now."""
+        return self._forms[self.find(term)]
+
+    def is_free(self, term: int) -> bool:
+        """Whether a term is FREE."""
+        return self._forms[term] is Form.FREE
+
+    def facts(self, atom: int) -> Facts:
+        """What was seen of an atom."""
+        return self._facts[self.find(atom)]
+
+    def factors(self, term: int) -> list[int]:
+        """The factors of a term, outermost first; none of them is a product or of size 1."""
+        return self._flatten(term, Form.PRODUCT, 1)
+
+    def segments(self, term: int) -> list[int]:
+        """The segments of a term in order; none of them is a concatenation or empty."""
+        return self._flatten(term, Form.CONCAT, 0)
+
+    def _flatten(self, term: int, form: Form, nothing: int) -> list[int]:
+        root = self.find(term)
+        if self._forms[root] is not form:
+            return [] if self.sizes[root] == nothing else [root]
+        return [item for part in self._parts[root] for item in self._flatten(part, form, nothing)]
+
+    def atoms(self, term: int) -> Iterator[int]:
+        """Every atom inside a term."""
+        root = self.find(term)
+        if self._forms[root] is Form.ATOM:
+            yield root
+        for part in self._parts[root]:
+            yield from self.atoms(part)
+
+    def mark_whole(self, term: int, reason: str) -> None:
+        """Forbid splits of everything inside a term."""
+        for atom in self.atoms(term):
+            self._facts[atom].set_whole(reason)
+
+    def mark_heads(self, term: int) -> None:
+        """Say that attention treats the elements of a term independently."""
+        for atom in self.atoms(term):
+            self._facts[atom].heads = True
+
+    def mark_made(self, term: int, row: int) -> None:
+        """Say that a parameter product gives this dim."""
+        for atom in self.atoms(term):
+            if not self._facts[atom].whole:
+                self._facts[atom].made.append(row)
+
+    def mark_used(self, term: int, row: int) -> None:
+        """Say that a parameter product sums over this dim."""
+        for atom in self.atoms(term):
+            if not self._facts[atom].whole:
+                self._facts[atom].used.append(row)
+
+    def mark_vocab(self, term: int) -> None:
+        """Say that this dim is split by a pattern: classes of a loss, or rows of a looked-up table."""
+        for atom in self.atoms(term):
+            self._facts[atom].vocab = True
+
+    def unify(self, a: int, b: int) -> int:
+        """Say that two dims are the same one; returns the one that knows more."""
+        a, b = self.find(a), self.find(b)
+        if a == b or self.is_free(b):
+            return a
+        if self.is_free(a):
+            return b
+        if self.sizes[a] != self.sizes[b]:
+            raise InternalError(f"dims of size {self.sizes[a]} and {self.sizes[b]} can't be the same one")
+        if self._forms[b] is Form.ATOM:
+            return self._bind(b, a)
+        if self._forms[a] is Form.ATOM:
+            return self._bind(a, b)
+        self._unify_parts(a, b)
+        return b if self._has_free(a) else a
+
+    def _bind(self, atom: int, term: int) -> int:
+        """Let an atom be a term."""
+        if self._forms[term] is Form.ATOM:
+            atom, term = max(atom, term), min(atom, term)
+        facts = self._facts.pop(atom)
+        term = self._solid(term)
+        for inner in self.atoms(term):
+            self._facts[inner].merge(facts)
+        self._links[atom] = term
+        return term
+
+    def _solid(self, term: int) -> int:
+        """A term with atoms where it was FREE: those of a product stand against repeated copies."""
+        root = self.find(term)
+        if not self._has_free(root):
+            return root
+        if self._forms[root] is Form.FREE:
+            return self.atom(self.sizes[root])
+        if self._forms[root] is Form.CONCAT:
+            return self.concat([self._solid(part) for part in self.segments(root)])
+        parts = [self._solid(part) for part in self.factors(root)]
+        for part, old in zip(parts, self.factors(root), strict=True):
+            if self.is_free(old):
+                self._facts[part].repeat = True
+        return self.product(parts)
+
+    def _has_free(self, term: int) -> bool:
+        root = self.find(term)
+        return self.is_free(root) or any(self._has_free(part) for part in self._parts[root])
+
+    def _unify_parts(self, a: int, b: int) -> None:
+        if self._forms[a] is Form.PRODUCT and self._forms[b] is Form.PRODUCT:
+            same = self._unify_factors(a, b)
+        elif self._is_shifted(a, b):
+            same = False
+        else:
+            self._unify_segments(a, b)
+            same = True
+        if not same:
+            self.mark_whole(a, "its parts are regrouped across their boundaries")
+            self.mark_whole(b, "its parts are regrouped across their boundaries")
+
+    def _is_shifted(self, a: int, b: int) -> bool:
+        """Whether one segment stands at two places, as in x[1:] + x[:-1]."""
+        places: dict[int, int] = {}
+        for term in (a, b):
+            start = 0
+            for segment in self.segments(term):
+                if not self.is_free(segment) and places.setdefault(segment, start) != start:
+                    return True
+                start += self.sizes[segment]
+        return False
+
+    def _unify_segments(self, a: int, b: int) -> None:
+        bounds = sorted({*self._bounds(a), *self._bounds(b)})
+        for low, high in zip([0, *bounds], bounds, strict=False):
+            self.unify(self.cut(a, low, high), self.cut(b, low, high))
+
+    def _bounds(self, term: int) -> Iterator[int]:
+        end = 0
+        for segment in self.segments(term):
+            end += self.sizes[segment]
+            yield end
+
+    def _unify_factors(self, a: int, b: int) -> bool:
+        left, right = self.factors(a), self.factors(b)
+        if left == right:
+            return True
+        left.reverse()
+        right.reverse()
+        while left and right:
+            size = gcd(self.sizes[left[-1]], self.sizes[right[-1]])
+            x, y = self._take(left, size), self._take(right, size)
+            if x is None or y is None:
+                return False
+            self._meet(x, y)
+        return True
+
+    def _meet(self, x: int, y: int) -> None:
+        for mine, other in ((x, y), (y, x)):
+            if self.is_free(other) and self.form(mine) is Form.ATOM:
+                self.facts(mine).repeat = True
+        self.unify(x, y)
+
+    def _take(self, stack: list[int], size: int) -> int | None:
+        """Pop a factor of exactly `size`, cutting the one on top; None if that is impossible."""
+        if size == 1:
+            return None
+        stack.extend(reversed(self.factors(stack.pop())))
+        top = stack.pop()
+        if self.sizes[top] == size:
+            return top
+        if size % self.sizes[top] == 0:
+            inner = self._take(stack, size // self.sizes[top])
+            return None if inner is None else self.product((top, inner))
+        if self._forms[top] is Form.CONCAT or self.sizes[top] % size:
+            return None
+        outer, rest = self._factor_out(top, size)
+        stack.append(rest)
+        return outer
+
+    def _factor_out(self, term: int, size: int) -> tuple[int, int]:
+        inner_size = self.sizes[term] // size
+        if self.is_free(term):
+            return self.free(size), self.free(inner_size)
+        facts = self._facts.pop(term)
+        outer, inner = self.atom(size), self.atom(inner_size)
+        for part in (outer, inner):
+            self._facts[part].merge(facts)
+        self._forms[term], self._parts[term] = Form.PRODUCT, (outer, inner)
+        return outer, inner
+
+    def regroup(self, terms: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...] | None:
+        """The terms of a view: the same elements in other dims; None if no factors fit."""
+        stack = [factor for term in terms for factor in self.factors(term)]
+        stack.reverse()
+        groups = []
+        for size in sizes:
+            group: list[int] = []
+            while size > 1 and stack:
+                factor = self._take(stack, gcd(size, self.sizes[stack[-1]]))
+                if factor is None:
+                    return None
+                group.append(factor)
+                size //= self.sizes[factor]
+            groups.append(self.product(group) if size == 1 else self.free(size))
+        return tuple(groups)
+
+    def cut(self, term: int, low: int, high: int) -> int:
+        """The part [low, high) of a dim."""
+        root = self.find(term)
+        if (low, high) == (0, self.sizes[root]):
+            return root
+        if self._forms[root] is Form.FREE or low >= high:
+            return self.free(max(high - low, 0))
+        if self._forms[root] is Form.PRODUCT:
+            return self._cut_product(root, low, high)
+        if self._forms[root] is Form.ATOM:
+            self._cut_atom(root, low, high)
+        return self._cut_segments(root, low, high)
+
+    def _cut_atom(self, atom: int, low: int, high: int) -> None:
+        facts = self._facts.pop(atom)
+        lengths = (low, high - low, self.sizes[atom] - high)
+        parts = tuple(self.atom(length) for length in lengths if length)
+        for part in parts:
+            if not self.is_free(part):
+                self._facts[part].merge(facts)
+        self._forms[atom], self._parts[atom] = Form.CONCAT, parts
+
+    def _cut_segments(self, term: int, low: int, high: int) -> int:
+        kept, start = [], 0
+        for segment in self.segments(term):
+            size = self.sizes[segment]
+            first, last = max(low - start, 0), min(high - start, size)
+            if first < last:
+                kept.append(self.cut(segment, first, last))
+            start += size
+        return self.concat(kept)
+
+    def _cut_product(self, term: int, low: int, high: int) -> int:
+        outer, *rest = self.factors(term)
+        inner = self.sizes[term] // self.sizes[outer]
+        if low % inner == 0 and high % inner == 0:
+            return self.product((self.cut(outer, low // inner, high // inner), *rest))
+        start = low // inner * inner
+        if high <= start + inner:
+            self.mark_whole(outer, "one element of it is picked")
+            return self.cut(self.product(rest), low - start, high - start)
+        self.mark_whole(term, "it is cut across its parts")
+        return self.free(high - low)
