@@ -22,6 +22,7 @@ FLOORS = {
     "annotations": 0,
     "cluster": 0,
     "strategy": 0,
+    "strategy_check": 0,
     "comm_plan": 0,
     "name_glob": 0,
     "options": 0,
@@ -47,7 +48,17 @@ BANNED = {
 }
 
 # Rooms that a program without torch may use.
-WITHOUT_TORCH = {"errors", "log", "annotations", "cluster", "strategy", "comm_plan", "name_glob", "options"}
+WITHOUT_TORCH = {
+    "errors",
+    "log",
+    "annotations",
+    "cluster",
+    "strategy",
+    "comm_plan",
+    "name_glob",
+    "options",
+    "strategy_check",
+}
 
 # Third-party modules that only the planning side needs.
 PLANNING_ONLY = {"pulp", "networkx", "transformers"}

@@ -1,0 +1,182 @@
+"""Whether a decoded program hangs together: every id, slot, name, rank and box it mentions exists."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from ..comm_plan import Box, CommKind, CommStep, GradBucket, Piece, box_volume
+from ..errors import ArtifactError
+from .arguments import holes_of
+from .check_segment import comm_slots, problems_of_segment
+from .program import ClassProgram, Instruction, Op, OutputKind, Program, RankProgram, Segment, Shard
+
+Problem = tuple[str, str]
+
+SHOWN_PROBLEMS = 20
+
+SLOT_USERS = {Op.STEP_REDUCE: "comms", Op.SEND: "transfers", Op.RECV: "transfers"}
+SEGMENT_USERS = frozenset({Op.STEP_COMPUTE, Op.FORWARD, Op.BACKWARD})
+TAGGED = frozenset({Op.SEND, Op.RECV})
+
+
+def check(program: Program) -> None:
+    """Raises one error that lists every problem of the program's own references."""
+    problems = list(_problems(program))
+    if not problems:
+        return
+    shown = problems[:SHOWN_PROBLEMS]
+    left = len(problems) - len(shown)
+    raise ArtifactError(
+        f"the programs refer to things that are not there ({len(problems)} places)",
+        details=[*shown, *([("...", f"{left} more")] if left else [])],
+        rule="every value, slot, literal, parameter, group and rank that a program names is in the artifact",
+        fix="compile again with this version of hspmd_compiler",
+    )
+
+
+def _problems(program: Program) -> Iterator[Problem]:
+    yield from _problems_of_groups(program)
+    for name, shared in program.classes.items():
+        for segment in shared.segments:
+            yield from problems_of_segment(f"class {name}, segment {segment.name}", segment, program.inputs)
+    for own in program.ranks:
+        where = f"rank {own.rank}"
+        shared_by = program.classes.get(own.class_name)
+        if shared_by is None:
+            yield where, f"class {own.class_name} is not in the artifact"
+        elif not 0 <= own.rank < program.world_size:
+            yield where, f"not below the world size {program.world_size}"
+        else:
+            yield from ((where, text) for text in _rank_problems(program, own, shared_by))
+
+
+def _problems_of_groups(program: Program) -> Iterator[Problem]:
+    for index, group in enumerate(program.groups):
+        if not group or list(group) != sorted(set(group)) or group[0] < 0 or group[-1] >= program.world_size:
+            yield f"group {index}", f"{list(group)}: not ascending ranks below {program.world_size}"
+
+
+def _rank_problems(program: Program, own: RankProgram, shared: ClassProgram) -> Iterator[str]:
+    groups = set(program.groups)
+    yield from _reference_problems(own, shared)
+    for low, high in own.rows:
+        if not 0 <= low <= high <= program.batch:
+            yield f"rows [{low}, {high}) are not in a batch of {program.batch}"
+    for name, steps in (("comm", own.comms), ("transfer", own.transfers)):
+        for slot, step in enumerate(steps):
+            yield from (f"{name} {slot}: {text}" for text in _step_problems(own.rank, step, groups))
+    for shard in own.shards:
+        yield from (f"shard {shard.name}: {text}" for text in _shard_problems(shard))
+    shapes = {shard.name: shard for shard in own.shards}
+    for bucket in own.grad_buckets:
+        yield from (
+            f"bucket {bucket.id}: {text}" for text in _bucket_problems(own.rank, bucket, shapes, groups)
+        )
+    for index, instruction in enumerate(own.instructions):
+        found = _instruction_problems(instruction, own, shared)
+        yield from (f"instruction {index} {instruction.op.value}: {text}" for text in found)
+
+
+def _reference_problems(own: RankProgram, shared: ClassProgram) -> Iterator[str]:
+    """What the class program takes from the rank: literals, communication slots, parameters."""
+    held = {shard.name for shard in own.shards}
+    for segment in shared.segments:
+        for row in segment.rows:
+            for hole in (*holes_of(row.args), *holes_of(row.kwargs)):
+                if not 0 <= hole < len(own.literals):
+                    yield f"segment {segment.name}, v{row.out.id}: no literal {hole}"
+        for slot in comm_slots(segment):
+            if not 0 <= slot < len(own.comms):
+                yield f"segment {segment.name}: no comm {slot}"
+        for name in _held_names(segment) - held:
+            yield f"segment {segment.name}: no shard of {name}"
+
+
+def _held_names(segment: Segment) -> set[str]:
+    stored = {item.name for item in segment.inputs if item.kind.value == "param"}
+    stored |= {item.name for item in segment.outputs if item.kind in (OutputKind.GRAD, OutputKind.BUFFER)}
+    return stored
+
+
+def _instruction_problems(step: Instruction, own: RankProgram, shared: ClassProgram) -> Iterator[str]:
+    if step.op in SEGMENT_USERS and not 0 <= step.segment < len(shared.segments):
+        yield f"no segment {step.segment}"
+    if step.op in SEGMENT_USERS | TAGGED and not 0 <= step.mb < len(own.rows):
+        yield f"no micro-batch {step.mb}"
+    table = SLOT_USERS.get(step.op)
+    if table is not None and not 0 <= step.slot < len(getattr(own, table)):
+        yield f"no slot {step.slot} in {table}"
+    if step.op in TAGGED and step.tag < 0:
+        yield "no tag"
+
+
+def _step_problems(rank: int, step: CommStep, groups: set[tuple[int, ...]]) -> Iterator[str]:
+    if rank not in step.group:
+        yield f"rank {rank} is not in its group {list(step.group)}"
+    if step.kind is not CommKind.SEND_RECV and step.group not in groups:
+        yield f"the group {list(step.group)} is not one of the artifact's groups"
+    if step.kind is CommKind.ALL_REDUCE:
+        return
+    yield from _piece_problems(step, step.sends, step.src_view, "sends")
+    yield from _piece_problems(step, step.recvs, step.dst_view, "receives")
+    if step.dst_view is not None and step.dst_shape is not None:
+        if math.prod(step.dst_view) != math.prod(step.dst_shape):
+            yield f"the result {list(step.dst_shape)} can't be viewed as {list(step.dst_view)}"
+    elif (step.dst_view is None) != (step.dst_shape is None):
+        yield "a result needs both its shape and its view"
+
+
+def _piece_problems(
+    step: CommStep, pieces: Iterable[Piece], view: tuple[int, ...] | None, verb: str
+) -> Iterator[str]:
+    for piece in pieces:
+        if piece.peer not in step.group:
+            yield f"{verb}: rank {piece.peer} is not in the group {list(step.group)}"
+        if view is None:
+            yield f"{verb}: a piece of a tensor that this rank does not have"
+        else:
+            yield from (f"{verb}: {text}" for text in _box_problems(piece.boxes, view))
+
+
+def _shard_problems(shard: Shard) -> Iterator[str]:
+    for shape, view in ((shard.shape, shard.view), (shard.whole_shape, shard.whole_view)):
+        if math.prod(shape) != math.prod(view):
+            yield f"{list(shape)} can't be viewed as {list(view)}"
+    for whole, local in (*shard.boxes, *shard.owned):
+        yield from _box_problems([whole], shard.whole_view)
+        yield from _box_problems([local], shard.view)
+        if box_volume(whole) != box_volume(local):
+            yield f"boxes {_box_text(whole)} and {_box_text(local)} differ in size"
+
+
+def _bucket_problems(
+    rank: int, bucket: GradBucket, shards: dict[str, Shard], groups: set[tuple[int, ...]]
+) -> Iterator[str]:
+    if rank not in bucket.group or (len(bucket.group) > 1 and bucket.group not in groups):
+        yield f"the group {list(bucket.group)} is not one of the artifact's groups with rank {rank}"
+    for piece in bucket.pieces:
+        if piece.param not in shards:
+            yield f"no shard of {piece.param}"
+        for view, boxes in ((piece.src_view, piece.src_boxes), (piece.dst_view, piece.dst_boxes)):
+            if boxes is None:
+                continue
+            if view is None:
+                yield f"{piece.param}: boxes without a view"
+                continue
+            yield from (f"{piece.param}: {text}" for text in _box_problems(boxes, view))
+            if sum(map(box_volume, boxes)) != piece.length:
+                yield f"{piece.param}: boxes do not hold {piece.length} elements"
+
+
+def _box_problems(boxes: Iterable[Box], view: tuple[int, ...]) -> Iterator[str]:
+    for box in boxes:
+        inside = len(box) == len(view) and all(
+            0 <= low <= high <= size for (low, high), size in zip(box, view, strict=True)
+        )
+        if not inside:
+            yield f"box {_box_text(box)} is not inside {list(view)}"
+
+
+def _box_text(box: Box) -> str:
+    return "[" + ", ".join(f"{low}:{high}" for low, high in box) + "]"

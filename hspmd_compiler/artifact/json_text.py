@@ -1,0 +1,63 @@
+"""JSON as the artifact writes it: one row a line, the same bytes for the same value."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import NoReturn, TypeAlias
+
+from ..errors import ArtifactError, InternalError
+
+Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+
+SHOWN = 60
+
+
+def to_text(value: Json, depth: int) -> str:
+    """`value` with its outer `depth` levels one item a line and everything below on that line."""
+    return _lines(value, depth, "") + "\n"
+
+
+def _lines(value: Json, depth: int, indent: str) -> str:
+    if depth == 0 or not value or not isinstance(value, (dict, list)):
+        return _compact(value)
+    inner = indent + " "
+    if isinstance(value, dict):
+        items = [f"{_compact(key)}: {_lines(item, depth - 1, inner)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(inner + item for item in items) + f"\n{indent}}}"
+    rows = [_lines(item, depth - 1, inner) for item in value]
+    return "[\n" + ",\n".join(inner + row for row in rows) + f"\n{indent}]"
+
+
+def _compact(value: Json) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise InternalError(
+            "a value of the artifact is not JSON",
+            details=[("value", repr(value)[:SHOWN]), ("reason", str(error))],
+        ) from error
+
+
+def fingerprint(value: Json) -> str:
+    """A hash of what a value says, whatever the order of its keys."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def parse(content: bytes, name: str) -> Json:
+    """The JSON value of file `name`; NaN and Infinity, which are not JSON, are refused like any damage."""
+    try:
+        value: Json = json.loads(content.decode("utf-8"), parse_constant=_not_json)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(
+            f"{name} is not JSON",
+            details=[("reason", str(error))],
+            rule="every file of an artifact but the weights is UTF-8 JSON, as `hspmd compile` writes it",
+            fix="compile again; files of an artifact are not meant to be edited",
+        ) from error
+    return value
+
+
+def _not_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")

@@ -1,0 +1,178 @@
+"""What an artifact says about itself: versions, origin, optimizer, and a hash of every file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+
+from ..errors import ArtifactError, HspmdError
+from ..options import OptimizerConfig
+from .decode import reader
+from .encode import encode
+from .json_node import Node
+from .json_text import Json, fingerprint
+from .program import Program, Shard
+
+FORMAT = "hspmd-artifact"
+SCHEMA = 1
+OWN_HASH = "sha256"
+TORCH_LOW, TORCH_BELOW = "2.13", "2.14"
+
+HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """Size in bytes and sha256 of one file."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """model: what `models` needs to build the model again, as JSON. device_kinds: per rank.
+
+    model_fingerprint covers the description and every parameter's name, shape and dtype, so that two
+    strategies of one model agree on it. rank: the only rank that is there, None for a whole artifact.
+    files: by path inside the artifact, empty until the artifact is written.
+    """
+
+    model: Json
+    optimizer: OptimizerConfig
+    device_kinds: tuple[str, ...]
+    model_fingerprint: str
+    strategy_fingerprint: str
+    torch: tuple[str, str] = (TORCH_LOW, TORCH_BELOW)
+    rank: int | None = None
+    files: tuple[tuple[str, FileEntry], ...] = ()
+
+    def entry(self, path: str) -> FileEntry | None:
+        """The entry of one file."""
+        return dict(self.files).get(path)
+
+    def with_files(self, files: dict[str, FileEntry], rank: int | None) -> Manifest:
+        """This manifest for the files that were written."""
+        return replace(self, files=tuple(sorted(files.items())), rank=rank)
+
+
+def describe(model: Json, optimizer: OptimizerConfig, program: Program, strategy: Json) -> Manifest:
+    """The manifest of a freshly compiled program; `files` is filled by writing it."""
+    return Manifest(
+        model=model,
+        optimizer=optimizer,
+        device_kinds=tuple(own.device_kind for own in program.ranks),
+        model_fingerprint=fingerprint_model(model, program),
+        strategy_fingerprint=fingerprint(strategy),
+    )
+
+
+def fingerprint_model(model: Json, program: Program) -> str:
+    """A hash that two artifacts share exactly if they train the same parameters of the same model."""
+    shards: dict[str, Shard] = {shard.name: shard for own in program.ranks for shard in own.shards}
+    parameters: list[Json] = [
+        [name, shard.dtype, list(shard.whole_shape), shard.trainable, shard.is_buffer]
+        for name, shard in sorted(shards.items())
+    ]
+    return fingerprint({"model": model, "parameters": parameters, "aliases": encode(program.aliases)})
+
+
+def manifest_to_json(manifest: Manifest) -> Json:
+    """The manifest as its file holds it, closed by a hash of all the rest of it."""
+    body: dict[str, Json] = {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "torch": list(manifest.torch),
+        "rank": manifest.rank,
+        "model_fingerprint": manifest.model_fingerprint,
+        "strategy_fingerprint": manifest.strategy_fingerprint,
+        "device_kinds": list(manifest.device_kinds),
+        "model": manifest.model,
+        "optimizer": encode(manifest.optimizer.to_json()),
+        "files": {path: encode(entry) for path, entry in manifest.files},
+    }
+    return body | {OWN_HASH: fingerprint(body)}
+
+
+KEYS = frozenset(
+    {"format", "schema", "torch", "rank", "model_fingerprint", "strategy_fingerprint"}
+    | {"device_kinds", "model", "optimizer", "files", OWN_HASH}
+)
+
+
+def manifest_from_json(node: Node) -> Manifest:
+    """Reads what `manifest_to_json` writes; first of all it must be ours, and of this version."""
+    check_format(node)
+    check_own_hash(node)
+    held = node.fields(KEYS)
+    low, below = (item.text() for item in held["torch"].items(2))
+    check_torch(low, below)
+    files = {path: reader(FileEntry)(item) for path, item in held["files"].entries().items()}
+    for path, item in held["files"].entries().items():
+        if files[path].size < 0 or not HASH.fullmatch(files[path].sha256):
+            item.fail("a size of 0 or more and a sha256 of 64 hex digits")
+    return Manifest(
+        model=held["model"].value,
+        optimizer=_optimizer(held["optimizer"]),
+        device_kinds=tuple(item.text() for item in held["device_kinds"].items()),
+        model_fingerprint=held["model_fingerprint"].text(),
+        strategy_fingerprint=held["strategy_fingerprint"].text(),
+        torch=(low, below),
+        rank=None if held["rank"].value is None else held["rank"].natural(),
+        files=tuple(sorted(files.items())),
+    )
+
+
+def _optimizer(node: Node) -> OptimizerConfig:
+    try:
+        return OptimizerConfig.from_json(node.value)
+    except HspmdError as error:
+        node.fail(f"the options of an optimizer ({'; '.join(text for _, text in error.details)})")
+
+
+def check_format(node: Node) -> None:
+    """Refuses a manifest that is not ours, or of another schema, before anything else is read."""
+    value = node.value if isinstance(node.value, dict) else {}
+    if value.get("format") != FORMAT:
+        raise ArtifactError(
+            f"{node.file} is not the manifest of an artifact",
+            details=[("format", repr(value.get("format"))), ("wanted", repr(FORMAT))],
+            fix="name the directory that `hspmd compile -o` wrote",
+        )
+    if value.get("schema") != SCHEMA or isinstance(value.get("schema"), bool):
+        raise ArtifactError(
+            "the artifact has another schema version",
+            details=[("artifact", repr(value.get("schema"))), ("here", str(SCHEMA))],
+            rule="an artifact is read by the version of hspmd_compiler that has its schema",
+            fix="compile again with this version",
+        )
+
+
+def check_own_hash(node: Node) -> None:
+    """Refuses a manifest that was edited or damaged."""
+    body = dict(node.value) if isinstance(node.value, dict) else {}
+    written = body.pop(OWN_HASH, None)
+    if written != fingerprint(body):
+        raise ArtifactError(
+            f"{node.file} was changed after it was compiled",
+            rule=f"its last entry, {OWN_HASH}, is the hash of all the others",
+            fix="copy the artifact again, or compile again",
+        )
+
+
+def check_torch(low: str, below: str, found: str | None = None) -> None:
+    """Refuses a torch (by default the installed one) outside [low, below)."""
+    here = version("torch") if found is None else found
+    if not version_key(low) <= version_key(here) < version_key(below):
+        raise ArtifactError(
+            "the artifact does not fit the installed version of torch",
+            details=[("torch", here), ("wanted", f">={low},<{below}")],
+            rule="operators are those of the torch that the model was traced with",
+            fix=f"install torch>={low},<{below}, or compile again with torch {here}",
+        )
+
+
+def version_key(text: str) -> tuple[int, ...]:
+    """The release part of a version, for comparing: `2.13.0+cpu` is (2, 13, 0)."""
+    return tuple(int(part) for part in re.findall(r"\d+", text.split("+")[0])[:3])

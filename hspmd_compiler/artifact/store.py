@@ -1,0 +1,201 @@
+"""The directory of an artifact, read: nothing is believed before its size and hash agree."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ArtifactError
+from ..log import task
+from . import paths
+from .check import check
+from .decode import decode
+from .json_node import Node
+from .json_text import Json, parse
+from .manifest import Manifest, manifest_from_json
+from .program import ClassProgram, Program, RankProgram
+
+MANIFEST_LIMIT = 1 << 28
+FILE_LIMIT = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramHead:
+    """What `program.json` holds: the fields of Program that belong to no class and no rank."""
+
+    world_size: int
+    batch: int
+    inputs: dict[str, tuple[tuple[int, ...], str]]
+    aliases: dict[str, str]
+    groups: list[tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class Artifact:
+    """A compiled strategy of one model. graph and layouts are None where only one rank was written.
+
+    The JSON values belong to the module that made them: `strategy`, `graph` (logical graph),
+    `layouts` (of its values, per pipeline), `init` (initialiser calls). weights: the file, if any.
+    """
+
+    manifest: Manifest
+    program: Program
+    strategy: Json
+    init: Json
+    graph: Json = None
+    layouts: Json = None
+    weights: Path | None = None
+
+    def rank_program(self, rank: int) -> RankProgram:
+        """The program of one rank; `program.ranks` holds only those that were loaded."""
+        for own in self.program.ranks:
+            if own.rank == rank:
+                return own
+        raise _no_rank(rank, [own.rank for own in self.program.ranks])
+
+
+def load(directory: str | Path, rank: int | None = None) -> Artifact:
+    """Reads an artifact, or of it only what one rank needs; every file that is read is checked first."""
+    files = Files(Path(directory))
+    present = paths.ranks_of([path for path, _ in files.manifest.files])
+    if rank is not None and rank not in present:
+        raise _no_rank(rank, present)
+    with task("read the artifact", len(present) if rank is None else 1) as progress:
+        ranks = []
+        for each in present if rank is None else [rank]:
+            ranks.append(_read_rank(files, each))
+            progress.advance()
+        program = _read_program(files, ranks)
+        check(program)
+    whole = rank is None and files.manifest.rank is None
+    return Artifact(
+        manifest=files.manifest,
+        program=program,
+        strategy=files.json(paths.STRATEGY).value,
+        init=files.json(paths.INIT).value,
+        graph=files.json(paths.GRAPH).value if whole else None,
+        layouts=files.json(paths.LAYOUTS).value if whole else None,
+        weights=files.checked(paths.WEIGHTS) if files.manifest.entry(paths.WEIGHTS) else None,
+    )
+
+
+def _read_rank(files: Files, rank: int) -> RankProgram:
+    node = files.json(paths.rank_file(rank))
+    own = decode(RankProgram, node)
+    kinds = files.manifest.device_kinds
+    if own.rank != rank or rank >= len(kinds) or own.device_kind != kinds[rank]:
+        node.fail(f"the program of rank {rank}, of the device kind that the manifest has for it")
+    return own
+
+
+def _read_program(files: Files, ranks: list[RankProgram]) -> Program:
+    node = files.json(paths.PROGRAM)
+    head = decode(ProgramHead, node)
+    if head.world_size != len(files.manifest.device_kinds):
+        node.fail("a world_size that is the number of the manifest's device_kinds")
+    classes = {}
+    for name in sorted({own.class_name for own in ranks}):
+        held = files.json(paths.class_file(name))
+        classes[name] = decode(ClassProgram, held)
+        if classes[name].name != name:
+            held.fail(f"the class program {name}")
+    return Program(
+        head.world_size,
+        head.batch,
+        head.inputs,
+        head.aliases,
+        classes=classes,
+        ranks=ranks,
+        groups=head.groups,
+    )
+
+
+class Files:
+    """The files of one artifact, each checked against the manifest when it is read."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.manifest = read_manifest(directory)
+
+    def json(self, path: str) -> Node:
+        """The content of a JSON file."""
+        content = _read(self.checked(path), path, FILE_LIMIT)
+        return Node(parse(content, path), path)
+
+    def checked(self, path: str) -> Path:
+        """The place of a file whose size and hash are those of the manifest."""
+        entry = self.manifest.entry(path)
+        file = self.directory / path
+        if entry is None or not paths.is_ours(path):
+            raise ArtifactError(
+                f"the artifact has no {path}",
+                rule="the manifest lists every file of the artifact",
+                fix="compile again",
+            )
+        size = _size(file, path)
+        found = _sha256(file) if size == entry.size else "not computed"
+        if found != entry.sha256:
+            raise ArtifactError(
+                f"{path} was changed after it was compiled",
+                details=[
+                    ("size", f"{size} bytes, in the manifest {entry.size}"),
+                    ("sha256", f"{found}, in the manifest {entry.sha256}"),
+                ],
+                rule="every file has the size and sha256 that manifest.json lists",
+                fix="copy the artifact again, or compile again",
+            )
+        return file
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of an artifact, checked against its own hash."""
+    if not directory.is_dir():
+        raise ArtifactError(
+            f"there is no artifact at {directory}",
+            details=[("found", "a file" if directory.exists() else "nothing")],
+            fix="name the directory that `hspmd compile -o` wrote",
+        )
+    content = _read(directory / paths.MANIFEST, paths.MANIFEST, MANIFEST_LIMIT)
+    return manifest_from_json(Node(parse(content, paths.MANIFEST), paths.MANIFEST))
+
+
+def _read(file: Path, path: str, limit: int) -> bytes:
+    size = _size(file, path)
+    if size > limit:
+        raise ArtifactError(
+            f"{path} is too large to be a file of an artifact",
+            details=[("size", f"{size} bytes"), ("limit", f"{limit} bytes")],
+        )
+    return file.read_bytes()
+
+
+def _size(file: Path, path: str) -> int:
+    try:
+        return file.stat().st_size if file.is_file() else _missing(path)
+    except OSError as error:
+        raise ArtifactError(
+            f"{path} can't be read", details=[("reason", error.strerror or str(error))]
+        ) from error
+
+
+def _missing(path: str) -> int:
+    raise ArtifactError(
+        f"the artifact has no file {path}",
+        rule="an artifact is a directory with a manifest.json and every file that it lists",
+        fix="name the directory that `hspmd compile -o` wrote, or compile again",
+    )
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _no_rank(rank: int, present: list[int]) -> ArtifactError:
+    return ArtifactError(
+        f"the artifact has no program for rank {rank}",
+        details=[("ranks", ", ".join(map(str, present)) or "none")],
+        rule="a rank is the index of a device among the used ones; `compile --rank R` writes only rank R",
+        fix="start as many ranks as the strategy has devices, or compile for this rank too",
+    )

@@ -1,0 +1,157 @@
+"""The directory of an artifact, written: the same bytes every time, and whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import ArtifactError, HspmdError
+from ..log import task
+from . import paths
+from .encode import encode
+from .json_text import Json, parse, to_text
+from .manifest import FORMAT, FileEntry, manifest_to_json
+from .program import RankProgram
+from .store import Artifact, ProgramHead
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Levels of each kind of file that are written one item a line.
+CLASS_DEPTH = 4
+RANK_DEPTH = 2
+TOP_DEPTH = 2
+STRATEGY_DEPTH = 4
+
+
+def write(
+    directory: str | Path,
+    artifact: Artifact,
+    *,
+    weights: Mapping[str, Tensor] | None = None,
+    rank: int | None = None,
+    force: bool = False,
+) -> Artifact:
+    """Writes an artifact, or of it what one rank needs, and returns it with the manifest that was written.
+
+    weights: by canonical parameter name. An artifact that is already there is replaced in one step;
+    any other directory that is not empty is refused, unless `force`.
+    """
+    target = Path(directory).resolve()
+    with task("write the artifact"), _fresh_directory(target, force) as fresh:
+        entries = {path: _put(fresh, path, text.encode()) for path, text in _texts(artifact, rank)}
+        if weights is not None:
+            entries[paths.WEIGHTS] = _put_weights(fresh / paths.WEIGHTS, weights)
+        elif artifact.weights is not None:
+            shutil.copyfile(artifact.weights, fresh / paths.WEIGHTS)
+            entries[paths.WEIGHTS] = _entry(fresh / paths.WEIGHTS)
+        manifest = artifact.manifest.with_files(entries, artifact.manifest.rank if rank is None else rank)
+        _put(fresh, paths.MANIFEST, to_text(manifest_to_json(manifest), TOP_DEPTH).encode())
+    return replace(
+        artifact, manifest=manifest, weights=target / paths.WEIGHTS if paths.WEIGHTS in entries else None
+    )
+
+
+def _texts(artifact: Artifact, rank: int | None) -> Iterator[tuple[str, str]]:
+    """(path, text) of every JSON file but the manifest."""
+    program = artifact.program
+    own: list[RankProgram] = program.ranks if rank is None else [artifact.rank_program(rank)]
+    head = ProgramHead(program.world_size, program.batch, program.inputs, program.aliases, program.groups)
+    yield paths.PROGRAM, to_text(encode(head), TOP_DEPTH)
+    for name in sorted({each.class_name for each in own}):
+        yield paths.class_file(name), to_text(encode(program.classes[name]), CLASS_DEPTH)
+    for each in own:
+        yield paths.rank_file(each.rank), to_text(encode(each), RANK_DEPTH)
+    yield paths.STRATEGY, to_text(artifact.strategy, STRATEGY_DEPTH)
+    yield paths.INIT, _rows(artifact.init)
+    if rank is None and artifact.manifest.rank is None:
+        yield paths.GRAPH, _rows(artifact.graph)
+        yield paths.LAYOUTS, _rows(artifact.layouts)
+
+
+def _rows(value: Json) -> str:
+    """A value of another module: the members of a list, or of the lists in an object, one a line."""
+    return to_text(value, TOP_DEPTH if isinstance(value, dict) else 1)
+
+
+def _put(directory: Path, path: str, content: bytes) -> FileEntry:
+    file = directory / path
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(content)
+    return FileEntry(len(content), hashlib.sha256(content).hexdigest())
+
+
+def _put_weights(file: Path, weights: Mapping[str, Tensor]) -> FileEntry:
+    from safetensors.torch import save_file
+
+    save_file({name: weights[name].detach().cpu().contiguous() for name in sorted(weights)}, file)
+    return _entry(file)
+
+
+def _entry(file: Path) -> FileEntry:
+    with file.open("rb") as opened:
+        return FileEntry(file.stat().st_size, hashlib.file_digest(opened, "sha256").hexdigest())
+
+
+@contextmanager
+def _fresh_directory(target: Path, force: bool) -> Iterator[Path]:
+    """An empty sibling of `target` that takes its place when the block ends well, and else is gone."""
+    _check_target(target, force)
+    fresh = target.with_name(f".{target.name}.new-{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh.mkdir()
+        yield fresh
+        _take_place(fresh, target)
+    except OSError as error:
+        raise ArtifactError(
+            f"the artifact can't be written to {target}",
+            details=[("reason", error.strerror or str(error))],
+            rule="nothing is left half-written: the directory is as it was before",
+            fix="name a directory that can be written, with -o",
+        ) from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _check_target(target: Path, force: bool) -> None:
+    if not target.exists() or (
+        target.is_dir() and (force or not any(target.iterdir()) or _is_artifact(target))
+    ):
+        return
+    raise ArtifactError(
+        f"{target} is there already and is not an artifact",
+        details=[("found", "a directory of other things" if target.is_dir() else "a file")],
+        rule="only an artifact is replaced",
+        fix="name another directory with -o" + (", or replace it with --force" if target.is_dir() else ""),
+    )
+
+
+def _is_artifact(target: Path) -> bool:
+    """Whether an artifact of any version, whole or damaged, lies there: it has a manifest of our format."""
+    manifest = target / paths.MANIFEST
+    try:
+        value = parse(manifest.read_bytes(), paths.MANIFEST)
+    except (OSError, HspmdError):
+        return False
+    return isinstance(value, dict) and value.get("format") == FORMAT
+
+
+def _take_place(fresh: Path, target: Path) -> None:
+    old = target.with_name(f".{target.name}.old-{os.getpid()}")
+    if not target.exists():
+        fresh.rename(target)
+        return
+    target.rename(old)
+    try:
+        fresh.rename(target)
+    except OSError:
+        old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
