@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -35,8 +36,13 @@ def raise_if_any(problems: Sequence[Problem], at: str = "", fix: str = PAGE) -> 
     if not problems:
         return
     count = "one value breaks a rule" if len(problems) == 1 else f"{len(problems)} values break rules"
-    details = [(problem.path, problem.text) for problem in problems]
+    details = [(problem.path, problem.text) for problem in sorted(problems, key=_reading_order)]
     raise StrategyError(f"{count} of a strategy", at=at, details=details, fix=fix)
+
+
+def _reading_order(problem: Problem) -> list[tuple[int, str]]:
+    """Sorts key paths so that what belongs together stands together, `[2]` before `[10]`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", problem.path)]
 
 
 def find_problems(
@@ -183,7 +189,7 @@ def _head_problems(
     own_degree = any(override.tp is not None for override in strategy.overrides)
     if num_heads is None or own_degree or stage.shares is not None or stage.tp <= num_heads:
         return
-    rule = f"the model has {num_heads} heads, which are split whole; shares may leave a device empty"
+    rule = f"more than the model's heads, {num_heads}, which are split whole; shares may leave a device empty"
     yield Problem(f"{path}.devices", f"{stage.tp} devices: {rule}")
 
 
@@ -193,7 +199,7 @@ def _override_problems(
     if not all(components(override.match)):
         yield Problem(f"{path}.match", f"{override.match!r}: a glob has no empty part between its dots")
     yield from _choice_problems(path, override)
-    widths = {stage.tp for _, stage in _stages(strategy)}
+    widths = {stage.tp for _, stage in _stages(strategy) if stage.devices}
     if override.split is not None and override.split < 0:
         yield Problem(f"{path}.split", f"{override.split}: a tensor dim is 0 or more")
     if override.tp is not None:

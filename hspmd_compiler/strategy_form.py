@@ -160,7 +160,8 @@ class FormReader:
         """The keys of a mapping; unknown and missing ones are problems."""
         inner = f"{path}." if path else ""
         if not isinstance(form, Mapping):
-            self._bad(path or "strategy", f"{form!r}: a mapping with the keys {', '.join(known)}")
+            found = "empty" if form is None else repr(form)
+            self._bad(path or "strategy", f"{found}: a mapping with the keys {', '.join(known)}")
             self.unread.update(f"{inner}{key}" for key in known)
             return {}
         for key in form:

@@ -8,6 +8,7 @@ says which device sits in a slot.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -75,9 +76,16 @@ def _hetero_pipelines(values: LaunchValues, num_layers: int | None) -> list[tupl
     if readable:
         _check_layers(values, counts, num_layers)
     _check_sequence_lengths(values, len(counts))
-    return (
-        _stages(values, counts, tp, _devices_of_slots(values, tp * sum(map(len, counts)))) if readable else []
-    )
+    unused = values.integers("UNUSED_RANK", 0) or []
+    mapping = values.mapping("RANK_TO_DEVICE_MAPPING")
+    if not readable:
+        return []
+    slots = tp * sum(map(len, counts))
+    _check_unused(values, unused, slots)
+    used = sorted(set(range(slots)) - set(unused))
+    mapping = {slot: slot for slot in used} if mapping is None else mapping
+    _check_mapping(values, mapping, used, slots)
+    return _stages(values, counts, tp, {slot: mapping[slot] for slot in used if slot in mapping})
 
 
 def _context_degrees(values: LaunchValues) -> list[int]:
@@ -104,8 +112,8 @@ def _check_layers(values: LaunchValues, counts: Counts, num_layers: int | None) 
         if not layers:
             values.bad(path, "empty: a pipeline has at least one stage")
         elif sum(layers) != wanted:
-            total = " + ".join(map(str, layers))
-            values.bad(path, f"{total} = {sum(layers)} layers: {owner} {wanted}")
+            total = " + ".join(map(str, layers)) + (f" = {sum(layers)}" if len(layers) > 1 else "")
+            values.bad(path, f"{total} layers: {owner} {wanted}")
 
 
 def _check_sequence_lengths(values: LaunchValues, pipelines: int) -> None:
@@ -119,20 +127,13 @@ def _check_sequence_lengths(values: LaunchValues, pipelines: int) -> None:
         values.bad("SEQ_LEN_LIST", f"{lengths}: unequal lengths per pipeline come later, null or equal only")
 
 
-def _devices_of_slots(values: LaunchValues, slots: int) -> list[int | None]:
-    """The device of each slot, None for an unused one."""
-    unused = values.integers("UNUSED_RANK", 0) or []
-    for slot in sorted(set(unused)):
+def _check_unused(values: LaunchValues, unused: list[int], slots: int) -> None:
+    """UNUSED_RANK names slots of the stages, each once."""
+    for slot, times in sorted(Counter(unused).items()):
         if slot >= slots:
             values.bad("UNUSED_RANK", f"{slot}: the stages have the slots 0 to {slots - 1}")
-        if unused.count(slot) > 1:
+        if times > 1:
             values.bad("UNUSED_RANK", f"{slot}: a slot stands in the list once")
-    mapping = values.mapping("RANK_TO_DEVICE_MAPPING")
-    if mapping is None:
-        return [None if slot in unused else slot for slot in range(slots)]
-    used = [slot for slot in range(slots) if slot not in unused]
-    _check_mapping(values, mapping, used, slots)
-    return [mapping.get(slot) if slot not in unused else None for slot in range(slots)]
 
 
 def _check_mapping(values: LaunchValues, mapping: dict[int, int], used: list[int], slots: int) -> None:
@@ -155,14 +156,15 @@ def _check_mapping(values: LaunchValues, mapping: dict[int, int], used: list[int
 
 
 def _stages(
-    values: LaunchValues, counts: Counts, tp: int, devices: list[int | None]
+    values: LaunchValues, counts: Counts, tp: int, devices: dict[int, int]
 ) -> list[tuple[StageSpec, ...]]:
+    """Each stage on the devices that sit in its TP slots."""
     pipelines = []
     base = 0
     for index, layers in enumerate(counts):
         stages = []
         for number, count in enumerate(layers):
-            held = tuple(device for device in devices[base : base + tp] if device is not None)
+            held = tuple(devices[slot] for slot in range(base, base + tp) if slot in devices)
             if not held and not values.broken("RANK_TO_DEVICE_MAPPING"):
                 where = f"slots {base} to {base + tp - 1} of pipeline {index}, stage {number}"
                 values.bad("UNUSED_RANK", f"{where}: a stage keeps at least one slot")

@@ -1,0 +1,53 @@
+"""What all tests share: texts pinned in `tests/expected`, and the reference data beside the checkout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import unified_diff
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+EXPECTED = TESTS / "expected"
+REFERENCE = TESTS.parent.parent / "shared" / "reference"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-expect",
+        action="store_true",
+        help="rewrite the texts in tests/expected instead of comparing",
+    )
+
+
+@pytest.fixture
+def expect(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`expect(name, text)`: the text is that of `expected/<name>.txt`; a name may hold a folder."""
+    update = bool(request.config.getoption("--update-expect"))
+
+    def compare(name: str, text: str) -> None:
+        path = EXPECTED / f"{name}.txt"
+        text = text.rstrip("\n") + "\n"
+        if update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        if not path.exists():
+            pytest.fail(f"tests/expected/{name}.txt is missing; pytest --update-expect writes it:\n{text}")
+        pinned = path.read_text(encoding="utf-8")
+        diff = unified_diff(
+            pinned.splitlines(), text.splitlines(), f"expected/{name}.txt", "now", lineterm=""
+        )
+        if pinned != text:
+            pytest.fail("\n".join(["the text changed; pytest --update-expect takes it over:", *diff]))
+
+    return compare
+
+
+@pytest.fixture(scope="session")
+def reference() -> Path:
+    """The folder of reference data beside the checkout; without it the test is skipped."""
+    if not REFERENCE.is_dir():
+        pytest.skip("needs the reference data, ../shared/reference beside the checkout, which is absent")
+    return REFERENCE
