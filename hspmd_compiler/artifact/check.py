@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from ..comm_plan import Box, CommKind, CommStep, GradBucket, Piece, box_volume
 from ..errors import ArtifactError
 from .arguments import holes_of
 from .check_segment import comm_slots, problems_of_segment
-from .program import ClassProgram, Instruction, Op, OutputKind, Program, RankProgram, Segment, Shard
+from .program import (
+    ClassProgram,
+    InputKind,
+    Instruction,
+    Op,
+    OutputKind,
+    Program,
+    RankProgram,
+    Segment,
+    Shard,
+)
 
 Problem = tuple[str, str]
 
@@ -40,6 +51,8 @@ def _problems(program: Program) -> Iterator[Problem]:
     for name, shared in program.classes.items():
         for segment in shared.segments:
             yield from problems_of_segment(f"class {name}, segment {segment.name}", segment, program.inputs)
+    needs = {name: needs_of(shared) for name, shared in program.classes.items()}
+    groups = set(program.groups)
     for own in program.ranks:
         where = f"rank {own.rank}"
         shared_by = program.classes.get(own.class_name)
@@ -48,7 +61,8 @@ def _problems(program: Program) -> Iterator[Problem]:
         elif not 0 <= own.rank < program.world_size:
             yield where, f"not below the world size {program.world_size}"
         else:
-            yield from ((where, text) for text in _rank_problems(program, own, shared_by))
+            found = _rank_problems(program, own, shared_by, needs[own.class_name], groups)
+            yield from ((where, text) for text in found)
 
 
 def _problems_of_groups(program: Program) -> Iterator[Problem]:
@@ -57,9 +71,10 @@ def _problems_of_groups(program: Program) -> Iterator[Problem]:
             yield f"group {index}", f"{list(group)}: not ascending ranks below {program.world_size}"
 
 
-def _rank_problems(program: Program, own: RankProgram, shared: ClassProgram) -> Iterator[str]:
-    groups = set(program.groups)
-    yield from _reference_problems(own, shared)
+def _rank_problems(
+    program: Program, own: RankProgram, shared: ClassProgram, needs: Needs, groups: set[tuple[int, ...]]
+) -> Iterator[str]:
+    yield from _reference_problems(own, needs)
     for low, high in own.rows:
         if not 0 <= low <= high <= program.batch:
             yield f"rows [{low}, {high}) are not in a batch of {program.batch}"
@@ -78,25 +93,47 @@ def _rank_problems(program: Program, own: RankProgram, shared: ClassProgram) -> 
         yield from (f"instruction {index} {instruction.op.value}: {text}" for text in found)
 
 
-def _reference_problems(own: RankProgram, shared: ClassProgram) -> Iterator[str]:
-    """What the class program takes from the rank: literals, communication slots, parameters."""
-    held = {shard.name for shard in own.shards}
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a class program takes from its ranks, each with the first place that takes it."""
+
+    literals: dict[int, str]
+    comms: dict[int, str]
+    parameters: dict[str, str]
+
+
+def needs_of(shared: ClassProgram) -> Needs:
+    """Collected once per class, since many ranks share one."""
+    needs = Needs({}, {}, {})
     for segment in shared.segments:
+        where = f"segment {segment.name}"
         for row in segment.rows:
             for hole in (*holes_of(row.args), *holes_of(row.kwargs)):
-                if not 0 <= hole < len(own.literals):
-                    yield f"segment {segment.name}, v{row.out.id}: no literal {hole}"
+                needs.literals.setdefault(hole, f"{where}, v{row.out.id}")
         for slot in comm_slots(segment):
-            if not 0 <= slot < len(own.comms):
-                yield f"segment {segment.name}: no comm {slot}"
-        for name in _held_names(segment) - held:
-            yield f"segment {segment.name}: no shard of {name}"
+            needs.comms.setdefault(slot, where)
+        for name in _stored_names(segment):
+            needs.parameters.setdefault(name, where)
+    return needs
 
 
-def _held_names(segment: Segment) -> set[str]:
-    stored = {item.name for item in segment.inputs if item.kind.value == "param"}
-    stored |= {item.name for item in segment.outputs if item.kind in (OutputKind.GRAD, OutputKind.BUFFER)}
-    return stored
+def _stored_names(segment: Segment) -> list[str]:
+    read = [item.name for item in segment.inputs if item.kind is InputKind.PARAM]
+    return read + [item.name for item in segment.outputs if item.kind in (OutputKind.GRAD, OutputKind.BUFFER)]
+
+
+def _reference_problems(own: RankProgram, needs: Needs) -> Iterator[str]:
+    """What the class program takes from the rank, and the rank does not have."""
+    held = {shard.name for shard in own.shards}
+    for hole, where in needs.literals.items():
+        if not 0 <= hole < len(own.literals):
+            yield f"{where}: no literal {hole}"
+    for slot, where in needs.comms.items():
+        if not 0 <= slot < len(own.comms):
+            yield f"{where}: no comm {slot}"
+    for name, where in needs.parameters.items():
+        if name not in held:
+            yield f"{where}: no shard of {name}"
 
 
 def _instruction_problems(step: Instruction, own: RankProgram, shared: ClassProgram) -> Iterator[str]:
