@@ -207,8 +207,7 @@ class DimTerms:
             return self._bind(b, a)
         if self._forms[a] is Form.ATOM:
             return self._bind(a, b)
-        self._unify_parts(a, b)
-        return b if self._has_free(a) else a
+        return self._unify_parts(a, b)
 
     def _bind(self, atom: int, term: int) -> int:
         """Let an atom be a term."""
@@ -240,17 +239,15 @@ class DimTerms:
         root = self.find(term)
         return self.is_free(root) or any(self._has_free(part) for part in self._parts[root])
 
-    def _unify_parts(self, a: int, b: int) -> None:
+    def _unify_parts(self, a: int, b: int) -> int:
         if self._forms[a] is Form.PRODUCT and self._forms[b] is Form.PRODUCT:
-            same = self._unify_factors(a, b)
-        elif self._is_shifted(a, b):
-            same = False
+            joined = self._unify_factors(a, b)
         else:
-            self._unify_segments(a, b)
-            same = True
-        if not same:
+            joined = None if self._is_shifted(a, b) else self._unify_segments(a, b)
+        if joined is None:
             self.mark_whole(a, "its parts are regrouped across their boundaries")
             self.mark_whole(b, "its parts are regrouped across their boundaries")
+        return a if joined is None else joined
 
     def _is_shifted(self, a: int, b: int) -> bool:
         """Whether one segment stands at two places, as in x[1:] + x[:-1]."""
@@ -263,10 +260,10 @@ class DimTerms:
                 start += self.sizes[segment]
         return False
 
-    def _unify_segments(self, a: int, b: int) -> None:
+    def _unify_segments(self, a: int, b: int) -> int:
         bounds = sorted({*self._bounds(a), *self._bounds(b)})
-        for low, high in zip([0, *bounds], bounds, strict=False):
-            self.unify(self.cut(a, low, high), self.cut(b, low, high))
+        spans = zip([0, *bounds], bounds, strict=False)
+        return self.concat([self.unify(self.cut(a, *span), self.cut(b, *span)) for span in spans])
 
     def _bounds(self, term: int) -> Iterator[int]:
         end = 0
@@ -274,25 +271,24 @@ class DimTerms:
             end += self.sizes[segment]
             yield end
 
-    def _unify_factors(self, a: int, b: int) -> bool:
-        left, right = self.factors(a), self.factors(b)
+    def _unify_factors(self, a: int, b: int) -> int | None:
+        left, right = self.factors(a)[::-1], self.factors(b)[::-1]
         if left == right:
-            return True
-        left.reverse()
-        right.reverse()
+            return a
+        joined = []
         while left and right:
             size = gcd(self.sizes[left[-1]], self.sizes[right[-1]])
             x, y = self._take(left, size), self._take(right, size)
             if x is None or y is None:
-                return False
-            self._meet(x, y)
-        return True
+                return None
+            joined.append(self._meet(x, y))
+        return self.product(joined)
 
-    def _meet(self, x: int, y: int) -> None:
+    def _meet(self, x: int, y: int) -> int:
         for mine, other in ((x, y), (y, x)):
             if self.is_free(other) and self.form(mine) is Form.ATOM:
                 self.facts(mine).repeat = True
-        self.unify(x, y)
+        return self.unify(x, y)
 
     def _take(self, stack: list[int], size: int) -> int | None:
         """Pop a factor of exactly `size`, cutting the one on top; None if that is impossible."""
