@@ -100,16 +100,17 @@ def _read_json(text: str, at: str) -> object:
     repeats = _Repeats()
     try:
         content: object = json.loads(text, object_pairs_hook=repeats.pairs)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise _malformed("JSON", at, *_json_place(error), text) from error
     raise_if_any(repeats.problems, at)
     return content
 
 
-def _json_place(error: json.JSONDecodeError | RecursionError) -> tuple[str, int, int]:
-    if isinstance(error, RecursionError):
-        return "nested too deep", 1, 1
-    return error.msg, error.lineno, error.colno
+def _json_place(error: ValueError | RecursionError) -> tuple[str, int, int]:
+    """What is wrong, in which line and column; json gives no place for a nest or number too large."""
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg, error.lineno, error.colno
+    return "nested too deep" if isinstance(error, RecursionError) else "a number too long", 1, 1
 
 
 def _repeated_keys(node: Any, seen: set[int]) -> Iterator[Problem]:
@@ -120,11 +121,10 @@ def _repeated_keys(node: Any, seen: set[int]) -> Iterator[Problem]:
     if isinstance(node, yaml.MappingNode):
         keys: set[str] = set()
         for key, _ in node.value:
-            if key.value in keys:
-                yield Problem(
-                    str(key.value), f"stands twice, again in line {key.start_mark.line + 1}: {ONCE}"
-                )
-            keys.add(str(key.value))
+            name = str(key.value)
+            if name in keys:
+                yield Problem(name, f"stands twice, again in line {key.start_mark.line + 1}: {ONCE}")
+            keys.add(name)
     for item in node.value:
         for inner in item if isinstance(item, tuple) else (item,):
             yield from _repeated_keys(inner, seen)
