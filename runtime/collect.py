@@ -56,8 +56,12 @@ class Collection:
 
     @property
     def tensors(self) -> list[OwnedPiece]:
-        """One piece of each tensor, by name, for its dtype and whole shape; the same on every rank."""
-        return [next(iter(owners.values())) for _, owners in sorted(self._owners.items())]
+        """One piece of each tensor for its dtype and whole shape, wide dtypes first, then by name.
+
+        The same on every rank.
+        """
+        firsts = [next(iter(owners.values())) for owners in self._owners.values()]
+        return sorted(firsts, key=lambda piece: (-dtype_of(piece.dtype).itemsize, piece.name))
 
     def at_root(self) -> Iterator[tuple[str, Tensor | None]]:
         """Each whole tensor in the order of `tensors`, on the CPU of rank 0; None on the others."""

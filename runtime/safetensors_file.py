@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -44,7 +44,7 @@ class SafetensorsReader:
         if not path.is_file():
             raise RunError(f"there is no weights file {path}", fix="name a .safetensors file")
         try:
-            self._file: Any = safe_open(str(path), framework="pt")
+            self._file = cast(Any, safe_open(str(path), framework="pt"))
             self.shapes = {
                 name: tuple(self._file.get_slice(name).get_shape())
                 for name in self._file.keys()  # noqa: SIM118
@@ -76,13 +76,15 @@ def _tensor(value: object) -> Tensor:
 class SafetensorsWriter:
     """Writes tensors in the order of `entries` to a temporary file, which `with` renames at the end.
 
-    entries: (name, dtype, shape). An error inside the `with` block leaves no file behind.
+    entries: (name, dtype, shape), wide dtypes first, so that each tensor is aligned.
+    An error inside the `with` block leaves no file behind.
     """
 
     def __init__(self, path: Path, entries: Iterable[tuple[str, str, tuple[int, ...]]]) -> None:
         self._path = path
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-        self._left = [name for name, _, _ in (entries := list(entries))]
+        entries = list(entries)
+        self._left = [name for name, _, _ in entries]
         try:
             self._file = self._temporary.open("wb")
         except OSError as error:
