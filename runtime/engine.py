@@ -30,7 +30,7 @@ class Engine:
     params: local shards of parameters and buffers by name, updated in place. lr: the base learning
     rate, which the schedule scales; it may be set between steps. grad_norm: of the last step, None
     where the optimizer has no `max_grad_norm`. shape: what a batch must look like. keys: inputs
-    that this rank's program reads.
+    that this rank's program reads. places: host and device of each rank, where a launcher knows.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Engine:
         self.optimizer = ShardOptimizer(optimizer)
         self.lr = optimizer.lr
         self.grad_norm: float | None = None
+        self.places: tuple[str, ...] = ()
         device = str(transport.device)
         self._plan = plan_rank(program, transport.rank)
         self._state: RankState[Tensor] = RankState(params)

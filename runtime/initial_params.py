@@ -1,0 +1,88 @@
+"""A rank's first parameters: from a safetensors file, or by replaying the model's own initialisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..artifact.initial import replay
+from ..artifact.program import Program, Shard
+from ..artifact.store import Artifact
+from ..comm_plan import Box
+from ..errors import ArtifactError
+from ..init_program import InitProgram, from_json
+from .loaded_names import ModelNames, match_names
+from .safetensors_file import SafetensorsReader
+from .shards import cut_shard, fill_shard
+from .transport import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class InitialState:
+    """Where parameters come from. weights: a file; else `init` is replayed from `seed`.
+
+    Buffers that a file doesn't have are replayed too.
+    """
+
+    init: InitProgram | None
+    seed: int = 0
+    weights: Path | None = None
+
+    @classmethod
+    def of(cls, artifact: Artifact, seed: int, weights: Path | None) -> InitialState:
+        """The user's file before the artifact's own weights before the recorded initialisation."""
+        init = None if artifact.init is None else from_json(artifact.init)
+        return cls(init, seed, weights or artifact.weights)
+
+    def shards_of(self, program: Program, shards: Sequence[Shard], transport: Transport) -> dict[str, Tensor]:
+        """This rank's local tensors by name; every rank calls this."""
+        params: dict[str, Tensor] = {}
+        if self.weights is not None:
+            names = ModelNames.of_all_ranks(program, transport, shards)
+            params = _read(self.weights, names, shards, transport.device)
+        left = [shard for shard in shards if shard.name not in params]
+        if left:
+            params |= self._replayed(left, transport.device)
+        return params
+
+    def _replayed(self, shards: Sequence[Shard], device: torch.device) -> dict[str, Tensor]:
+        wanted = {shard.name: shard for shard in shards}
+        params: dict[str, Tensor] = {}
+
+        def keep(name: str, whole: Tensor) -> None:
+            if name in wanted:
+                params[name] = cut_shard(wanted[name], whole, device)
+
+        if self.init is not None:
+            replay(self.init, self.seed, keep)
+        _check_complete(wanted, params)
+        return params
+
+
+def _read(path: Path, names: ModelNames, shards: Sequence[Shard], device: torch.device) -> dict[str, Tensor]:
+    file = SafetensorsReader(path)
+    found = match_names(names, file.shapes, all_buffers=False)
+    params = {}
+    for shard in shards:
+        if shard.persistent and shard.name in found:
+            given, view = found[shard.name], shard.whole_view
+
+            def read(box: Box, given: str = given, view: tuple[int, ...] = view) -> Tensor:
+                return file.read_box(given, view, box)
+
+            params[shard.name] = fill_shard(shard, read, device)
+    return params
+
+
+def _check_complete(wanted: Mapping[str, Shard], params: Mapping[str, Tensor]) -> None:
+    missing = [name for name in wanted if name not in params]
+    if missing:
+        raise ArtifactError(
+            "the artifact's initialisation doesn't make every parameter",
+            details=[(name, "not made") for name in missing],
+            fix="compile again, or give all weights by a file",
+        )

@@ -1,0 +1,163 @@
+"""How ranks find each other: place from the environment or a launcher, store, roll call, process group."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch.distributed import TCPStore, rendezvous  # type: ignore[attr-defined]
+
+from ..artifact.program import Op, Program, RankProgram
+from ..errors import RunError
+from .device import CPU, RankDevice, find_device
+from .roll_call import Report, Roll, Store, call_roll, shortcuts_of, transfer_order
+from .torch_dist import TorchDist
+from .transport import peer_lost_in
+
+LOCAL_HOST = "127.0.0.1"
+NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """start: for all ranks to come up. transfer: for one message or collective."""
+
+    start: timedelta = timedelta(seconds=120)
+    transfer: timedelta = timedelta(seconds=1800)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one rank stands. listener: descriptor of a socket that already listens for the store."""
+
+    rank: int
+    world_size: int
+    local_index: int
+    address: str = LOCAL_HOST
+    port: int = 0
+    listener: int | None = None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Place:
+        """The place that torchrun's variables give."""
+        absent = [name for name in NEEDED if name not in environment]
+        if absent:
+            raise RunError(
+                "the environment gives this process no rank",
+                details=[("missing", ", ".join(absent))],
+                fix="start with torchrun, or with `hspmd run`, which starts the ranks itself",
+            )
+        try:
+            rank, world_size, port = (
+                int(environment[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")
+            )
+            local_index = int(environment.get("LOCAL_RANK", rank))
+        except ValueError as error:
+            raise RunError(
+                "the environment gives this process no rank", details=[("reason", str(error))]
+            ) from error
+        return cls(rank, world_size, local_index, environment["MASTER_ADDR"], port)
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A rank that has met the others."""
+
+    transport: TorchDist
+    roll: Roll
+
+
+def is_under_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a launcher has given this process a rank."""
+    return "RANK" in environment and "WORLD_SIZE" in environment
+
+
+def check_world_size(started: int, needed: int) -> None:
+    """A program runs on exactly as many ranks as it has."""
+    if started != needed:
+        raise RunError(
+            f"{started} rank{'s' * (started != 1)} started, the program has {needed}",
+            rule="every rank of a program runs, each once",
+            fix=f"start {needed} ranks, or compile a strategy with {started} devices",
+        )
+
+
+def connect(
+    place: Place, program: Program, own: RankProgram, fingerprint: str, timeouts: Timeouts
+) -> Connected:
+    """Meet the other ranks: RunError before the first step where they don't fit together."""
+    check_world_size(place.world_size, program.world_size)
+    found = find_device(own.device_kind, place.local_index)
+    store = _store(place, timeouts)
+    report = _report(place, own, found, fingerprint)
+    roll = call_roll(store, report, place.world_size, timeouts.start)
+    if found.device.type != CPU:
+        torch.cuda.set_device(found.device)
+    with peer_lost_in("setting up the process group"):
+        dist.init_process_group(
+            "gloo" if found.device.type == CPU else "nccl",
+            store=store,
+            rank=place.rank,
+            world_size=place.world_size,
+            timeout=timeouts.transfer,
+        )
+    return Connected(TorchDist(found.device, program.groups, timeouts.transfer, roll.shortcuts), roll)
+
+
+def disconnect() -> None:
+    """Take the process group down, after the last step."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def listen() -> socket.socket:
+    """A socket that listens on a free local port, for the store of rank 0."""
+    listener = socket.socket()
+    listener.bind((LOCAL_HOST, 0))
+    listener.listen(socket.SOMAXCONN)
+    return listener
+
+
+def use_loopback() -> None:
+    """Keep gloo's traffic on this host where all ranks are on it."""
+    loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
+    if loopback:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback[0])
+
+
+def _store(place: Place, timeouts: Timeouts) -> Store:
+    with peer_lost_in(f"looking for rank 0 at {place.address}:{place.port}"):
+        if is_under_torchrun() and place.listener is None:
+            return cast(Store, next(rendezvous("env://", timeout=timeouts.start))[0])
+        store = TCPStore(
+            place.address,
+            place.port,
+            place.world_size,
+            is_master=place.rank == 0,
+            timeout=timeouts.start,
+            wait_for_workers=False,
+            master_listen_fd=place.listener if place.rank == 0 else None,
+        )
+        return cast(Store, store)
+
+
+def _report(place: Place, own: RankProgram, found: RankDevice, fingerprint: str) -> Report:
+    """Shortcuts and a fixed order of messages are NCCL's; gloo is faster without the first."""
+    is_cpu = found.device.type == CPU
+    return Report(
+        place.rank,
+        socket.gethostname(),
+        place.local_index,
+        found.name,
+        found.problem,
+        fingerprint,
+        {} if is_cpu else shortcuts_of(own),
+        {} if is_cpu else transfer_order(own, Op.SEND),
+        {} if is_cpu else transfer_order(own, Op.RECV),
+    )

@@ -1,0 +1,80 @@
+"""The training loop: steps over a data source, one record per step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+from ..artifact.program import Program
+from ..errors import RunError
+from .data import DataSource
+from .engine import Engine
+
+TOKENS = "input_ids"
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step, counted from 1. tokens: of the global batch, samples where the model takes no tokens.
+
+    grad_norm: before clipping, None where the optimizer has no `max_grad_norm`.
+    """
+
+    step: int
+    epoch: int
+    loss: float
+    lr: float
+    grad_norm: float | None
+    seconds: float
+    tokens: int
+
+
+OnStep = Callable[[StepRecord], None]
+
+
+def train(
+    engine: Engine,
+    data: DataSource,
+    steps: int | None = None,
+    epochs: int | None = None,
+    on_step: OnStep = lambda record: None,
+) -> int:
+    """Train for so many steps more, or to the end of `epochs` epochs, whichever comes first.
+
+    Returns the steps taken. `on_step` is called on every rank. Epochs count from the start of the
+    data, also after a resume.
+    """
+    if steps is None and epochs is None:
+        raise RunError("how long to train is not given", fix="give steps, epochs or both")
+    tokens = tokens_of(engine.program)
+    taken = 0
+    while epochs is None or data.epoch < epochs:
+        before, epoch = taken, data.epoch
+        for batch in data if steps is None or taken < steps else ():
+            lr, start = engine.current_lr, perf_counter()
+            loss = engine.step(batch, local=data.local)
+            taken += 1
+            seconds = perf_counter() - start
+            on_step(StepRecord(engine.steps, epoch, loss, lr, engine.grad_norm, seconds, tokens))
+            if taken == steps:
+                return taken
+        if taken == before:
+            _check_not_empty(steps, taken)
+            return taken
+    return taken
+
+
+def tokens_of(program: Program) -> int:
+    """Tokens of a global batch, or samples."""
+    shape, _ = program.inputs.get(TOKENS, ((program.batch,), ""))
+    return math.prod(shape)
+
+
+def _check_not_empty(steps: int | None, taken: int) -> None:
+    if steps is None or taken < steps:
+        raise RunError(
+            "the data has not one whole batch",
+            rule="an epoch has at least one batch of the size that the program was compiled for",
+        )
