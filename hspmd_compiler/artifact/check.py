@@ -10,6 +10,7 @@ from ..comm_plan import Box, CommKind, CommStep, GradBucket, Piece, box_volume
 from ..errors import ArtifactError
 from .arguments import holes_of
 from .check_segment import comm_slots, problems_of_segment
+from .dtypes import BYTES
 from .program import (
     ClassProgram,
     InputKind,
@@ -149,6 +150,7 @@ def _instruction_problems(step: Instruction, own: RankProgram, shared: ClassProg
 
 
 def _step_problems(rank: int, step: CommStep, groups: set[tuple[int, ...]]) -> Iterator[str]:
+    yield from _dtype_problems(step.dtype)
     if rank not in step.group:
         yield f"rank {rank} is not in its group {list(step.group)}"
     if step.kind is not CommKind.SEND_RECV and step.group not in groups:
@@ -177,6 +179,7 @@ def _piece_problems(
 
 
 def _shard_problems(shard: Shard) -> Iterator[str]:
+    yield from _dtype_problems(shard.dtype)
     for shape, view in ((shard.shape, shard.view), (shard.whole_shape, shard.whole_view)):
         if math.prod(shape) != math.prod(view):
             yield f"{list(shape)} can't be viewed as {list(view)}"
@@ -190,6 +193,7 @@ def _shard_problems(shard: Shard) -> Iterator[str]:
 def _bucket_problems(
     rank: int, bucket: GradBucket, shards: dict[str, Shard], groups: set[tuple[int, ...]]
 ) -> Iterator[str]:
+    yield from _dtype_problems(bucket.dtype)
     if rank not in bucket.group or (len(bucket.group) > 1 and bucket.group not in groups):
         yield f"the group {list(bucket.group)} is not one of the artifact's groups with rank {rank}"
     for piece in bucket.pieces:
@@ -204,6 +208,11 @@ def _bucket_problems(
             yield from (f"{piece.param}: {text}" for text in _box_problems(boxes, view))
             if sum(map(box_volume, boxes)) != piece.length:
                 yield f"{piece.param}: boxes do not hold {piece.length} elements"
+
+
+def _dtype_problems(name: str) -> Iterator[str]:
+    if name not in BYTES:
+        yield f"{name!r} is not an element type"
 
 
 def _box_problems(boxes: Iterable[Box], view: tuple[int, ...]) -> Iterator[str]:

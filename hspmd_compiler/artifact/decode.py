@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ..errors import InternalError
+from .dtypes import BYTES
 from .encode import FLOAT_TAG, TAGS
 from .json_node import Node
 
@@ -18,10 +19,6 @@ T = TypeVar("T")
 Reader = Callable[[Node], Any]
 
 FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-DTYPES = frozenset(
-    {"bool", "uint8", "int8", "int16", "int32", "int64"}
-    | {"float16", "bfloat16", "float32", "float64", "complex64", "complex128"}
-)
 
 
 def decode(kind: type[T], node: Node) -> T:
@@ -88,8 +85,8 @@ def _dataclass_reader(kind: Any) -> Reader:
 def _tagged(kind: Any, held: object, node: Node) -> object:
     if isinstance(held, int) and held < 0:
         node.fail("a whole number of 0 or more")
-    if isinstance(held, str) and held not in DTYPES:
-        node.fail(f"a dtype: {', '.join(sorted(DTYPES))}")
+    if isinstance(held, str) and held not in BYTES:
+        node.fail(f"a dtype: {', '.join(BYTES)}")
     return kind(held)
 
 

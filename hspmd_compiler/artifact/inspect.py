@@ -1,0 +1,218 @@
+"""An artifact for people and scripts: its ranks, one rank's program, one tensor, its communication."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from ..comm_plan import Box, CommStep, GradBucket
+from ..errors import ArtifactError
+from .boxes import sent_volumes
+from .check_segment import comm_slots
+from .dtypes import BYTES
+from .program import ClassProgram, InputKind, Op, OutputKind, RankProgram, Shard
+from .program_text import comm_text, instruction_lines, segment_lines
+from .sections import Cell, Listing, Section, Table
+from .store import Artifact
+
+GRADIENT = "gradient"
+LOSS = "loss"
+
+
+def overview(artifact: Artifact) -> list[Section]:
+    """What was compiled, and a line per rank."""
+    manifest, program = artifact.manifest, artifact.program
+    facts: list[tuple[Cell, ...]] = [
+        ("model", _model_text(artifact)),
+        ("model fingerprint", manifest.model_fingerprint[:16]),
+        ("strategy fingerprint", manifest.strategy_fingerprint[:16]),
+        ("torch", f">={manifest.torch[0]},<{manifest.torch[1]}"),
+        ("global batch", program.batch),
+        *((f"input {name}", f"{dtype} {list(shape)}") for name, (shape, dtype) in program.inputs.items()),
+        ("optimizer", manifest.optimizer.name.value),
+        ("groups", len(program.groups)),
+        ("weights", "in the artifact" if artifact.weights else "from the recorded initialisation"),
+    ]
+    columns = (
+        "rank",
+        "device",
+        "kind",
+        "pipeline",
+        "stage",
+        "tp",
+        "class",
+        "rows",
+        "param bytes",
+        "instructions",
+    )
+    ranks = tuple(_rank_row(own) for own in program.ranks)
+    return [
+        Table("artifact", "artifact", ("fact", "value"), tuple(facts)),
+        Table("ranks", f"{len(ranks)} of {program.world_size} ranks", columns, ranks),
+    ]
+
+
+def _rank_row(own: RankProgram) -> tuple[Cell, ...]:
+    held = sum(shard_bytes(shard) for shard in own.shards if not shard.is_buffer)
+    place = (own.rank, own.device, own.device_kind, own.pipeline, own.stage, own.coordinate)
+    rows = " ".join(f"{low}:{high}" for low, high in own.rows)
+    return (*place, own.class_name, rows, held, len(own.instructions))
+
+
+def _model_text(artifact: Artifact) -> str:
+    model = artifact.manifest.model
+    return str(model["name"]) if isinstance(model, dict) and "name" in model else "a live model"
+
+
+def shard_bytes(shard: Shard) -> int:
+    """Memory of a shard."""
+    return math.prod(shard.shape) * BYTES[shard.dtype]
+
+
+def rank_page(artifact: Artifact, rank: int) -> list[Section]:
+    """One rank: its segments as code, what it stores, and its instructions."""
+    own = artifact.rank_program(rank)
+    shared = artifact.program.classes[own.class_name]
+    code = "\n\n".join("\n".join(segment_lines(segment, own)) for segment in shared.segments)
+    place = (
+        f"rank {rank}: device {own.device}, pipeline {own.pipeline}, stage {own.stage}, tp {own.coordinate}"
+    )
+    return [
+        Listing("segments", f"{place}; class {own.class_name}", tuple(code.splitlines())),
+        Table("shards", "stored", ("name", "dtype", "shape", "of"), tuple(_shard_rows(own))),
+        Listing("instructions", "instructions", tuple(instruction_lines(own, shared))),
+    ]
+
+
+def _shard_rows(own: RankProgram) -> Iterator[tuple[Cell, ...]]:
+    for shard in own.shards:
+        yield shard.name, shard.dtype, str(list(shard.shape)), str(list(shard.whole_shape))
+
+
+def tensor_page(artifact: Artifact, name: str) -> list[Section]:
+    """The life of one parameter or buffer: where its pieces lie, who reads it, how its gradient is summed."""
+    canonical = artifact.program.aliases.get(name, name)
+    holders = [
+        (own, shard) for own in artifact.program.ranks for shard in own.shards if shard.name == canonical
+    ]
+    if not holders:
+        raise _unknown_tensor(artifact, name)
+    first = holders[0][1]
+    title = f"{name}: {first.dtype} {list(first.whole_shape)}, viewed as {list(first.whole_view)}"
+    title += f", tied to {canonical}" if name != canonical else ""
+    pieces = tuple(_piece_row(own, shard) for own, shard in holders)
+    used = tuple(row for own, _ in holders for row in _use_rows(artifact, own, canonical))
+    return [
+        Table("shards", title, ("rank", "shape", "boxes of the whole", "owned elements"), pieces),
+        Table("uses", "read and made by", ("rank", "segment", "as", "value"), used),
+        Table(
+            "gradient",
+            "gradient",
+            ("bucket", "ranks", "elements", "bytes"),
+            tuple(_sums(artifact, canonical)),
+        ),
+    ]
+
+
+def _unknown_tensor(artifact: Artifact, name: str) -> ArtifactError:
+    names = {shard.name for own in artifact.program.ranks for shard in own.shards} | set(
+        artifact.program.aliases
+    )
+    near = difflib.get_close_matches(name, names, n=3)
+    return ArtifactError(
+        f"the artifact has no parameter or buffer {name!r}",
+        details=[("near", ", ".join(near))] if near else [("names", f"{len(names)}, see --rank R")],
+        fix="give the name as in the model's state_dict",
+    )
+
+
+def _piece_row(own: RankProgram, shard: Shard) -> tuple[Cell, ...]:
+    boxes = " ".join(box_text(whole) for whole, _ in shard.boxes)
+    owned = sum(math.prod(high - low for low, high in whole) for whole, _ in shard.owned)
+    return own.rank, str(list(shard.shape)), boxes or "nothing", owned
+
+
+def box_text(box: Box) -> str:
+    """`[0:4,0:8]`."""
+    return "[" + ",".join(f"{low}:{high}" for low, high in box) + "]"
+
+
+def _use_rows(artifact: Artifact, own: RankProgram, name: str) -> Iterator[tuple[Cell, ...]]:
+    for segment in artifact.program.classes[own.class_name].segments:
+        for item in segment.inputs:
+            if item.kind is InputKind.PARAM and item.name == name:
+                yield own.rank, segment.name, item.kind.value, f"v{item.value.id}"
+        for made in segment.outputs:
+            if made.kind in (OutputKind.GRAD, OutputKind.BUFFER) and made.name == name:
+                yield own.rank, segment.name, made.kind.value, f"v{made.value.id}"
+
+
+def _sums(artifact: Artifact, name: str) -> Iterator[tuple[Cell, ...]]:
+    for bucket in _buckets(artifact):
+        length = sum(piece.length for piece in bucket.pieces if piece.param == name)
+        if length:
+            yield bucket.id, str(list(bucket.group)), length, length * BYTES[bucket.dtype]
+
+
+def _buckets(artifact: Artifact) -> list[GradBucket]:
+    """Every gradient bucket once, as its first member sees it."""
+    first: dict[int, GradBucket] = {}
+    for own in artifact.program.ranks:
+        for bucket in own.grad_buckets:
+            first.setdefault(bucket.id, bucket)
+    return [first[id] for id in sorted(first)]
+
+
+def comm_page(artifact: Artifact) -> list[Section]:
+    """Communication of one step. The size of an all-reduce inside a segment is measured by `verify`."""
+    kinds: Counter[str] = Counter()
+    sent: Counter[str] = Counter()
+    for own in artifact.program.ranks:
+        for step, times in _executions(own, artifact.program.classes[own.class_name]):
+            kinds[step.kind.value] += times * _counts_here(own.rank, step)
+            peers = {peer: size for peer, size in sent_volumes(step).items() if peer != own.rank}
+            sent[step.kind.value] += times * sum(peers.values()) * BYTES[step.dtype]
+    rows: list[tuple[Cell, ...]] = [(kind, kinds[kind], sent[kind] or "") for kind in sorted(kinds)]
+    for bucket in _buckets(artifact):
+        if len(bucket.group) > 1:
+            kinds[GRADIENT] += 1
+            sent[GRADIENT] += (
+                sum(piece.length for piece in bucket.pieces) * BYTES[bucket.dtype] * len(bucket.group)
+            )
+    rows += [(GRADIENT, kinds[GRADIENT], sent[GRADIENT])] if kinds[GRADIENT] else []
+    return [
+        Table("kinds", "per step", ("kind", "count", "bytes sent"), tuple(rows)),
+        Table("steps", "communication of each rank", ("rank", "times", "what"), tuple(_step_rows(artifact))),
+        Listing("groups", "groups", tuple(str(list(group)) for group in artifact.program.groups)),
+    ]
+
+
+def _counts_here(rank: int, step: CommStep) -> bool:
+    """Whether `step` is counted at this rank: each once, at its first member."""
+    return rank == step.group[0]
+
+
+def _step_rows(artifact: Artifact) -> Iterator[tuple[Cell, ...]]:
+    for own in artifact.program.ranks:
+        for step, times in _executions(own, artifact.program.classes[own.class_name]):
+            yield own.rank, times, comm_text(step)
+        for bucket in own.grad_buckets:
+            names = ", ".join(dict.fromkeys(piece.param for piece in bucket.pieces))
+            yield own.rank, 1, f"gradient bucket {bucket.id} over {list(bucket.group)}: {names}"
+
+
+def _executions(own: RankProgram, shared: ClassProgram) -> Iterator[tuple[CommStep, int]]:
+    """(step, how often the rank runs it in one training step), in the order of the slots."""
+    comms: Counter[int] = Counter()
+    transfers: Counter[int] = Counter()
+    for instruction in own.instructions:
+        if instruction.segment >= 0:
+            comms.update(comm_slots(shared.segments[instruction.segment]))
+        elif instruction.op is Op.STEP_REDUCE:
+            comms[instruction.slot] += 1
+        elif instruction.op in (Op.SEND, Op.RECV):
+            transfers[instruction.slot] += 1
+    yield from ((own.comms[slot], times) for slot, times in sorted(comms.items()))
+    yield from ((own.transfers[slot], times) for slot, times in sorted(transfers.items()))

@@ -1,0 +1,107 @@
+"""A rank's program for people: segments as lines of code with the rank's literals, then its instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..comm_plan import CommKind, CommStep
+from .arguments import fill_holes
+from .kernels import COMM
+from .program import (
+    ClassProgram,
+    DType,
+    InputKind,
+    Instruction,
+    LocalRow,
+    Op,
+    RankProgram,
+    Segment,
+    SegmentInput,
+    SegmentOutput,
+    Value,
+)
+
+INDENT = "    "
+
+
+def segment_lines(segment: Segment, own: RankProgram) -> Iterator[str]:
+    """One segment as a function; a comment says what a row completes or communicates."""
+    inputs = ", ".join(_input_text(item) for item in segment.inputs)
+    yield f"def {segment.name.replace(' ', '_')}({inputs}):"
+    texts = [(row_text(row, own.literals), _row_note(row, own)) for row in segment.rows]
+    width = max((len(text) for text, note in texts if note), default=0)
+    for text, note in texts:
+        yield INDENT + (f"{text:<{width}}  # {note}" if note else text)
+    yield INDENT + "return " + ", ".join(_output_text(item) for item in segment.outputs)
+
+
+def row_text(row: LocalRow, literals: Sequence[object]) -> str:
+    """`v7 = aten.mm.default(v3, v5)`."""
+    parts = [argument_text(fill_holes(argument, list(literals))) for argument in row.args]
+    parts += [
+        f"{name}={argument_text(fill_holes(item, list(literals)))}" for name, item in row.kwargs.items()
+    ]
+    return f"v{row.out.id} = {row.op}({', '.join(parts)})"
+
+
+def argument_text(argument: object) -> str:
+    """An argument without holes, as in Python."""
+    if isinstance(argument, Value):
+        return f"v{argument.id}"
+    if isinstance(argument, DType):
+        return argument.name
+    if isinstance(argument, (tuple, list)):
+        return "[" + ", ".join(map(argument_text, argument)) + "]"
+    return repr(argument)
+
+
+def comm_text(step: CommStep) -> str:
+    """`all_gather float32 over [0, 1] (note)`; a transfer shows its direction."""
+    if step.kind is CommKind.SEND_RECV:
+        to = sorted({piece.peer for piece in step.sends})
+        come_from = sorted({piece.peer for piece in step.recvs})
+        moves = [f"to {to}"] * bool(to) + [f"from {come_from}"] * bool(come_from)
+        head = f"{step.kind.value} {step.dtype} {' '.join(moves)}"
+    else:
+        head = f"{step.kind.value} {step.dtype} over {list(step.group)}"
+    if step.kind is CommKind.ALL_REDUCE:
+        head += f" by {step.combine.value}"
+    return head + (f" ({step.note})" if step.note else "")
+
+
+def instruction_lines(own: RankProgram, shared: ClassProgram) -> Iterator[str]:
+    """One line per instruction, in the order in which the rank runs them."""
+    width = max((len(step.op.value) for step in own.instructions), default=0)
+    for index, step in enumerate(own.instructions):
+        yield f"{index:>4} {step.op.value:<{width}} {_instruction_text(step, own, shared)}".rstrip()
+
+
+def _instruction_text(step: Instruction, own: RankProgram, shared: ClassProgram) -> str:
+    parts = [shared.segments[step.segment].name] if step.segment >= 0 else []
+    if step.mb >= 0:
+        low, high = own.rows[step.mb]
+        parts.append(f"micro-batch {step.mb}, rows {low}:{high}")
+    if step.value >= 0:
+        parts.append(f"v{step.value}")
+    if step.slot >= 0:
+        table = own.comms if step.op is Op.STEP_REDUCE else own.transfers
+        parts.append(comm_text(table[step.slot]))
+    if step.op is Op.GRAD_SYNC:
+        parts.append(f"{len(own.grad_buckets)} buckets")
+    return "; ".join(parts) + (f" #{step.tag}" if step.tag >= 0 else "")
+
+
+def _row_note(row: LocalRow, own: RankProgram) -> str:
+    notes = [] if row.logical is None else [f"row {row.logical}"]
+    if row.op == COMM and isinstance(row.args[1], int):
+        notes.append(comm_text(own.comms[row.args[1]]))
+    return ", ".join(notes)
+
+
+def _input_text(item: SegmentInput) -> str:
+    name = f" {item.name}" if item.kind in (InputKind.PARAM, InputKind.DATA) else ""
+    return f"v{item.value.id}: {item.kind.value}{name}"
+
+
+def _output_text(item: SegmentOutput) -> str:
+    return f"{item.kind.value}{f' {item.name}' if item.name else ''} v{item.value.id}"

@@ -1,0 +1,41 @@
+"""The schedule of an artifact as grids over time, read back from the ranks' instructions."""
+
+from __future__ import annotations
+
+from ..errors import ArtifactError
+from ..passes.schedule import Action, ActionKind, PipelineSchedule
+from ..passes.schedule_time import grid
+from .program import Op, Program, RankProgram
+from .sections import Listing, Section
+from .store import Artifact
+
+KINDS = {Op.FORWARD: ActionKind.FORWARD, Op.BACKWARD: ActionKind.BACKWARD}
+
+
+def schedule_page(artifact: Artifact) -> list[Section]:
+    """A grid per pipeline; backward takes twice the time of forward."""
+    if artifact.manifest.rank is not None:
+        raise ArtifactError(
+            "the schedule needs the programs of all ranks",
+            details=[("ranks", f"only {artifact.manifest.rank}")],
+            fix="inspect an artifact that was compiled without --rank",
+        )
+    pages: list[Section] = []
+    for pipeline in sorted({own.pipeline for own in artifact.program.ranks}):
+        stages = stages_of(artifact.program, pipeline)
+        lines = grid(PipelineSchedule(tuple(map(_actions, stages)))).splitlines()
+        pages.append(Listing(f"pipeline {pipeline}", f"pipeline {pipeline}", tuple(lines)))
+    return pages
+
+
+def stages_of(program: Program, pipeline: int) -> list[RankProgram]:
+    """One rank per stage, in order: those of a stage run the same schedule."""
+    first: dict[int, RankProgram] = {}
+    for own in program.ranks:
+        if own.pipeline == pipeline:
+            first.setdefault(own.stage, own)
+    return [first[stage] for stage in sorted(first)]
+
+
+def _actions(own: RankProgram) -> tuple[Action, ...]:
+    return tuple(Action(KINDS[step.op], step.mb) for step in own.instructions if step.op in KINDS)
