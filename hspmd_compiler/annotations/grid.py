@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations, product
 from math import gcd
 
 from ..comm_plan import Interval
 from .device import DeviceGroup
 from .recut import split_from_pieces
-from .region import Intervals, shift_intervals
+from .region import Intervals, merge_intervals, shift_intervals
 from .split import Split
 from .states import DUPLICATE, PARTIAL, DistributedStates, Duplicate, Partial, Placement
 
@@ -69,8 +69,12 @@ def grid_of(group: DeviceGroup, states: DistributedStates, extents: Mapping[int,
         region = region_of([axis.pieces[coordinates[axis.dim]] for axis in raw])
         addend = 0 if region == NOTHING else coordinates.get(PARTIAL, 0)
         classes.setdefault(region, {}).setdefault(addend, []).append(device)
-    holders = {region: _sorted(held.values()) for region, held in classes.items()}
-    return _dropped(reduced(Grid(raw, states.factor(PARTIAL), states.factor(DUPLICATE), holders)))
+    holders = {
+        region: tuple(tuple(sorted(held[addend])) for addend in sorted(held))
+        for region, held in classes.items()
+    }
+    grid = Grid(raw, states.factor(PARTIAL), states.factor(DUPLICATE), holders)
+    return _dropped(reduced(ordered(grid)))
 
 
 def with_extent(grid: Grid, dim: int, piece: Piece) -> Grid:
@@ -99,19 +103,37 @@ def reduced(grid: Grid) -> Grid:
     return Grid(tuple(axes), grid.addends, copies, grid.holders)
 
 
+def ordered(grid: Grid) -> Grid:
+    """The same with addends in the order of their least devices, in each region for itself.
+
+    Where pieces overlap, devices of two regions may hold one addend: then one order for all regions.
+    """
+    if grid.addends == 1:
+        return grid
+    if not any(map(_overlapping, grid.axes)):
+        return replace(grid, holders={region: tuple(sorted(held)) for region, held in grid.holders.items()})
+    somewhere = [held for region, held in grid.holders.items() if region != NOTHING]
+    order = sorted(range(grid.addends), key=lambda addend: min(held[addend] for held in somewhere))
+    holders = {
+        region: held if region == NOTHING else tuple(held[addend] for addend in order)
+        for region, held in grid.holders.items()
+    }
+    return replace(grid, holders=holders)
+
+
 def region_of(pieces: Sequence[Piece]) -> Region:
     """The region of these pieces, NOTHING if one is empty."""
     return NOTHING if () in pieces else tuple(pieces)
 
 
 def union_holders(grids: Sequence[Grid], *, summed: bool) -> dict[Region, tuple[Devices, ...]]:
-    """Holders of all grids; in a region of several grids the addends join up, or are one more each."""
+    """Holders of all grids; in a region of several grids they are further addends, or further copies."""
     found: dict[Region, list[Devices]] = {}
     for grid in grids:
         for region, classes in grid.holders.items():
             found.setdefault(region, []).extend(classes)
     return {
-        region: _sorted(classes) if summed and region != NOTHING else _joined(classes)
+        region: tuple(classes) if summed and region != NOTHING else _joined(classes)
         for region, classes in found.items()
     }
 
@@ -192,8 +214,14 @@ def _piece_order(piece: Piece) -> tuple[bool, Intervals, int]:
     return (False, (), piece.place) if isinstance(piece, EvenPiece) else (not piece, piece, 0)
 
 
-def _sorted(classes: Iterable[Sequence[int]]) -> tuple[Devices, ...]:
-    return tuple(sorted(tuple(sorted(held)) for held in classes))
+def _overlapping(axis: GridAxis) -> bool:
+    pieces = {piece for piece in axis.pieces if not isinstance(piece, EvenPiece)}
+    rows = [span for piece in pieces for span in piece]
+    return _length(rows) > _length(merge_intervals(rows))
+
+
+def _length(rows: Iterable[Interval]) -> int:
+    return sum(high - low for low, high in rows)
 
 
 def _joined(classes: Sequence[Devices]) -> tuple[Devices, ...]:

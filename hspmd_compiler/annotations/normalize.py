@@ -4,8 +4,9 @@
 with the order of devices; the order of devices that hold the same; the order of subgroups under
 hetero=dup or partial; subgroups that could be one (copies, addends, or neighbours along the hetero
 dim); parts of 1; shares, units and blocks that say what an even split says; intervals that repeat.
-Not unified: pieces written by overlapping intervals in one place and by hetero=dup in another; a
-grid with empty pieces written once as one split and once as two. `same_layout` answers for all.
+Not unified: pieces written by overlapping intervals in one place and by hetero=dup in another;
+devices that hold nothing, counted to one split or subgroup or to another; which addends of separate
+subgroups belong together where pieces overlap. `same_layout` answers for all.
 """
 
 from __future__ import annotations
@@ -17,8 +18,18 @@ from itertools import groupby
 from ..comm_plan import Interval
 from .annotation import Addend, Annotation, Shape
 from .device import DeviceGroup
-from .grid import EvenPiece, Grid, GridAxis, grid_of, reduced, subgroup_of, union_holders, with_extent
-from .region import intersect_all
+from .grid import (
+    EvenPiece,
+    Grid,
+    GridAxis,
+    grid_of,
+    ordered,
+    reduced,
+    subgroup_of,
+    union_holders,
+    with_extent,
+)
+from .region import intersect_all, merge_intervals
 from .split import consecutive, even_lengths
 from .states import PARTIAL, DistributedStates
 
@@ -40,6 +51,8 @@ def normalize(annotation: Annotation, shape: Shape | None = None) -> Annotation:
     """
     if shape is not None:
         annotation.check(shape)
+    if shape is not None and 0 in shape:  # nobody holds anything: all layouts are one
+        return Annotation.single(sorted(annotation.devices))
     lengths = _known_lengths(annotation, shape)
     if isinstance(annotation.hetero, int):
         return _along_dim(annotation, annotation.hetero, lengths)
@@ -78,7 +91,7 @@ def relation(first: Addend, second: Addend) -> Relation:
 def _known_lengths(annotation: Annotation, shape: Shape | None) -> dict[int, int]:
     """Length per dim, from the shape or from shares; an empty dim counts as unknown."""
     if shape is not None:
-        return {} if 0 in shape else dict(enumerate(shape))
+        return dict(enumerate(shape))
     splits = [split for states in annotation.states for split in states.splits]
     known = {split.dim: split.known_length for split in splits if split.known_length}
     lengths = {dim: length for dim, length in known.items() if length and dim != annotation.hetero}
@@ -103,7 +116,7 @@ def _folded(grids: Sequence[Grid], annotation: Annotation) -> list[Grid]:
     summed = annotation.hetero is PARTIAL
     alike: dict[object, list[Grid]] = {}
     for place, grid in enumerate(grids):
-        key = (grid.axes, grid.copies if summed else grid.addends == 1 or place)
+        key = (grid.axes, grid.copies if summed else None if grid.addends == 1 else place)
         alike.setdefault(key, []).append(grid)
     joined = [_stacked(several, summed) for several in alike.values()]
     return sorted(joined, key=lambda grid: grid.devices)
@@ -114,7 +127,7 @@ def _stacked(grids: Sequence[Grid], summed: bool) -> Grid:
         return grids[0]
     first, holders = grids[0], union_holders(grids, summed=summed)
     if summed:
-        return Grid(first.axes, sum(grid.addends for grid in grids), first.copies, holders)
+        return ordered(Grid(first.axes, sum(grid.addends for grid in grids), first.copies, holders))
     return Grid(first.axes, 1, sum(grid.copies for grid in grids), holders)
 
 
@@ -132,16 +145,22 @@ def _along_dim(annotation: Annotation, dim: int, lengths: Mapping[int, int]) -> 
     shares = _hetero_lengths(annotation) or even_lengths(lengths[dim], count)
     order = sorted(range(count), key=lambda u: shares[u] == 0)
     spans = consecutive([shares[u] for u in order])
-    grids = [
-        with_extent(_grid(annotation, u, {**others, dim: span}), dim, (span,) if span[0] < span[1] else ())
+    sides = [
+        (with_extent(_grid(annotation, u, {**others, dim: span}), dim, merge_intervals([span])), span)
         for u, span in zip(order, spans, strict=True)
     ]
-    runs = [
-        list(run) for _, run in groupby(zip(grids, spans, strict=True), key=lambda pair: _kind(pair[0], dim))
-    ]
-    merged = [(_side_by_side([grid for grid, _ in run], dim), (run[0][1][0], run[-1][1][1])) for run in runs]
+    merged = _neighbours_merged(sides, dim)
     written = [subgroup_of(grid, {**others, dim: span}) for grid, span in merged]
     return _joined_along(written, dim, tuple(high - low for _, (low, high) in merged))
+
+
+def _neighbours_merged(sides: list[tuple[Grid, Interval]], dim: int) -> list[tuple[Grid, Interval]]:
+    """Runs of one kind as one, until there is none; merging empty pieces may make new runs."""
+    runs = [list(run) for _, run in groupby(sides, key=lambda side: _kind(side[0], dim))]
+    if len(runs) == len(sides):
+        return sides
+    merged = [(_side_by_side([grid for grid, _ in run], dim), (run[0][1][0], run[-1][1][1])) for run in runs]
+    return _neighbours_merged(merged, dim)
 
 
 def _joined_along(
@@ -177,7 +196,7 @@ def _side_by_side(grids: Sequence[Grid], dim: int) -> Grid:
         first.copies,
         union_holders(grids, summed=True),
     )
-    return reduced(joined)
+    return reduced(ordered(joined))
 
 
 def _kind(grid: Grid, dim: int) -> tuple[tuple[GridAxis, ...], int, int]:

@@ -39,7 +39,10 @@ def shares(draw: st.DrawFn, total: int, parts: int) -> tuple[object, ...] | None
     found = draw(lengths(total, parts))
     if kind == "lengths":
         return found
-    spans = [(max(0, end - own - draw(st.integers(0, 1))), end) for own, end in zip(found, accumulate(found))]
+    spans = [
+        (max(0, end - own - draw(st.integers(0, 1))), end)
+        for own, end in zip(found, accumulate(found), strict=True)
+    ]
     return tuple(draw(st.permutations(spans)))
 
 

@@ -152,7 +152,7 @@ def test_bad_hetero_is_refused(hetero: int | None, shares: tuple[int, ...] | Non
 def test_lengths_that_contradict_are_refused_without_a_shape() -> None:
     with pytest.raises(AnnotationError, match=r"fix  write hetero=0\(4,2\)"):
         parse_annotation("[0,1 | 2,3]  <S0(3,1) | S0(1,1)>  hetero=0")
-    with pytest.raises(AnnotationError, match="subgroup 1: .*shares add up to 2, dim 0 has 3"):
+    with pytest.raises(AnnotationError, match=r"subgroup 1: .*shares add up to 2, dim 0 has 3"):
         parse_annotation("[0,1 | 2,3]  <S0(3,1) | S0(1,1)>  hetero=0(4,3)")
 
 

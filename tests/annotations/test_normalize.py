@@ -16,6 +16,7 @@ from hspmd_compiler.annotations import (
     DeviceGroup,
     DistributedStates,
     Split,
+    Unsplit,
     normalize,
     parse_annotation,
     same_layout,
@@ -91,24 +92,20 @@ def spelled_out(annotation: Annotation, u: int, shape: tuple[int, ...]) -> Distr
 
 @given(annotated(), st.integers(2, 3), st.sampled_from([DUPLICATE, PARTIAL]), st.data())
 @settings(max_examples=200, deadline=None)
-def test_equal_subgroups_fold(case: Case, count: int, key: object, data: st.DataObject) -> None:
+def test_equal_subgroups_fold(case: Case, count: int, key: Unsplit, data: st.DataObject) -> None:
     """H equal subgroups and one group with an outer factor H are one layout."""
     annotation, shape = case
     states = annotation.states[0]
-    if (
-        states.factor(PARTIAL) > 1
-        and key is DUPLICATE
-        or states.factor(key) > 1
-        or annotation.hetero is not None
-    ):  # type: ignore[arg-type]
+    summed_copies = key is DUPLICATE and states.factor(PARTIAL) > 1
+    if summed_copies or states.factor(key) > 1 or annotation.hetero is not None:
         return
     kept = tuple(placement for placement in states.placements if placement.key != key)
     inner, size = DistributedStates(kept), DistributedStates(kept).size
     devices = data.draw(st.permutations(range(size * count)))
-    outer = DistributedStates.of({key: count}).placements + kept  # type: ignore[dict-item]
+    outer = DistributedStates.of({key: count}).placements + kept
     folded = Annotation.single(devices, *outer)
     groups = tuple(DeviceGroup(tuple(devices[u * size : (u + 1) * size])) for u in range(count))
-    apart = Annotation(groups, (inner,) * count, key)  # type: ignore[arg-type]
+    apart = Annotation(groups, (inner,) * count, key)
     assert same_layout(folded, apart, shape)
     assert normalize(folded) == normalize(apart)
 
@@ -126,7 +123,7 @@ def test_equal_subgroups_fold(case: Case, count: int, key: object, data: st.Data
         ("[0,1,2,3]  <S0x2 Px2>", "[1,0,2,3]  <S0x2 Px2>"),
         ("[0,1]  <S0(3,3)>", "[0,1]  <S0x2>"),
         ("[0,1]  <S0(3,1)/8>", "[0,1]  <S0(24,8)>"),
-        ("[0,1]  <S0x2{4,4(2,2)/2}>", "[0,1]  <S0x2{4(2,2),4}>".replace("4(2,2),4", "4,4")),
+        ("[0,1]  <S0x2{4,4(1,1)/2}>", "[0,1]  <S0x2{4,4}>"),
         ("[0,1]  <S0x2{6(6,0),2(0,2)}>", "[0,1]  <S0(6,2)>"),
         ("[0,1,2,3]  <S0(0:1,0:1,1:2,1:2)>", "[0,1,2,3]  <S0x2 Dx2>"),
         ("[0,1,2]  <S0(2,0,1)>", "[0,2,1]  <S0(2,1,0)>"),
