@@ -28,6 +28,9 @@ class Arrays(Protocol[V]):
     def reduce(self, values: Sequence[V], combine: Combine) -> V:
         """All values joined elementwise, in order; none of them is changed."""
 
+    def own(self, value: V) -> V:
+        """A copy that this rank may change."""
+
     def accumulate(self, total: V | None, value: V, owned: bool) -> V:
         """A running sum of gradients. owned: `total` was made here and may be changed."""
 
@@ -35,7 +38,7 @@ class Arrays(Protocol[V]):
         """A running sum of loss shares, in double precision; zero from nothing."""
 
     def pack_bucket(self, bucket: GradBucket, grads: Mapping[str, V]) -> V:
-        """This rank's contribution to `bucket`, flat."""
+        """This rank's contribution to `bucket`, flat, in memory of its own."""
 
     def unpack_bucket(
         self, bucket: GradBucket, flat: V, shards: Mapping[str, Shard], synced: dict[str, V]
@@ -67,6 +70,10 @@ class TorchArrays:
                 total += value
         return total
 
+    def own(self, value: Tensor) -> Tensor:
+        """See Arrays."""
+        return value.clone()
+
     def accumulate(self, total: Tensor | None, value: Tensor, owned: bool) -> Tensor:
         """See Arrays; narrow types are summed in float32."""
         wide = value.float() if value.dtype in NARROW_TYPES else value
@@ -83,8 +90,7 @@ class TorchArrays:
     def pack_bucket(self, bucket: GradBucket, grads: Mapping[str, Tensor]) -> Tensor:
         """See Arrays."""
         empty = self._empty(bucket.dtype)
-        flats = [self._packed(piece, grads, empty) for piece in bucket.pieces]
-        return flats[0] if len(flats) == 1 else torch.cat([empty, *flats])
+        return torch.cat([empty, *(self._packed(piece, grads, empty) for piece in bucket.pieces)])
 
     def unpack_bucket(
         self, bucket: GradBucket, flat: Tensor, shards: Mapping[str, Shard], synced: dict[str, Tensor]

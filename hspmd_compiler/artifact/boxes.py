@@ -97,12 +97,18 @@ def received_volumes(step: CommStep) -> dict[int, int]:
 
 
 def paste(step: CommStep, arrived: Mapping[int, Tensor], empty: Tensor) -> Tensor:
-    """The destination of `step` from what each peer sent. empty: gives dtype and device."""
+    """The destination of `step` from what each peer sent; empty pieces need not arrive.
+
+    empty: gives dtype and device.
+    """
     assert step.dst_view is not None and step.dst_shape is not None, "only a receiver pastes"
     taken = dict.fromkeys(arrived, 0)
     parts: list[Part] = []
     for piece in step.recvs:
-        start, size = taken[piece.peer], volume(piece.boxes)
+        size = volume(piece.boxes)
+        if not size:
+            continue
+        start = taken[piece.peer]
         parts.append((arrived[piece.peer][start : start + size], piece.boxes))
         taken[piece.peer] = start + size
     return assemble(parts, step.dst_view, step.dst_shape, step.combine, empty)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..comm_plan import CommKind, CommStep
 from ..errors import InternalError
 from .arrays import Arrays
-from .liveness import MicroKey, last_reads
+from .liveness import MicroKey, last_pieces, last_reads
 from .program import (
     ClassProgram,
     InputKind,
@@ -69,12 +69,17 @@ class RankState(Generic[V]):
 
 @dataclass(slots=True)
 class RankPlan:
-    """A rank's program, ready to walk. kept: values that a later instruction reads."""
+    """A rank's program, ready to walk.
+
+    releases: per instruction, the values it is the last to read. kept: values that a later
+    instruction reads. grad_releases: per bucket, the gradients that no later bucket reads.
+    """
 
     program: RankProgram
     shared: ClassProgram
     releases: list[frozenset[MicroKey]]
     kept: frozenset[MicroKey]
+    grad_releases: list[frozenset[str]]
     shards: dict[str, Shard]
 
 
@@ -84,7 +89,8 @@ def plan_rank(program: Program, rank: int) -> RankPlan:
     shared = program.classes[mine.class_name]
     releases = last_reads(mine.instructions, shared)
     kept = frozenset(key for keys in releases for key in keys)
-    return RankPlan(mine, shared, releases, kept, {shard.name: shard for shard in mine.shards})
+    grads = last_pieces(mine.grad_buckets)
+    return RankPlan(mine, shared, releases, kept, grads, {shard.name: shard for shard in mine.shards})
 
 
 def micro_batches(program: RankProgram, batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
@@ -223,8 +229,10 @@ class _Walk(Generic[V]):
     def _grad_sync(self, instruction: Instruction) -> InstructionRun[V]:
         state = self.state
         state.synced.clear()
-        for bucket in self.plan.program.grad_buckets:
+        for bucket, done in zip(self.plan.program.grad_buckets, self.plan.grad_releases, strict=True):
             flat = self.arrays.pack_bucket(bucket, state.grads)
+            for name in done:
+                state.grads.pop(name, None)
             if len(bucket.group) > 1:
                 request = GradReduce(bucket, flat)
                 del flat

@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from ..errors import InternalError
 from .kernels import ALIASES, COMM, GETITEM, kernel, makes_tensor_from_nothing
 from .literals import resolve, resolved_kwargs
-from .liveness import dead_after, unread_inputs
+from .liveness import dead_after, row_reads, unread_inputs
 from .program import LocalRow, Segment, Value
 from .requests import CommCall, SegmentRun
 
@@ -34,11 +35,23 @@ def interpret_segment(
             call: CommCall[Tensor] = _comm_call(row, values, literals)
             values[row.out.id] = yield call
         else:
-            values[row.out.id] = run_row(row, values, literals, device)
+            values[row.out.id] = _explained(row, values, literals, device)
         observe(row, values[row.out.id], dead)
         for value in dead:
             del values[value]
     return tuple(values[output.value.id] for output in segment.outputs)
+
+
+def _explained(row: LocalRow, values: dict[int, Any], literals: Sequence[object], device: str) -> Any:
+    try:
+        return run_row(row, values, literals, device)
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+        read = dict.fromkeys(row_reads(row))
+        raise InternalError(
+            f"{row.op} can't be computed: {str(error).splitlines()[0]}",
+            at=f"v{row.out.id}" + ("" if row.logical is None else f" (row {row.logical} of the graph)"),
+            details=[(f"v{value}", _described(values[value])) for value in read],
+        ) from error
 
 
 def run_row(row: LocalRow, values: dict[int, Any], literals: Sequence[object], device: str) -> Any:
@@ -57,6 +70,12 @@ def run_row(row: LocalRow, values: dict[int, Any], literals: Sequence[object], d
 def _comm_call(row: LocalRow, values: dict[int, Any], literals: Sequence[object]) -> CommCall[Tensor]:
     source, slot = (_filled(resolve(argument, literals), values) for argument in row.args)
     return slot, source, False
+
+
+def _described(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return type(value).__name__
 
 
 def _filled(argument: object, values: dict[int, Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..comm_plan import GradBucket
 from .kernels import ALIASES, COMM
 from .program import ClassProgram, InputKind, Instruction, LocalRow, Op, OutputKind, Segment, Value
 
@@ -122,6 +123,17 @@ def last_reads(instructions: list[Instruction], program: ClassProgram) -> list[f
     last: list[frozenset[MicroKey]] = []
     for instruction in reversed(instructions):
         mine = frozenset(micro_reads(instruction, program)) - later
+        later |= mine
+        last.append(mine)
+    return last[::-1]
+
+
+def last_pieces(buckets: list[GradBucket]) -> list[frozenset[str]]:
+    """Per bucket, the parameters whose gradient no later bucket reads."""
+    later: set[str] = set()
+    last: list[frozenset[str]] = []
+    for bucket in reversed(buckets):
+        mine = frozenset(piece.param for piece in bucket.pieces) - later
         later |= mine
         last.append(mine)
     return last[::-1]

@@ -7,11 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+import torch
 
 from ..comm_plan import CommStep, GradBucket
 
-V = TypeVar("V")
+
+class ArrayLike(Protocol):
+    """What a driver may ask of any value."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Element type."""
+
+    def numel(self) -> int:
+        """Elements."""
+
+
+V = TypeVar("V", bound=ArrayLike)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,114 @@
+"""What one rank of a lockstep run is doing, and how that reads in an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic
+
+from ..artifact.arrays import Arrays
+from ..artifact.execute import RankPlan, RankState
+from ..artifact.liveness import COMPUTE_OPS
+from ..artifact.program import Instruction
+from ..artifact.requests import (
+    AllReduce,
+    ArrayLike,
+    Exchange,
+    GradReduce,
+    LossReduce,
+    OptimizerStep,
+    Recv,
+    Request,
+    Send,
+    StepRun,
+    V,
+)
+
+Channel = tuple[str | int, ...]
+"""What a collective is matched on: the ranks of its group, in the one order of their process group."""
+
+OPTIMIZER_CHANNEL: Channel = ("optimizer",)
+
+
+@dataclass(slots=True)
+class RankRun(Generic[V]):
+    """One rank in lockstep. request: what it waits for, None while it can go on."""
+
+    plan: RankPlan
+    state: RankState[V]
+    arrays: Arrays[V]
+    steps: StepRun[V]
+    request: Request[V] | None = None
+    loss: V | None = None
+    finished: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Its rank."""
+        return self.plan.program.rank
+
+    @property
+    def instruction(self) -> Instruction | None:
+        """The instruction it is at; None at the end."""
+        instructions = self.plan.program.instructions
+        position = self.state.position
+        return instructions[position] if 0 <= position < len(instructions) else None
+
+    @property
+    def segment(self) -> str:
+        """Name of the segment it is in, or nothing."""
+        instruction = self.instruction
+        if instruction is None or instruction.op not in COMPUTE_OPS:
+            return ""
+        return self.plan.shared.segments[instruction.segment].name
+
+    def where(self) -> str:
+        """The instruction it is at, for an error."""
+        instruction = self.instruction
+        if instruction is None:
+            return "finished" if self.finished else "not started"
+        fields = {"mb": instruction.mb, "value": instruction.value, "tag": instruction.tag}
+        shown = "".join(f" {name}={value}" for name, value in fields.items() if value >= 0)
+        segment = f" {self.segment}" if self.segment else ""
+        return f"#{self.state.position} {instruction.op.value}{segment}{shown}"
+
+    def doing(self) -> str:
+        """The instruction and the request it waits for, for an error."""
+        waits = "" if self.request is None else f": {described(self.request)}"
+        return self.where() + waits
+
+
+def described(request: Request[V]) -> str:
+    """One request in words."""
+    if isinstance(request, AllReduce):
+        step = request.step
+        return f"{step.kind.value} {step.id} {step.combine.value} {list(step.group)} {typed(request.value)}"
+    if isinstance(request, Exchange):
+        step = request.step
+        source = "no source" if request.value is None else typed(request.value)
+        return f"{step.kind.value} {step.id} {step.combine.value} {list(step.group)} {source}"
+    if isinstance(request, Send):
+        peers = sorted({piece.peer for piece in request.step.sends})
+        return f"send {request.step.id} to {peers} tag {request.tag}"
+    if isinstance(request, Recv):
+        peers = sorted({piece.peer for piece in request.step.recvs})
+        return f"receive {request.step.id} from {peers} tag {request.tag}"
+    if isinstance(request, GradReduce):
+        bucket = request.bucket
+        return f"gradient bucket {bucket.id} {list(bucket.group)} {typed(request.flat)}"
+    return "loss over all ranks" if isinstance(request, LossReduce) else "optimizer"
+
+
+def typed(value: ArrayLike) -> str:
+    """Element type and shape."""
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
+def channel_of(request: Request[V], world: Channel) -> Channel | None:
+    """What a collective is matched on; None for a transfer."""
+    if isinstance(request, (AllReduce, Exchange)):
+        return request.step.group
+    if isinstance(request, GradReduce):
+        return request.bucket.group
+    if isinstance(request, LossReduce):
+        return world
+    return OPTIMIZER_CHANNEL if isinstance(request, OptimizerStep) else None

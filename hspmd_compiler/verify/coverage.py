@@ -1,0 +1,75 @@
+"""Is every gradient that a rank makes used, and every synchronised gradient whole?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from ..artifact.boxes import volume
+from ..artifact.execute import RankPlan
+from ..artifact.liveness import COMPUTE_OPS
+from ..artifact.program import OutputKind
+from ..comm_plan import Box, GradPiece
+from ..errors import VerifyError
+
+
+def check_gradients(plan: RankPlan) -> None:
+    """Raise for gradients of one rank that nobody reads, and for elements without exactly one source."""
+    problems = [*_unread(plan), *_uncovered(plan)]
+    if problems:
+        raise VerifyError(
+            f"rank {plan.program.rank}: gradients are lost",
+            details=problems,
+            rule="each gradient is in a bucket, each element of a shard is received exactly once",
+            fix="report it with the strategy: the compiler made a wrong program",
+        )
+
+
+def _unread(plan: RankPlan) -> Iterator[tuple[str, str]]:
+    read = {piece.param for bucket in plan.program.grad_buckets for piece in bucket.pieces}
+    ran = {i.segment for i in plan.program.instructions if i.op in COMPUTE_OPS}
+    for index in sorted(ran):
+        segment = plan.shared.segments[index]
+        for output in segment.outputs:
+            if output.kind is OutputKind.GRAD and output.name not in read:
+                yield output.name, f"made by {segment.name}, in no bucket"
+
+
+def _uncovered(plan: RankPlan) -> Iterator[tuple[str, str]]:
+    received: dict[str, list[GradPiece]] = {}
+    for bucket in plan.program.grad_buckets:
+        for piece in bucket.pieces:
+            if piece.dst_boxes is not None:
+                received.setdefault(piece.param, []).append(piece)
+    for name, pieces in received.items():
+        if name not in plan.shards:
+            yield name, "received without a shard"
+            continue
+        size = prod(plan.shards[name].shape)
+        found = sum(volume(piece.dst_boxes or ()) for piece in pieces)
+        if found != size:
+            yield name, f"{found} of {size} elements are received"
+        for view, boxes in _by_view(pieces).items():
+            pair = overlapping(boxes)
+            if pair is not None:
+                yield name, f"boxes {pair[0]} and {pair[1]} of {view} overlap"
+
+
+def overlapping(boxes: list[Box]) -> tuple[Box, Box] | None:
+    """Two boxes of one view that share an element, found by a sweep along the first dim."""
+    active: list[Box] = []
+    for box in sorted(box for box in boxes if volume([box])):
+        active = [other for other in active if not other or other[0][1] > box[0][0]]
+        for other in active:
+            if all(a < d and c < b for (a, b), (c, d) in zip(box, other, strict=True)):
+                return other, box
+        active.append(box)
+    return None
+
+
+def _by_view(pieces: list[GradPiece]) -> dict[tuple[int, ...], list[Box]]:
+    views: dict[tuple[int, ...], list[Box]] = {}
+    for piece in pieces:
+        if piece.dst_view is not None and piece.dst_boxes is not None:
+            views.setdefault(piece.dst_view, []).extend(piece.dst_boxes)
+    return views

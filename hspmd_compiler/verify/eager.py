@@ -1,0 +1,76 @@
+"""The reference: the user's unmodified model, called eagerly on the whole global batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import VerifyError
+from .widen import wide_casts
+
+
+@dataclass(frozen=True, slots=True)
+class EagerResult:
+    """Loss and gradients of one eager call. grads: by the first name of each parameter that has one."""
+
+    loss: float
+    grads: dict[str, Tensor]
+
+
+def eager_reference(
+    build: Callable[[], nn.Module],
+    state: Mapping[str, Tensor],
+    batch: Mapping[str, Tensor],
+    widen: bool,
+) -> EagerResult:
+    """One forward and backward of a fresh model with the values `state`."""
+    return eager_step(eager_model(build, state, widen), batch, widen)
+
+
+def eager_model(build: Callable[[], nn.Module], state: Mapping[str, Tensor], widen: bool) -> nn.Module:
+    """A fresh model whose parameters and buffers are copies of `state`, in double where `widen`."""
+    model = build()
+    if widen:
+        model = model.double()
+    held = whole_state(model)
+    unknown = sorted(state.keys() - held.keys())
+    if unknown:
+        raise VerifyError("the model has no such parameters", details=[("unknown", ", ".join(unknown))])
+    with torch.no_grad():
+        for name, value in state.items():
+            held[name].copy_(value)
+    return model
+
+
+def eager_step(model: nn.Module, batch: Mapping[str, Tensor], widen: bool) -> EagerResult:
+    """Forward and backward on `batch`; gradients are fresh and stay on the model, too."""
+    model.zero_grad(set_to_none=True)
+    rows = {key: _widened(value) if widen else value for key, value in batch.items()}
+    with wide_casts() if widen else nullcontext():
+        loss = loss_of(model(**rows))
+        loss.backward()  # type: ignore[no-untyped-call]
+    grads = {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+    return EagerResult(float(loss.detach()), grads)
+
+
+def whole_state(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer by each of its names, buffers that are not saved included."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return dict(named)
+
+
+def loss_of(result: Any) -> Tensor:
+    """The scalar loss of what `forward` returned."""
+    loss = result if isinstance(result, Tensor) else result.loss
+    if not isinstance(loss, Tensor):
+        raise VerifyError("forward returns neither a loss nor an object with `.loss`")
+    return loss
+
+
+def _widened(value: Tensor) -> Tensor:
+    return value.double() if value.is_floating_point() else value

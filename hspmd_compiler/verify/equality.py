@@ -1,0 +1,101 @@
+"""The bar for equal: the largest difference of each tensor, against its own scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from ..errors import VerifyError
+
+GRADIENT_FLOOR = 1e-3
+"""Part of the model's largest gradient below which a gradient's own scale does not count."""
+SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One tensor. largest: max|a-b|. scale: max(max|reference|, floor). error: their ratio."""
+
+    name: str
+    largest: float
+    scale: float
+
+    @property
+    def error(self) -> float:
+        """Relative difference; zero scale and zero difference are equal."""
+        if self.scale:
+            return self.largest / self.scale
+        return 0.0 if self.largest == 0 else float("inf")
+
+    def within(self, tolerance: float) -> bool:
+        """Whether it is equal; never where a number is not one."""
+        return self.error <= tolerance
+
+
+def differences(
+    actual: Mapping[str, Tensor], reference: Mapping[str, Tensor], floor: float
+) -> list[Difference]:
+    """Every tensor of both, worst first. A VerifyError where the names or shapes are not the same."""
+    odd = [(name, "only computed") for name in sorted(actual.keys() - reference.keys())]
+    odd += [(name, "only in the reference") for name in sorted(reference.keys() - actual.keys())]
+    odd += [
+        (name, f"{tuple(actual[name].shape)} instead of {tuple(reference[name].shape)}")
+        for name in sorted(actual.keys() & reference.keys())
+        if actual[name].shape != reference[name].shape
+    ]
+    if odd:
+        raise VerifyError("tensors have no counterpart", details=odd, rule="no tensor is exempt")
+    found = [_difference(name, actual[name], reference[name], floor) for name in reference]
+    return sorted(found, key=_badness, reverse=True)
+
+
+def gradient_floor(reference: Mapping[str, Tensor]) -> float:
+    """The floor for gradients: a thousandth of the model's largest."""
+    return GRADIENT_FLOOR * max((_largest(tensor) for tensor in reference.values()), default=0.0)
+
+
+def loss_difference(actual: float, reference: float) -> Difference:
+    """The loss as a tensor of one number."""
+    return Difference("loss", abs(actual - reference), abs(reference))
+
+
+def check_equal(found: Sequence[Difference], tolerance: float, what: str) -> None:
+    """Raise a VerifyError that names every tensor beyond `tolerance`."""
+    wrong = [difference for difference in found if not difference.within(tolerance)]
+    if wrong:
+        raise VerifyError(
+            f"{what}: {len(wrong)} of {len(found)} tensors differ by more than {tolerance:g}",
+            details=[(item.name, f"{item.largest:.3g} at scale {item.scale:.3g}") for item in wrong],
+            rule="max|a-b| <= tolerance x max(max|reference|, floor), for every tensor",
+            fix="report it with the strategy; `--rows` names the first wrong value",
+        )
+
+
+def difference_table(found: Sequence[Difference], title: str) -> Table:
+    """The worst cases, for people."""
+    table = Table(title=title)
+    table.add_column("tensor")
+    for name in ("largest difference", "scale", "relative"):
+        table.add_column(name, justify="right")
+    for item in found[:SHOWN]:
+        table.add_row(item.name, f"{item.largest:.3g}", f"{item.scale:.3g}", f"{item.error:.3g}")
+    return table
+
+
+def _difference(name: str, actual: Tensor, reference: Tensor, floor: float) -> Difference:
+    gap = _largest(actual.double() - reference.double())
+    return Difference(name, gap, max(_largest(reference), floor))
+
+
+def _largest(tensor: Tensor) -> float:
+    return (
+        float(torch.linalg.vector_norm(tensor.detach().double(), ord=float("inf"))) if tensor.numel() else 0.0
+    )
+
+
+def _badness(difference: Difference) -> float:
+    return difference.error if difference.error == difference.error else float("inf")

@@ -1,0 +1,314 @@
+"""All ranks in one process and one thread: each runs until it must wait, meetings are checked."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+from ..artifact.program import Op
+from ..artifact.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Send, V
+from ..comm_plan import Combine
+from ..errors import HspmdError, VerifyError
+from .blocked import OPTIMIZER_CHANNEL, Channel, RankRun, channel_of, typed
+from .matching import BOX_RULE, OURS, Volumes, check_alike, check_exchange, volumes_of
+from .report import GRAD_REDUCE, LOSS_REDUCE, SEND_RECV, Event
+
+Update = Callable[[], None]
+"""Called once all ranks have reached their OPTIMIZER instruction."""
+
+Mailbox = tuple[int, int, int]
+"""(sender, receiver, tag)."""
+
+
+@dataclass(slots=True)
+class Message(Generic[V]):
+    """What a rank sent and nobody has received yet. rows: of the global batch that it belongs to."""
+
+    value: V
+    volumes: tuple[int, ...]
+    step: int
+    rows: tuple[int, int] | None
+    where: str
+
+
+class Lockstep(Generic[V]):
+    """One step of all ranks. `run` returns what was matched, or raises at the first misfit."""
+
+    def __init__(self, runs: Sequence[RankRun[V]], update: Update | None = None) -> None:
+        self._runs = {run.rank: run for run in runs}
+        self._update = update
+        self._world: Channel = tuple(self._runs)
+        self._updaters = tuple(run.rank for run in runs if _has_optimizer(run))
+        self._ready: deque[tuple[RankRun[V], V | None]] = deque((run, None) for run in runs)
+        self._waiting: dict[Channel, list[RankRun[V]]] = {}
+        self._receivers: dict[Mailbox, RankRun[V]] = {}
+        self._mail: dict[Mailbox, Message[V]] = {}
+        self._volumes: dict[int, tuple[Volumes, Volumes]] = {}
+        self._events: list[Event] = []
+
+    def run(self) -> tuple[Event, ...]:
+        """Step all ranks to their end."""
+        while self._ready:
+            run, answer = self._ready.popleft()
+            run.request = None
+            self._advance(run, answer)
+        self._check_end()
+        return tuple(self._events)
+
+    def _advance(self, run: RankRun[V], answer: V | None) -> None:
+        try:
+            run.request = run.steps.send(answer)
+        except StopIteration as end:
+            run.loss, run.finished = end.value, True
+            return
+        except (HspmdError, RuntimeError) as error:
+            raise failed(run, error) from error
+        del answer
+        if isinstance(run.request, Send):
+            self._post(run, run.request)
+        elif isinstance(run.request, Recv):
+            self._try_receive(run, run.request)
+        else:
+            self._meet(run)
+
+    def _meet(self, run: RankRun[V]) -> None:
+        """Wait on the group; go on together once its last member has come."""
+        assert run.request is not None, "only a waiting rank meets others"
+        channel = channel_of(run.request, self._world)
+        assert channel is not None, "transfers do not meet"
+        members = self._updaters if channel == OPTIMIZER_CHANNEL else channel
+        if run.rank not in members:
+            raise VerifyError(
+                f"rank {run.rank} joins a collective of other ranks",
+                details=[(f"rank {run.rank}", run.doing())],
+                rule="a rank takes part in collectives of its own groups only",
+                fix=OURS,
+            )
+        waiting = self._waiting.setdefault(channel, [])
+        waiting.append(run)
+        if len(waiting) > 1:
+            check_alike(waiting[0], run)
+        if len(waiting) == len(members):
+            del self._waiting[channel]
+            self._resolve(sorted(waiting, key=lambda member: member.rank))
+
+    def _resolve(self, members: list[RankRun[V]]) -> None:
+        request = members[0].request
+        if isinstance(request, Exchange):
+            self._exchange(members)
+        elif isinstance(request, AllReduce):
+            self._reduce(members, request.step.kind.value, request.step.id, request.step.combine)
+        elif isinstance(request, GradReduce):
+            self._reduce(members, GRAD_REDUCE, request.bucket.id, Combine.SUM)
+        elif isinstance(request, LossReduce):
+            self._reduce(members, LOSS_REDUCE, -1, Combine.SUM)
+        else:
+            if self._update is not None:
+                self._update()
+            self._ready.extend((member, None) for member in members)
+
+    def _reduce(self, members: list[RankRun[V]], kind: str, step: int, combine: Combine) -> None:
+        values = [reduced(member) for member in members]
+        self._note(members, kind, step, sum(size_of(value) for value in values))
+        total = members[0].arrays.reduce(values, combine)
+        self._ready.extend((member, member.arrays.own(total)) for member in members)
+
+    def _exchange(self, members: list[RankRun[V]]) -> None:
+        volumes = {member.rank: self._volumes_of(member) for member in members}
+        check_exchange(members, volumes)
+        parts = {member.rank: self._cut(member) for member in members}
+        moved = sum(
+            size_of(part)
+            for sender, by_peer in parts.items()
+            for peer, part in by_peer.items()
+            if peer != sender
+        )
+        request = members[0].request
+        assert isinstance(request, Exchange), "members are alike"
+        self._note(members, request.step.kind.value, request.step.id, moved)
+        for member in members:
+            arrived = {rank: cut[member.rank] for rank, cut in parts.items() if member.rank in cut}
+            self._ready.append((member, self._pasted(member, arrived)))
+
+    def _cut(self, run: RankRun[V]) -> dict[int, V]:
+        request = run.request
+        assert isinstance(request, Exchange), "members are alike"
+        if request.step.src_view is None:
+            return {}
+        if request.value is None:
+            raise VerifyError(f"rank {run.rank} has no value for {run.doing()}", fix=OURS)
+        check_type(run, request.value, request.step.dtype)
+        return run.arrays.cut(request.step, request.value)
+
+    def _pasted(self, run: RankRun[V], arrived: dict[int, V]) -> V | None:
+        request = run.request
+        assert isinstance(request, Exchange), "members are alike"
+        return None if request.step.dst_view is None else run.arrays.paste(request.step, arrived)
+
+    def _post(self, run: RankRun[V], request: Send[V]) -> None:
+        check_type(run, request.value, request.step.dtype)
+        sent = self._volumes_of(run)[0]
+        for peer, value in run.arrays.cut(request.step, request.value).items():
+            if peer not in sent:
+                continue
+            box = (run.rank, peer, request.tag)
+            if box in self._mail:
+                raise VerifyError(
+                    f"rank {run.rank} sends to rank {peer} twice under tag {request.tag}",
+                    details=[(f"rank {run.rank}", run.doing()), ("before", self._mail[box].where)],
+                    rule="a tag belongs to one transfer of one micro-batch",
+                    fix=OURS,
+                )
+            self._mail[box] = Message(value, sent[peer], request.step.id, rows_of(run), run.doing())
+            if box in self._receivers:
+                receiver = self._receivers[box]
+                assert isinstance(receiver.request, Recv), "only receivers wait for mail"
+                self._try_receive(receiver, receiver.request)
+        self._ready.append((run, None))
+
+    def _try_receive(self, run: RankRun[V], request: Recv) -> None:
+        wanted = {(peer, run.rank, request.tag): sizes for peer, sizes in self._volumes_of(run)[1].items()}
+        self._receivers.update(dict.fromkeys(wanted, run))
+        if any(box not in self._mail for box in wanted):
+            return
+        arrived: dict[int, V] = {}
+        for box, sizes in wanted.items():
+            message = self._mail.pop(box)
+            del self._receivers[box]
+            self._check_message(run, request, message, sizes, self._runs[box[0]])
+            arrived[box[0]] = message.value
+            ranks = (box[0], run.rank)
+            moved = size_of(message.value) if box[0] != run.rank else 0
+            note = request.step.note
+            self._events.append(Event(SEND_RECV, ranks, moved, Op.RECV.value, request.step.id, "", note))
+        self._ready.append((run, run.arrays.paste(request.step, arrived)))
+
+    def _check_message(
+        self, run: RankRun[V], request: Recv, message: Message[V], sizes: tuple[int, ...], sender: RankRun[V]
+    ) -> None:
+        checks: tuple[tuple[str, object, object], ...] = (
+            ("step", message.step, request.step.id),
+            ("rows", message.rows, rows_of(run)),
+            ("boxes of elements", message.volumes, sizes),
+            ("type", type_name(message.value), request.step.dtype),
+        )
+        for name, sent, wanted in checks:
+            if sent != wanted:
+                raise VerifyError(
+                    f"tag {request.tag}: {name} {sent} is sent, {wanted} is expected",
+                    details=[(f"rank {sender.rank}", message.where), (f"rank {run.rank}", run.doing())],
+                    rule=BOX_RULE,
+                    fix=OURS,
+                )
+
+    def _volumes_of(self, run: RankRun[V]) -> tuple[Volumes, Volumes]:
+        request = run.request
+        assert isinstance(request, (Exchange, Send, Recv)), "only boxes have volumes"
+        key = id(request.step)
+        if key not in self._volumes:
+            self._volumes[key] = volumes_of(request.step)
+        return self._volumes[key]
+
+    def _note(self, members: list[RankRun[V]], kind: str, step: int, moved: int) -> None:
+        first = members[0]
+        op = "" if first.instruction is None else first.instruction.op.value
+        ranks = tuple(member.rank for member in members)
+        note = first.request.step.note if isinstance(first.request, (AllReduce, Exchange)) else ""
+        self._events.append(Event(kind, ranks, moved, op, step, first.segment, note))
+
+    def _check_end(self) -> None:
+        blocked = [run for run in self._runs.values() if not run.finished]
+        unread = [
+            (f"tag {tag}", f"from rank {sender} to rank {receiver}: {message.where}")
+            for (sender, receiver, tag), message in self._mail.items()
+        ]
+        if blocked:
+            raise self._deadlock(blocked, unread)
+        if unread:
+            raise VerifyError(
+                f"{len(unread)} messages are sent and never received",
+                details=unread,
+                rule="every send has a receive with the same tag",
+                fix=OURS,
+            )
+
+    def _deadlock(self, blocked: list[RankRun[V]], unread: list[tuple[str, str]]) -> VerifyError:
+        details = [(f"rank {run.rank}", f"{run.doing()}{self._lacking(run)}") for run in blocked]
+        return VerifyError(
+            f"deadlock: {len(blocked)} of {len(self._runs)} ranks wait for each other",
+            details=[*details, *((f"unread {name}", text) for name, text in unread)],
+            rule="every rank reaches the end of its program",
+            fix=OURS,
+        )
+
+    def _lacking(self, run: RankRun[V]) -> str:
+        """Whom a blocked rank waits for."""
+        assert run.request is not None, "a blocked rank has a request"
+        channel = channel_of(run.request, self._world)
+        if channel is None:
+            lacking = [box[0] for box, other in self._receivers.items() if other is run]
+            missing: Sequence[int | str] = [peer for peer in lacking if not self._has_mail(run, peer)]
+        else:
+            here = {other.rank for other in self._waiting.get(channel, [])}
+            members = self._updaters if channel == OPTIMIZER_CHANNEL else channel
+            missing = [rank for rank in members if rank not in here]
+        return f", waits for rank {', '.join(map(str, missing))}"
+
+    def _has_mail(self, run: RankRun[V], peer: int) -> bool:
+        return isinstance(run.request, Recv) and (peer, run.rank, run.request.tag) in self._mail
+
+
+def failed(run: RankRun[V], error: Exception) -> VerifyError:
+    """An error inside a rank's program, with the place."""
+    at = f"rank {run.rank} {run.where()}"
+    if isinstance(error, HspmdError):
+        return VerifyError(
+            error.what, at=(at, *error.at), details=error.details, rule=error.rule, fix=error.fix or OURS
+        )
+    return VerifyError(str(error).splitlines()[0], at=at, fix=OURS)
+
+
+def check_type(run: RankRun[V], value: V, wanted: str) -> None:
+    """The element type that a step announces is the one of its value."""
+    if type_name(value) != wanted:
+        raise VerifyError(
+            f"rank {run.rank} hands over {typed(value)} where {wanted} is announced",
+            details=[(f"rank {run.rank}", run.doing())],
+            rule="receivers allocate by the type that the step announces",
+            fix=OURS,
+        )
+
+
+def reduced(run: RankRun[V]) -> V:
+    """What a rank puts into a reduction."""
+    request = run.request
+    if isinstance(request, AllReduce):
+        return request.value
+    if isinstance(request, GradReduce):
+        return request.flat
+    assert isinstance(request, LossReduce), "members are alike"
+    return request.share
+
+
+def rows_of(run: RankRun[V]) -> tuple[int, int] | None:
+    """Rows of the global batch that the current instruction works on."""
+    instruction, rows = run.instruction, run.plan.program.rows
+    if instruction is None or not 0 <= instruction.mb < len(rows):
+        return None
+    return rows[instruction.mb]
+
+
+def size_of(value: V) -> int:
+    """Bytes."""
+    return value.numel() * value.dtype.itemsize
+
+
+def type_name(value: V) -> str:
+    """Element type, by torch name."""
+    return str(value.dtype).removeprefix("torch.")
+
+
+def _has_optimizer(run: RankRun[V]) -> bool:
+    return any(instruction.op is Op.OPTIMIZER for instruction in run.plan.program.instructions)

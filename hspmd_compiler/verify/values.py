@@ -1,0 +1,127 @@
+"""Training steps of all ranks in one process, with real numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..artifact.arrays import TorchArrays
+from ..artifact.codegen import SegmentCache
+from ..artifact.execute import RankPlan, RankState, Segments, micro_batches, plan_rank, run_step
+from ..artifact.program import Program
+from ..artifact.segments import CompiledSegments, ObservedSegments, Observer
+from ..errors import VerifyError
+from .blocked import RankRun
+from .lockstep import Lockstep
+from .report import Event
+from .shards import Held, cut_shard, join_shards
+
+Tensors = dict[str, Tensor]
+Optimizer = Callable[[Sequence["Rank"]], None]
+"""Updates the parameters of all ranks from their synchronised gradients."""
+
+
+@dataclass(slots=True)
+class Rank:
+    """One simulated rank."""
+
+    plan: RankPlan
+    state: RankState[Tensor]
+    segments: Segments[Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """Per step the loss, whole gradients and matched events; whole parameters and buffers at the end."""
+
+    losses: list[float]
+    grads: list[Tensors]
+    params: Tensors
+    events: list[tuple[Event, ...]]
+
+
+def simulate(
+    program: Program,
+    params: Mapping[str, Tensor],
+    batches: Sequence[Mapping[str, Tensor]],
+    optimizer: Optimizer | None = None,
+    observe: Observer | None = None,
+) -> Simulation:
+    """One step per global batch, from whole parameters and buffers (by any of their names).
+
+    Without an optimizer parameters stay. With `observe`, each value of each rank is shown to it.
+    """
+    ranks = start_ranks(program, params, observe)
+    losses: list[float] = []
+    grads: list[Tensors] = []
+    events: list[tuple[Event, ...]] = []
+    for batch in batches:
+        loss, matched = lockstep_step(ranks, batch, optimizer)
+        losses.append(loss)
+        events.append(matched)
+        grads.append(whole_grads(ranks))
+    return Simulation(losses, grads, whole_params(ranks), events)
+
+
+def start_ranks(
+    program: Program, params: Mapping[str, Tensor], observe: Observer | None = None
+) -> list[Rank]:
+    """All ranks with their shards of `params`."""
+    by_name = {program.aliases.get(name, name): tensor for name, tensor in params.items()}
+    needed = {shard.name for rank in program.ranks for shard in rank.shards}
+    missing = sorted(needed - by_name.keys())
+    if missing:
+        raise VerifyError("parameters are missing", details=[("missing", ", ".join(missing))])
+    cache = SegmentCache()
+    return [_start(plan_rank(program, rank), by_name, cache, observe) for rank in range(program.world_size)]
+
+
+def lockstep_step(
+    ranks: Sequence[Rank], batch: Mapping[str, Tensor], optimizer: Optimizer | None
+) -> tuple[float, tuple[Event, ...]]:
+    """One step of all ranks: the loss, and what was matched."""
+    with torch.no_grad():
+        arrays = TorchArrays()
+        runs = [_run(rank, batch, arrays) for rank in ranks]
+        events = Lockstep(runs, None if optimizer is None else lambda: optimizer(ranks)).run()
+    losses = {float(run.loss) for run in runs if run.loss is not None}
+    if len(losses) != 1 and not all(loss != loss for loss in losses):
+        raise VerifyError(f"ranks disagree on the loss: {sorted(losses)}", rule="the loss is one number")
+    return losses.pop(), events
+
+
+def whole_grads(ranks: Sequence[Rank]) -> Tensors:
+    """Synchronised gradients joined from all ranks, copies checked."""
+    return _joined([(rank, rank.state.synced) for rank in ranks])
+
+
+def whole_params(ranks: Sequence[Rank]) -> Tensors:
+    """Parameters and buffers joined from all ranks, copies checked."""
+    return _joined([(rank, rank.state.params) for rank in ranks])
+
+
+def _start(
+    plan: RankPlan, params: Mapping[str, Tensor], cache: SegmentCache, observe: Observer | None
+) -> Rank:
+    local = {name: cut_shard(params[name], shard) for name, shard in plan.shards.items()}
+    segments: Segments[Tensor] = (
+        CompiledSegments(plan, cache) if observe is None else ObservedSegments(plan, observe)
+    )
+    return Rank(plan, RankState(local), segments)
+
+
+def _run(rank: Rank, batch: Mapping[str, Tensor], arrays: TorchArrays) -> RankRun[Tensor]:
+    rows = micro_batches(rank.plan.program, batch)
+    steps = run_step(rank.plan, rank.state, rows, rank.segments, arrays)
+    return RankRun(rank.plan, rank.state, arrays, steps)
+
+
+def _joined(held: Sequence[tuple[Rank, Tensors]]) -> Tensors:
+    parts: dict[str, list[Held]] = {}
+    for rank, tensors in held:
+        for name, local in tensors.items():
+            parts.setdefault(name, []).append((rank.plan.program.rank, rank.plan.shards[name], local))
+    return {name: join_shards(name, parts[name]) for name in sorted(parts)}

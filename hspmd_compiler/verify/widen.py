@@ -1,0 +1,102 @@
+"""Doubling the precision on both sides: of a program's literals, and of what eager PyTorch computes.
+
+Models cast to float32 inside (norms, rotary embeddings, logits). For a proof in float64 these casts
+are widened in the program and, under a dispatch mode, in the eager model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from ..artifact.arguments import map_leaves
+from ..artifact.program import ClassProgram, DType, LocalRow, Program, RankProgram, Segment
+from ..comm_plan import CommStep
+
+NARROW = ("float32", "bfloat16", "float16")
+WIDE = "float64"
+NARROW_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def widen_program(program: Program) -> Program:
+    """The program with every floating type double."""
+    return replace(
+        program,
+        inputs={key: (shape, _wide(dtype)) for key, (shape, dtype) in program.inputs.items()},
+        classes={name: _wide_class(shared) for name, shared in program.classes.items()},
+        ranks=[_wide_rank(rank) for rank in program.ranks],
+    )
+
+
+class WideCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Every narrow floating type that eager code asks for is double instead."""
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Called by PyTorch for each operator."""
+        wide_args, wide_kwargs = tree_map(_wide_type, (args, kwargs or {}))
+        return func(*wide_args, **wide_kwargs)
+
+
+@contextmanager
+def wide_casts() -> Iterator[None]:
+    """Eager code in this block computes in double precision throughout."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with WideCasts():  # type: ignore[no-untyped-call]
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _wide_type(item: object) -> object:
+    return torch.float64 if isinstance(item, torch.dtype) and item in NARROW_TYPES else item
+
+
+def _wide(dtype: str) -> str:
+    return WIDE if dtype in NARROW else dtype
+
+
+def _wide_leaf(leaf: object) -> object:
+    return DType(_wide(leaf.name)) if isinstance(leaf, DType) else leaf
+
+
+def _wide_class(shared: ClassProgram) -> ClassProgram:
+    return replace(shared, segments=[_wide_segment(segment) for segment in shared.segments])
+
+
+def _wide_segment(segment: Segment) -> Segment:
+    return replace(segment, rows=[_wide_row(row) for row in segment.rows])
+
+
+def _wide_row(row: LocalRow) -> LocalRow:
+    args = tuple(map_leaves(argument, _wide_leaf) for argument in row.args)
+    kwargs = {name: map_leaves(argument, _wide_leaf) for name, argument in row.kwargs.items()}
+    return replace(row, args=args, kwargs=kwargs)
+
+
+def _wide_step(step: CommStep) -> CommStep:
+    return replace(step, dtype=_wide(step.dtype))
+
+
+def _wide_rank(rank: RankProgram) -> RankProgram:
+    return replace(
+        rank,
+        literals=[map_leaves(literal, _wide_leaf) for literal in rank.literals],
+        comms=[_wide_step(step) for step in rank.comms],
+        transfers=[_wide_step(step) for step in rank.transfers],
+        shards=[replace(shard, dtype=_wide(shard.dtype)) for shard in rank.shards],
+        grad_buckets=[replace(bucket, dtype=_wide(bucket.dtype)) for bucket in rank.grad_buckets],
+    )

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from hspmd_compiler.artifact.program import Program
+from hspmd_compiler.artifact.segments import Observation
+from hspmd_compiler.errors import VerifyError
+from hspmd_compiler.verify.eager import eager_model, eager_step
+from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor, loss_difference
+from hspmd_compiler.verify.values import Rank, simulate
+from hspmd_compiler.verify.widen import widen_program
+
+from .hand_made import BATCH, OUT, WIDE_IN, Mlp, pipeline, tensor_and_data_parallel
+
+RATE = 0.1
+
+
+def sgd(ranks: Sequence[Rank]) -> None:
+    for rank in ranks:
+        for name, gradient in rank.state.synced.items():
+            rank.state.params[name] = rank.state.params[name] - RATE * gradient
+
+
+def batches(count: int) -> list[dict[str, torch.Tensor]]:
+    torch.manual_seed(1)
+    return [{"x": torch.randn(BATCH, WIDE_IN), "target": torch.randn(BATCH, OUT)} for _ in range(count)]
+
+
+@pytest.mark.parametrize("make", [tensor_and_data_parallel, pipeline])
+@pytest.mark.parametrize(("wide", "tolerance"), [(True, 1e-12), (False, 1e-5)])
+def test_three_steps_equal_one_device(make: Callable[[], Program], wide: bool, tolerance: float) -> None:
+    torch.manual_seed(0)
+    state = {name: value.detach().clone() for name, value in Mlp().named_parameters()}
+    data = batches(3)
+    program = widen_program(make()) if wide else make()
+    cast = torch.float64 if wide else torch.float32
+    wide_data = [{key: value.to(cast) for key, value in batch.items()} for batch in data]
+    found = simulate(program, state, wide_data, sgd)
+    model = eager_model(Mlp, state, wide)
+    for step, batch in enumerate(data):
+        reference = eager_step(model, batch, wide)
+        check_equal([loss_difference(found.losses[step], reference.loss)], tolerance, "loss")
+        floor = gradient_floor(reference.grads)
+        check_equal(differences(found.grads[step], reference.grads, floor), tolerance, "gradients")
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= RATE * parameter.grad  # type: ignore[operator]
+    final = {name: value.detach() for name, value in model.named_parameters()}
+    check_equal(differences(found.params, final, RATE), tolerance, "parameters")
+
+
+def test_an_observer_sees_each_row_of_each_rank_and_changes_nothing() -> None:
+    state = {name: value.detach() for name, value in Mlp().named_parameters()}
+    seen: list[Observation] = []
+    watched = simulate(tensor_and_data_parallel(), state, batches(1), observe=seen.append)
+    plain = simulate(tensor_and_data_parallel(), state, batches(1))
+    assert watched.losses == plain.losses
+    assert len(seen) == 5 * (11 + 7)
+    assert {item.rank for item in seen} == {0, 1, 2}
+
+
+def test_copies_that_differ_are_named() -> None:
+    state = {name: value.detach() for name, value in Mlp().named_parameters()}
+
+    def uneven(ranks: Sequence[Rank]) -> None:
+        ranks[2].state.params["w1"] = ranks[2].state.params["w1"] + 1
+
+    with pytest.raises(VerifyError, match="w1: copies of"):
+        simulate(tensor_and_data_parallel(), state, batches(1), uneven)
+
+
+def test_missing_parameters_are_named() -> None:
+    with pytest.raises(VerifyError, match="w1, w2"):
+        simulate(pipeline(), {}, batches(1))
