@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from .program import Hole
 
@@ -16,7 +16,7 @@ def holes_of(argument: object) -> Iterator[int]:
             yield from holes_of(item)
 
 
-def fill_holes(argument: object, literals: list[object]) -> object:
+def fill_holes(argument: object, literals: Sequence[object]) -> object:
     """`argument` with every hole replaced by the rank's literal."""
     return map_leaves(argument, lambda leaf: literals[leaf.index] if isinstance(leaf, Hole) else leaf)
 

@@ -183,7 +183,12 @@ def comm_page(artifact: Artifact) -> list[Section]:
             )
     rows += [(GRADIENT, kinds[GRADIENT], sent[GRADIENT])] if kinds[GRADIENT] else []
     return [
-        Table("kinds", "per step", ("kind", "count", "bytes sent"), tuple(rows)),
+        Table(
+            "kinds",
+            "per step; `hspmd verify` measures the all-reduces inside segments",
+            ("kind", "count", "bytes sent"),
+            tuple(rows),
+        ),
         Table("steps", "communication of each rank", ("rank", "times", "what"), tuple(_step_rows(artifact))),
         Listing("groups", "groups", tuple(str(list(group)) for group in artifact.program.groups)),
     ]

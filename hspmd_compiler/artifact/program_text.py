@@ -37,10 +37,8 @@ def segment_lines(segment: Segment, own: RankProgram) -> Iterator[str]:
 
 def row_text(row: LocalRow, literals: Sequence[object]) -> str:
     """`v7 = aten.mm.default(v3, v5)`."""
-    parts = [argument_text(fill_holes(argument, list(literals))) for argument in row.args]
-    parts += [
-        f"{name}={argument_text(fill_holes(item, list(literals)))}" for name, item in row.kwargs.items()
-    ]
+    parts = [argument_text(fill_holes(argument, literals)) for argument in row.args]
+    parts += [f"{name}={argument_text(fill_holes(item, literals))}" for name, item in row.kwargs.items()]
     return f"v{row.out.id} = {row.op}({', '.join(parts)})"
 
 

@@ -28,9 +28,7 @@ class Table:
         """Aligned columns, numbers to the right."""
         cells = [self.columns, *(tuple(map(cell_text, row)) for row in self.rows)]
         widths = [max(len(row[column]) for row in cells) for column in range(len(self.columns))]
-        right = [
-            all(isinstance(row[column], (int, float)) for row in self.rows) for column in range(len(widths))
-        ]
+        right = [all(_is_numeric(row[column]) for row in self.rows) for column in range(len(widths))]
         lines = [
             "  ".join(
                 text.rjust(width) if to_right else text.ljust(width)
@@ -76,3 +74,7 @@ def cell_text(cell: Cell) -> str:
     if isinstance(cell, bool) or not isinstance(cell, (int, float)):
         return str(cell)
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.3f}"
+
+
+def _is_numeric(cell: Cell) -> bool:
+    return cell == "" or (isinstance(cell, (int, float)) and not isinstance(cell, bool))
