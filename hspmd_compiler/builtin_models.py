@@ -40,7 +40,10 @@ class LlamaSize:
         if self.hidden % self.heads:
             yield "hidden", f"{self.hidden} is not a multiple of heads={self.heads}"
         elif (self.hidden // self.heads) % 2:
-            yield "hidden", f"{self.hidden} / heads={self.heads} is odd; rotary positions need an even head size"
+            yield (
+                "hidden",
+                f"{self.hidden} / heads={self.heads} is odd; rotary positions need an even head size",
+            )
         if self.kv_heads and self.heads % self.kv_heads:
             yield "kv_heads", f"{self.kv_heads} does not divide heads={self.heads}"
 
@@ -162,12 +165,18 @@ def builtin_factory(name: str, args: Mapping[str, str]) -> Callable[[], Made]:
     known = [field.name for field in fields(size)]
     bad = [(key, f"unknown; known are {', '.join(known)}") for key in args if key not in known]
     given = {key: text for key, text in args.items() if key in known}
-    bad += [(key, f"{text!r}: wanted a positive whole number") for key, text in given.items() if not _is_count(text)]
+    bad += [
+        (key, f"{text!r}: wanted a positive whole number")
+        for key, text in given.items()
+        if not _is_count(text)
+    ]
     changes = {key: int(text) for key, text in given.items() if _is_count(text)}
     changed = replace(size, **changes)
     bad += list(changed.clashes())
     if bad:
-        raise OptionError(f"bad arguments of the model {name}", details=bad, fix="give --arg key=value as above")
+        raise OptionError(
+            f"bad arguments of the model {name}", details=bad, fix="give --arg key=value as above"
+        )
     return changed.build
 
 

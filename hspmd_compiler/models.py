@@ -91,7 +91,9 @@ def rebuild(description: Mapping[str, object]) -> ModelSource:
     kind, name, args = (description.get(key) for key in ("kind", "name", "args"))
     config = description.get("config")
     if not (isinstance(kind, str) and isinstance(name, str) and isinstance(args, dict)):
-        raise OptionError("a model's description lacks kind, name or args", details=[("found", repr(description))])
+        raise OptionError(
+            "a model's description lacks kind, name or args", details=[("found", repr(description))]
+        )
     if kind == SourceKind.HF_CONFIG.value and isinstance(config, dict):
         return _config_source(config, args)
     return load_model(name, args)
@@ -115,7 +117,9 @@ def _read_config(path: Path) -> Json:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise OptionError(f"can't read the model configuration {path}", details=[("why", str(error))]) from None
+        raise OptionError(
+            f"can't read the model configuration {path}", details=[("why", str(error))]
+        ) from None
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise OptionError(f"{path} is not a HF model configuration", rule="it is an object with a model_type")
     return config

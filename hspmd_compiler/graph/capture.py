@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
@@ -25,6 +26,7 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ..errors import TraceError
 from .ir import Origin, OriginKind
@@ -65,7 +67,9 @@ class JointGraph:
 class LossModule(nn.Module):
     """The user's model with positional inputs and its loss as the only output."""
 
-    def __init__(self, model: nn.Module, names: tuple[str, ...], loss_of: Callable[[object], torch.Tensor]) -> None:
+    def __init__(
+        self, model: nn.Module, names: tuple[str, ...], loss_of: Callable[[object], torch.Tensor]
+    ) -> None:
         super().__init__()
         self.model = model
         self._names = names
@@ -90,6 +94,52 @@ def check_torch_version() -> None:
 def new_fake_mode() -> FakeTensorMode:
     """A mode whose tensors have shapes and no memory, fit for `capture_joint`."""
     return FakeTensorMode(shape_env=ShapeEnv(tracked_fakes=[]), allow_non_fake_inputs=True, export=True)
+
+
+class DispatchRecorder(TorchDispatchMode):
+    """Sees every tensor operator that runs inside it; `on_call` decides what the call returns."""
+
+    def __init__(self, on_call: Callable[..., object]) -> None:
+        super().__init__()
+        self._on_call = on_call
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        return self._on_call(func, args, kwargs or {})
+
+
+def real_tensors() -> AbstractContextManager[object]:
+    """Inside, tensor calls make real tensors whatever modes are active around."""
+    context: AbstractContextManager[object] = _disable_current_modes()
+    return context
+
+
+@contextmanager
+def trunc_normal_as(replacement: Callable[..., torch.Tensor]) -> Iterator[None]:
+    """Inside, `torch.nn.init.trunc_normal_` calls `replacement`: torch's own loops until no number is
+    out of bounds, which fake tensors can't tell.
+    """
+    own = torch.nn.init._no_grad_trunc_normal_
+    torch.nn.init._no_grad_trunc_normal_ = replacement
+    try:
+        yield
+    finally:
+        torch.nn.init._no_grad_trunc_normal_ = own
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has a shape but no memory."""
+    return isinstance(tensor, FakeTensor)
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """The same for all tensors that share memory."""
+    return int(tensor.untyped_storage()._cdata)
 
 
 def fake_mode_of(model: nn.Module) -> FakeTensorMode | None:
@@ -135,9 +185,16 @@ def capture_joint(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Without warnings, and without garbage collection: tracing makes little garbage and many objects."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _origins(graph: fx.Graph, names: tuple[str, ...]) -> Iterator[Origin]:

@@ -53,7 +53,9 @@ class GraphFacts:
     mutated: dict[str, int]
 
 
-def rows_of(nodes: Iterable[fx.Node], facts_of: Callable[[fx.Node], RowFacts]) -> tuple[list[Row], dict[fx.Node, int]]:
+def rows_of(
+    nodes: Iterable[fx.Node], facts_of: Callable[[fx.Node], RowFacts]
+) -> tuple[list[Row], dict[fx.Node, int]]:
     """One row per node, in order, the output node left out; and the row id of every node."""
     rows: list[Row] = []
     ids: dict[fx.Node, int] = {}
@@ -114,7 +116,9 @@ def _to_rows(value: object, ids: dict[fx.Node, int]) -> object:
     return value
 
 
-def _metas(value: object) -> tuple[tuple[int, ...] | None, torch.dtype | None, tuple[Meta | None, ...] | None]:
+def _metas(
+    value: object,
+) -> tuple[tuple[int, ...] | None, torch.dtype | None, tuple[Meta | None, ...] | None]:
     if isinstance(value, torch.Tensor):
         return tuple(int(n) for n in value.shape), value.dtype, None
     if isinstance(value, (tuple, list)):
@@ -156,7 +160,8 @@ def _with_outputs(rows: list[Row], facts: GraphFacts, loss: int, rest: list[int]
         for name, p in facts.params.items()
     }
     inputs = {
-        name: InputInfo(name, place[OriginKind.INPUT, name], i.shape, i.dtype) for name, i in facts.inputs.items()
+        name: InputInfo(name, place[OriginKind.INPUT, name], i.shape, i.dtype)
+        for name, i in facts.inputs.items()
     }
     mutated = {name: next(outputs) for name in facts.mutated}
     tangent = place[OriginKind.TANGENT, ""]

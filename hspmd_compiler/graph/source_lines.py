@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from traceback import walk_stack
 from types import TracebackType
 
 import torch
@@ -54,6 +55,12 @@ def line_of_error(error: BaseException) -> str:
         users = [line for line in _frames(cause.__traceback__) if line.is_users]
         found = users[-1].text() if users else found
     return found
+
+
+def line_of_caller() -> str:
+    """Text of the innermost user line that is running now."""
+    frames = (SourceLine(f.f_code.co_filename, line, f.f_code.co_name) for f, line in walk_stack(None))
+    return next((frame.text() for frame in frames if frame.is_users), "")
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

@@ -69,7 +69,9 @@ def loss_of(output: object) -> torch.Tensor:
         raise TraceError(f"forward returned a {type(output).__name__} without a loss", rule=rule, fix=fix)
     if loss.dim() or not loss.is_floating_point():
         shown = f"{str(loss.dtype).removeprefix('torch.')}{list(loss.shape)}"
-        raise TraceError(f"the loss is {shown}, not a scalar", rule=rule, fix="reduce it with .mean() or .sum()")
+        raise TraceError(
+            f"the loss is {shown}, not a scalar", rule=rule, fix="reduce it with .mean() or .sum()"
+        )
     if not loss.requires_grad:
         raise TraceError(
             "the loss does not depend on any trainable parameter",
@@ -96,7 +98,9 @@ def capture_failed(error: Exception, where: str) -> TraceError:
 
 def _is_data_dependent(error: Exception) -> bool:
     text = f"{type(error).__name__} {error}".lower()
-    return any(word in text for word in ("data-dependent", "datadependent", "item()", "unbacked", "_local_scalar"))
+    return any(
+        word in text for word in ("data-dependent", "datadependent", "item()", "unbacked", "_local_scalar")
+    )
 
 
 def check_operators(graph: LogicalGraph) -> None:
@@ -140,7 +144,10 @@ def _attention_dropout(row: Row) -> float:
 
 
 def check_gradients(
-    graph: LogicalGraph, model: nn.Module, inputs: Mapping[str, torch.Tensor], mode: torch._subclasses.FakeTensorMode
+    graph: LogicalGraph,
+    model: nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    mode: torch._subclasses.FakeTensorMode,
 ) -> None:
     """A trainable parameter may lack a gradient only where eager autograd gives it none either."""
     missing = [p.name for p in graph.params.values() if p.trainable and p.grad is None]

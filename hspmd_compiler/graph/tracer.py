@@ -62,7 +62,9 @@ def trace(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, b
         mode = new_fake_mode()
         model = fake_copy(model, mode)
     with mode:
-        inputs = {k: torch.empty((batch, *v.shape[1:]), dtype=v.dtype) for k, v in (example_inputs or {}).items()}
+        inputs = {
+            k: torch.empty((batch, *v.shape[1:]), dtype=v.dtype) for k, v in (example_inputs or {}).items()
+        }
     joint = _capture(model, inputs, mode)
     graph = _Assembler(model, joint, inputs, batch).graph()
     checks.check_operators(graph)
@@ -120,7 +122,11 @@ class _Assembler:
         assign_layers(rows, self.layers, paths, numbers)
 
     def _merge_ties(self, rows: list[Row]) -> None:
-        first = {row.origin.name: row.id for row in rows if row.origin.kind in (OriginKind.PARAM, OriginKind.BUFFER)}
+        first = {
+            row.origin.name: row.id
+            for row in rows
+            if row.origin.kind in (OriginKind.PARAM, OriginKind.BUFFER)
+        }
         merged = {
             first[alias]: first[name]
             for alias, name in self.canonical.items()
@@ -134,7 +140,9 @@ class _Assembler:
                 row.kwargs = _redirect(row.kwargs, merged)  # type: ignore[assignment]
 
     def _assemble(self, rows: list[Row], outputs: list[int | None]) -> LogicalGraph:
-        by_role = [(role, i) for role, i in zip(self.joint.roles, outputs, strict=True) if role and i is not None]
+        by_role = [
+            (role, i) for role, i in zip(self.joint.roles, outputs, strict=True) if role and i is not None
+        ]
         loss = next(i for role, i in by_role if role.kind is OutputKind.LOSS)
         grads = {
             self.canonical[role.name]: i
@@ -146,7 +154,10 @@ class _Assembler:
         return LogicalGraph(
             rows,
             {p.name: replace(p, grad=grads.get(p.name)) for p in self._params(place)},
-            {k: InputInfo(k, place[Origin(OriginKind.INPUT, k)], tuple(v.shape), v.dtype) for k, v in self.inputs.items()},
+            {
+                k: InputInfo(k, place[Origin(OriginKind.INPUT, k)], tuple(v.shape), v.dtype)
+                for k, v in self.inputs.items()
+            },
             loss,
             place[Origin(OriginKind.TANGENT)],
             self.batch,

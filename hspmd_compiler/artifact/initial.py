@@ -1,0 +1,134 @@
+"""Replays a recorded initialisation: the same numbers as the model's own code, a tensor or two at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+
+from ..errors import ArtifactError
+from ..init_program import (
+    CONSTANT,
+    DTYPE,
+    FLOAT,
+    MEMORY_FORMAT,
+    RESEED,
+    RESTORE,
+    TRUNC_NORMAL,
+    VALUE,
+    InitProgram,
+    InitStep,
+    is_allowed,
+)
+
+Keep = Callable[[str, torch.Tensor], None]
+
+
+def replay(program: InitProgram, seed: int, keep: Keep) -> None:
+    """Run every step as after `torch.manual_seed(seed)`; `keep(name, tensor)` gets each final tensor once.
+
+    The tensor is the whole one; whoever keeps only a slice copies it, for it is freed right after.
+    The process's own generator is left as it was.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        _Replay(program).run(keep)
+
+
+def evaluate(program: InitProgram) -> dict[str, torch.Tensor]:
+    """The final tensors of a program without random steps."""
+    made: dict[str, torch.Tensor] = {}
+    with torch.no_grad():
+        _Replay(program).run(made.__setitem__)
+    return made
+
+
+class _Replay:
+    def __init__(self, program: InitProgram) -> None:
+        self.program = program
+        self.tensors: dict[int, torch.Tensor] = {}
+        self.wanted = {step.args[0] for step in program.steps if step.op == RESTORE}
+        self.states: dict[object, torch.Tensor] = {}
+        self.draws = 0
+
+    def run(self, keep: Keep) -> None:
+        self._save_state()
+        for step in self.program.steps:
+            self._step(step)
+            for name in step.done:
+                keep(name, self.tensors[self.program.finals[name]])
+            for id in step.frees:
+                del self.tensors[id]
+
+    def _step(self, step: InitStep) -> None:
+        if step.op == RESEED:
+            torch.manual_seed(_integer(step.args[0]))
+        elif step.op == RESTORE:
+            torch.set_rng_state(self.states[step.args[0]])
+        elif step.op == CONSTANT:
+            self.tensors[step.outs[0]] = _constant(step)
+        else:
+            self._call(step)
+        if step.random:
+            self.draws += 1
+            self._save_state()
+
+    def _save_state(self) -> None:
+        if self.draws in self.wanted:
+            self.states[self.draws] = torch.get_rng_state()
+
+    def _call(self, step: InitStep) -> None:
+        args = [self._decode(arg) for arg in step.args]
+        kwargs = {key: self._decode(value) for key, value in step.kwargs.items()}
+        made = operator(step.op)(*args, **kwargs)
+        for id, tensor in zip(step.outs, made if isinstance(made, (tuple, list)) else (made,), strict=False):
+            self.tensors[id] = tensor
+
+    def _decode(self, value: object) -> object:
+        if isinstance(value, (list, tuple)):
+            return [self._decode(item) for item in value]
+        if not isinstance(value, Mapping):
+            return value
+        (kind, content), *_ = value.items()
+        if kind == VALUE:
+            return self.tensors[content]
+        if kind == FLOAT:
+            return {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[content]
+        if kind in (DTYPE, MEMORY_FORMAT):
+            return torch_constant(content, torch.dtype if kind == DTYPE else torch.memory_format)
+        raise ArtifactError(f"the initialisation has an argument of unknown kind {kind!r}")
+
+
+def operator(op: str) -> Callable[..., object]:
+    """The torch function of an allowed `aten.name.overload`, or of TRUNC_NORMAL."""
+    if op == TRUNC_NORMAL:
+        return torch.nn.init.trunc_normal_
+    _, name, overload = op.split(".")
+    try:
+        if is_allowed(op):
+            found: Callable[..., object] = getattr(getattr(torch.ops.aten, name), overload)
+            return found
+    except AttributeError:
+        pass
+    raise ArtifactError(f"torch {torch.__version__} has no operator {op!r} for an initialisation")
+
+
+def torch_constant(name: object, kind: type) -> object:
+    """`torch.<name>`, which must be a dtype or a memory format as `kind` says."""
+    found = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(found, kind):
+        raise ArtifactError(f"the initialisation names {name!r}, which is no {kind.__name__}")
+    return found
+
+
+def _constant(step: InitStep) -> torch.Tensor:
+    dtype, shape, values = step.args
+    made = torch_constant(dtype, torch.dtype)
+    return torch.tensor(values, dtype=made).reshape(shape)  # type: ignore[arg-type]
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int):
+        raise ArtifactError(f"the initialisation reseeds with {value!r}")
+    return value
