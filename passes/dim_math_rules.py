@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from ..graph.ir import Ref, Row, refs_of
 from .dim_flow import DimFlow, Dims, Found, Rule
 from .dim_layout_rules import argument, dim_argument, dims_argument, same
@@ -29,7 +31,10 @@ def constant(_flow: DimFlow, _row: Row) -> Found:
 
 
 def _product(flow: DimFlow, row: Row, left: object, right: object) -> Dims:
-    """Matrix product of the last two dims; the dims before them are the same in both."""
+    """Matrix product of the last two dims; the dims before them are the same in both.
+
+    Of two activations it is taken for attention, written out: only its outer dims may be split.
+    """
     *batch, m, k = flow.of(left)
     *right_batch, right_k, n = flow.of(right)
     summed = flow.terms.unify(k, right_k)
@@ -41,7 +46,7 @@ def _product(flow: DimFlow, row: Row, left: object, right: object) -> Dims:
         flow.terms.mark_made(m if weights[0] else n, row.id)
         flow.terms.mark_used(summed, row.id)
     else:
-        flow.terms.mark_whole(summed, "a product of two activations sums over it")
+        flow.mark_whole((summed, m, n), "attention computes with whole heads")
         for term in shared:
             flow.terms.mark_heads(term)
     return (*shared, m, n)
@@ -71,8 +76,10 @@ def embedding(flow: DimFlow, row: Row) -> Found:
 
 def index(flow: DimFlow, row: Row) -> Found:
     """Elements picked by tensors along some dims."""
-    dims = flow.of(row.args[0])
-    places = [place for place, item in enumerate(argument(row, 1)) if isinstance(item, Ref)]
+    dims, tensors = flow.of(row.args[0]), argument(row, 1)
+    if any(flow.row(ref).dtype is torch.bool for ref in refs_of(tensors)):
+        return whole(flow, row)
+    places = [place for place, item in enumerate(tensors) if isinstance(item, Ref)]
     picked = [dims[place] for place in places]
     flow.mark_whole(picked, "elements of it are picked by an index")
     kept = [term for place, term in enumerate(dims) if place not in places]
@@ -97,7 +104,19 @@ def reduce(flow: DimFlow, row: Row) -> Found:
     dims = flow.of(row.args[0])
     reduced = dims_argument(row, 1, len(dims))
     flow.mark_whole([dims[dim] for dim in reduced], f"{row.op} is over it")
-    if len(row.shape or ()) == len(dims):
+    return _reduced(flow, dims, reduced, row.shape or ())
+
+
+def reduce_with_places(flow: DimFlow, row: Row) -> Found:
+    """`max` and `min` over one dim: the values, and where they were."""
+    dims = flow.of(row.args[0])
+    reduced = dims_argument(row, 1, len(dims))
+    flow.mark_whole([dims[dim] for dim in reduced], f"{row.op} is over it")
+    return [_reduced(flow, dims, reduced, out[0] if out else ()) for out in row.outs or ()]
+
+
+def _reduced(flow: DimFlow, dims: Dims, reduced: set[int], shape: Sequence[int]) -> Dims:
+    if len(shape) == len(dims):
         return tuple(flow.terms.free(1) if dim in reduced else term for dim, term in enumerate(dims))
     return tuple(term for dim, term in enumerate(dims) if dim not in reduced)
 
@@ -209,7 +228,7 @@ _REDUCTIONS = (
     "sum.dim_IntList sum.default mean.dim mean.default amax.default amin.default var.correction "
     "std.correction prod.dim_int logsumexp.default linalg_vector_norm.default any.dim all.dim"
 ).split()
-_ALONG_DIM = "_softmax.default cumsum.default cumprod.default logcumsumexp.default".split()
+_ALONG_DIM = "_softmax.default _safe_softmax.default cumsum.default cumprod.default logcumsumexp.default".split()
 _ATTENTION = (
     "_scaled_dot_product_flash_attention_for_cpu.default _scaled_dot_product_flash_attention.default "
     "_scaled_dot_product_efficient_attention.default _scaled_dot_product_cudnn_attention.default"
@@ -218,6 +237,7 @@ _ATTENTION = (
 MATH_RULES: dict[str, Rule] = {
     **_named(constant, _CONSTANTS),
     **_named(reduce, _REDUCTIONS),
+    **_named(reduce_with_places, ("max.dim", "min.dim")),
     **_named(along_dim, _ALONG_DIM),
     **_named(attention, _ATTENTION),
     **_named(mm, ("mm.default", "bmm.default")),

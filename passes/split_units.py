@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import takewhile
 
 from ..errors import StrategyError
 from ..graph.ir import LogicalGraph
@@ -76,8 +77,9 @@ class SplitGroup:
 def find_split_groups(graph: LogicalGraph) -> tuple[SplitGroup, ...]:
     """Every group that tensor parallelism may split, in the order of the forward pass.
 
-    Candidates exclude each other where they need the same parameter: groups inside one layer come
-    first, then groups outside, then streams that blocks read and add to; within each, forward order.
+    Candidates exclude each other where they need the same parameter. Heads and hidden widths come
+    first, then vocabularies, then streams that blocks read and add to; within each, groups inside
+    one layer come first, then forward order decides.
     """
     found = [_Draft.of(graph, candidate) for candidate in find_candidates(graph, infer_dims(graph))]
     taken: set[str] = set()
@@ -119,8 +121,9 @@ class _Draft:
             stride=max(place.stride for place in candidate.places),
         )
 
-    def priority(self) -> tuple[bool, bool, int, int]:
-        return self.kind is SplitKind.OTHER, self.layer is None, *self.position()
+    def priority(self) -> tuple[int, bool, int, int]:
+        late = {SplitKind.VOCAB: 1, SplitKind.OTHER: 2}.get(self.kind, 0)
+        return late, self.layer is None, *self.position()
 
     def position(self) -> tuple[int, int]:
         return self.first, -self.stride
@@ -178,21 +181,14 @@ def _names(graph: LogicalGraph, drafts: Sequence[_Draft]) -> list[str]:
 
 
 def _forms(graph: LogicalGraph, draft: _Draft) -> list[str]:
-    shared = _shared_path([member.param for member in draft.members])
-    paths = [shared] if draft.layer is None else [graph.layers[draft.layer], shared]
-    short = [".".join(path.split(".")[-2:]) for path in paths[:1]]
-    return [f"{path}.{draft.kind.value}".lstrip(".") for path in (*short, *paths)]
-
-
-def _shared_path(params: Sequence[str]) -> str:
-    """The module path that parameter names share."""
-    paths = [name.split(".")[:-1] for name in params]
-    shared = []
-    for parts in zip(*paths, strict=False):
-        if len(set(parts)) > 1:
-            break
-        shared.append(parts[0])
-    return ".".join(shared)
+    first, *others = [member.param.split(".")[:-1] for member in draft.members]
+    if draft.layer is None:
+        paths = [first[-2:], first]
+    else:
+        layer = graph.layers[draft.layer].split(".")
+        shared = takewhile(lambda part: all(part in path for path in others), first)
+        paths = [layer[-2:], layer, list(shared)]
+    return [".".join((*path, draft.kind.value)) for path in paths]
 
 
 def assign(group: SplitGroup, shares: tuple[int, ...]) -> tuple[tuple[int, int], ...]:

@@ -1,0 +1,299 @@
+"""Local form of an annotation: each dim a product of factors, each factor cut into interval sets.
+
+A value of one pipeline lies on a small mesh of axes. TENSOR and SEQUENCE are the ranks of its stage
+(the same coordinate; SEQUENCE says that tokens, not features, are cut), BATCH the micro-batches of
+all pipelines. A factor names the axis that cuts it and, per coordinate, the sorted disjoint
+intervals that this coordinate holds. Overlapping pieces are consistent copies, or, with `contrib`,
+addends (what nobody holds is then zero). `partial` lists axes with a pending sum of whole values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from math import prod
+
+from ..comm_plan import Interval
+
+Intervals = tuple[Interval, ...]
+Sets = tuple[Intervals, ...]
+
+
+class Axis(Enum):
+    """A mesh-like axis; TENSOR and SEQUENCE share the ranks of a stage."""
+
+    TENSOR = "t"
+    SEQUENCE = "s"
+    BATCH = "d"
+
+    @property
+    def on_ranks(self) -> bool:
+        """Whether coordinates are ranks of the stage, so that pieces can be exchanged."""
+        return self is not Axis.BATCH
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinate:
+    """Where a local value lies: `rank` in its stage and `batch` among all micro-batches."""
+
+    rank: int
+    batch: int
+
+    def along(self, axis: Axis) -> int:
+        """The position along `axis`."""
+        return self.rank if axis.on_ranks else self.batch
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One factor of a dim: `size`, and how an axis cuts it (axis and sets are None together)."""
+
+    size: int
+    axis: Axis | None = None
+    sets: Sets | None = None
+    contrib: bool = False
+
+    def length(self, at: Coordinate) -> int:
+        """Local length at a coordinate."""
+        if self.axis is None:
+            return self.size
+        return sum(high - low for low, high in self.held(at))
+
+    def held(self, at: Coordinate) -> Intervals:
+        """Intervals held at a coordinate."""
+        if self.axis is None or self.sets is None:
+            return ((0, self.size),) if self.size else ()
+        return self.sets[at.along(self.axis)]
+
+
+Dim = tuple[Factor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The layout of a tensor: one tuple of factors (row-major) per dim, and axes with a pending sum."""
+
+    dims: tuple[Dim, ...]
+    partial: frozenset[Axis] = frozenset()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Global shape."""
+        return tuple(dim_size(dim) for dim in self.dims)
+
+    def local_shape(self, at: Coordinate) -> tuple[int, ...]:
+        """Shape of the local tensor at a coordinate."""
+        return tuple(prod(factor.length(at) for factor in dim) for dim in self.dims)
+
+    def factors(self) -> tuple[Factor, ...]:
+        """All factors in order."""
+        return tuple(factor for dim in self.dims for factor in dim)
+
+    def cut(self, ranks: bool) -> tuple[int, Factor] | None:
+        """The (dim, factor) that the stage's ranks (or else the batch axis) cut, None if whole."""
+        for index, dim in enumerate(self.dims):
+            for factor in dim:
+                if factor.axis is not None and factor.axis.on_ranks == ranks:
+                    return index, factor
+        return None
+
+    def with_dims(self, dims: Iterable[Dim]) -> Layout:
+        """The same pending sums on other dims, in canonical form."""
+        return make_layout(tuple(dims), self.partial)
+
+
+def dim_size(dim: Dim) -> int:
+    """Global length of a dim; the empty product is 1."""
+    return prod(factor.size for factor in dim)
+
+
+def dim_cut(dim: Dim, ranks: bool) -> Factor | None:
+    """The factor of `dim` that ranks (or the batch axis) cut."""
+    for factor in dim:
+        if factor.axis is not None and factor.axis.on_ranks == ranks:
+            return factor
+    return None
+
+
+def whole(shape: Sequence[int], partial: frozenset[Axis] = frozenset()) -> Layout:
+    """Every rank holds everything."""
+    return make_layout(tuple((Factor(size),) for size in shape), partial)
+
+
+def make_layout(dims: tuple[Dim, ...], partial: frozenset[Axis] = frozenset()) -> Layout:
+    """The canonical layout, so that equal layouts are equal values.
+
+    Full sets become whole, or a pending sum where they were addends.
+    """
+    pending = set(partial)
+    result = []
+    for dim in dims:
+        for factor in dim:
+            if factor.contrib and factor.sets is not None and _all_full(factor.size, factor.sets):
+                pending.add(_sum_axis(factor.axis))
+        result.append(canonical_dim(dim))
+    return _intern(Layout(tuple(result), frozenset(pending)))
+
+
+_INTERNED: dict[Layout, Layout] = {}
+
+
+def _intern(layout: Layout) -> Layout:
+    return _INTERNED.setdefault(layout, layout)
+
+
+def _sum_axis(axis: Axis | None) -> Axis:
+    """A pending sum over a stage's ranks is over TENSOR, whichever way they cut before."""
+    return Axis.BATCH if axis is Axis.BATCH else Axis.TENSOR
+
+
+sum_axis = _sum_axis
+
+
+@lru_cache(maxsize=65536)
+def canonical_dim(dim: Dim) -> Dim:
+    """Merge, absorb and drop factors until one spelling is left for each way to cut a dim."""
+    factors: list[Factor] = []
+    for factor in dim:
+        for part in _simplify(factor):
+            _append(factors, part)
+    return tuple(_absorb_left(factors))
+
+
+def _simplify(factor: Factor) -> tuple[Factor, ...]:
+    """A factor with full sets is whole; exact addends are pieces; a periodic set has an outer factor."""
+    if factor.sets is None or factor.axis is None:
+        return () if factor.size == 1 else (Factor(factor.size),)
+    if _all_full(factor.size, factor.sets):
+        return () if factor.size == 1 else (Factor(factor.size),)
+    contrib = factor.contrib and not is_exact(factor.size, factor.sets)
+    period = factor.size if _all_or_nothing(factor) else _period(factor.size, factor.sets)
+    inner = Factor(period, factor.axis, _first_period(factor.sets, period), contrib)
+    return (inner,) if period == factor.size else (Factor(factor.size // period), inner)
+
+
+def _append(factors: list[Factor], factor: Factor) -> None:
+    """Join whole neighbours; a cut factor takes in the whole factor at its right."""
+    if factors and factor.axis is None:
+        last = factors[-1]
+        factors[-1:] = [scale(last, factor.size)]
+        return
+    factors.append(factor)
+
+
+def _absorb_left(factors: list[Factor]) -> list[Factor]:
+    """A factor that each coordinate has whole or not at all takes in a whole factor at its left too."""
+    result: list[Factor] = []
+    for factor in factors:
+        if result and result[-1].axis is None and _all_or_nothing(factor):
+            outer = result.pop().size
+            size = outer * factor.size
+            sets = tuple(((0, size),) if held else () for held in factor.sets or ())
+            factor = Factor(size, factor.axis, sets, factor.contrib)
+        result.append(factor)
+    return result
+
+
+def scale(factor: Factor, inner: int) -> Factor:
+    """The product of a factor and a whole factor of size `inner` at its right."""
+    if factor.sets is None:
+        return Factor(factor.size * inner)
+    sets = tuple(tuple((low * inner, high * inner) for low, high in held) for held in factor.sets)
+    return Factor(factor.size * inner, factor.axis, sets, factor.contrib)
+
+
+def _all_full(size: int, sets: Sets) -> bool:
+    return all(held == ((0, size),) for held in sets)
+
+
+def _all_or_nothing(factor: Factor) -> bool:
+    return factor.sets is not None and all(held in ((), ((0, factor.size),)) for held in factor.sets)
+
+
+def is_exact(size: int, sets: Sets) -> bool:
+    """Whether the sets cover [0, size) and no two overlap."""
+    flat = sorted(interval for held in sets for interval in held)
+    return sum(high - low for low, high in flat) == size and is_disjoint(flat)
+
+
+def is_disjoint(intervals: Sequence[Interval]) -> bool:
+    """Whether sorted intervals have no common element."""
+    return all(first[1] <= second[0] for first, second in zip(intervals, intervals[1:], strict=False))
+
+
+def covers(size: int, sets: Sets) -> bool:
+    """Whether every element of [0, size) is held somewhere."""
+    return union(interval for held in sets for interval in held) == (((0, size),) if size else ())
+
+
+def union(intervals: Iterable[Interval]) -> Intervals:
+    """Sorted, merged, without empty intervals."""
+    merged: list[Interval] = []
+    for low, high in sorted(interval for interval in intervals if interval[1] > interval[0]):
+        if merged and low <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
+        else:
+            merged.append((low, high))
+    return tuple(merged)
+
+
+def intersect(first: Intervals, second: Intervals) -> Intervals:
+    """Common elements of two interval sets."""
+    return union((max(a, c), min(b, d)) for a, b in first for c, d in second)
+
+
+def subtract(first: Intervals, second: Intervals) -> Intervals:
+    """Elements of `first` that are not in `second`."""
+    left = list(first)
+    for low, high in second:
+        left = [part for a, b in left for part in ((a, min(b, low)), (max(a, high), b)) if part[1] > part[0]]
+    return union(left)
+
+
+def within(held: Intervals, wanted: Intervals) -> Intervals:
+    """Positions of `wanted` (a subset of `held`) in the local tensor that stores `held` in order."""
+    result = []
+    offset = 0
+    for low, high in held:
+        for start, stop in wanted:
+            begin, end = max(low, start), min(high, stop)
+            if begin < end:
+                result.append((offset + begin - low, offset + end - low))
+        offset += high - low
+    return union(result)
+
+
+def map_sets(sets: Sets, change: Callable[[Intervals], Intervals]) -> Sets:
+    """Apply `change` to the set of each coordinate."""
+    return tuple(change(held) for held in sets)
+
+
+def _first_period(sets: Sets, period: int) -> Sets:
+    return tuple(intersect(held, ((0, period),)) for held in sets)
+
+
+def _period(size: int, sets: Sets) -> int:
+    """The smallest divisor of `size` with which every set repeats."""
+    if all(len(held) <= 1 and held != ((0, size),) for held in sets):
+        return size
+    for period in _divisors(size):
+        if all(_repeats(held, size, period) for held in sets):
+            return period
+    return size
+
+
+def _repeats(held: Intervals, size: int, period: int) -> bool:
+    first = intersect(held, ((0, period),))
+    copies = ((low + k * period, high + k * period) for k in range(size // period) for low, high in first)
+    return (
+        sum(b - a for a, b in held) == (size // period) * sum(b - a for a, b in first)
+        and union(copies) == held
+    )
+
+
+@lru_cache(maxsize=4096)
+def _divisors(size: int) -> tuple[int, ...]:
+    small = [d for d in range(1, int(size**0.5) + 1) if size % d == 0]
+    return tuple(sorted({*small, *(size // d for d in small)}))

@@ -1,0 +1,141 @@
+"""Common refinement of two layouts, and the boxes that move between their pieces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from ..comm_plan import Box, Interval
+from .layout import (
+    Coordinate,
+    Dim,
+    Factor,
+    Intervals,
+    Layout,
+    Sets,
+    dim_size,
+    intersect,
+    map_sets,
+    union,
+    within,
+)
+
+FactorPair = tuple[Factor, Factor]
+
+
+def cut_factor(factor: Factor, outer: int) -> tuple[Factor, Factor] | None:
+    """`factor` as (outer, inner), None where its intervals allow no such cut.
+
+    Either every bound is a multiple of the inner size (the outer part is cut), or every set repeats
+    with it (the inner part is cut).
+    """
+    if outer < 1 or factor.size % outer:
+        return None
+    inner = factor.size // outer
+    if factor.sets is None:
+        return Factor(outer), Factor(inner)
+    bounds = (bound for held in factor.sets for interval in held for bound in interval)
+    if all(bound % inner == 0 for bound in bounds):
+        sets = map_sets(factor.sets, lambda held: tuple((low // inner, high // inner) for low, high in held))
+        return Factor(outer, factor.axis, sets, factor.contrib), Factor(inner)
+    repeated = map_sets(factor.sets, lambda held: intersect(held, ((0, inner),)))
+    if all(_copies(first, outer, inner) == held for first, held in zip(repeated, factor.sets, strict=True)):
+        return Factor(outer), Factor(inner, factor.axis, repeated, factor.contrib)
+    return None
+
+
+def _copies(first: Intervals, outer: int, inner: int) -> Intervals:
+    return union((low + k * inner, high + k * inner) for k in range(outer) for low, high in first)
+
+
+def refine_dim(first: Dim, second: Dim) -> list[FactorPair] | None:
+    """Two spellings of one dim as factors of equal sizes, None where no common cut exists."""
+    if dim_size(first) == 0:
+        return _zero_sized(first, second)
+    left, right = list(first), list(second)
+    pairs: list[FactorPair] = []
+    while left or right:
+        a = left.pop(0) if left else Factor(1)
+        b = right.pop(0) if right else Factor(1)
+        if a.size < b.size:
+            parts = cut_factor(b, a.size)
+            if parts is None:
+                return None
+            b, rest = parts
+            right.insert(0, rest)
+        elif b.size < a.size:
+            parts = cut_factor(a, b.size)
+            if parts is None:
+                return None
+            a, rest = parts
+            left.insert(0, rest)
+        pairs.append((a, b))
+    return pairs
+
+
+def _zero_sized(first: Dim, second: Dim) -> list[FactorPair] | None:
+    return [(Factor(0), Factor(0))] if first == second else None
+
+
+@dataclass(frozen=True, slots=True)
+class Refined:
+    """Source and destination in one factorisation: factor pairs, and how many factors each dim has."""
+
+    pairs: tuple[FactorPair, ...]
+    counts: tuple[int, ...]
+
+    def view(self, at: Coordinate, source: bool) -> tuple[int, ...]:
+        """Local factored view of the source (or destination) tensor at a coordinate."""
+        return tuple((src if source else dst).length(at) for src, dst in self.pairs)
+
+    def cut_index(self, source: bool) -> int | None:
+        """Index of the factor that the ranks cut on one side."""
+        for index, (src, dst) in enumerate(self.pairs):
+            axis = (src if source else dst).axis
+            if axis is not None and axis.on_ranks:
+                return index
+        return None
+
+
+def refine(source: Layout, target: Layout) -> Refined | None:
+    """The common refinement of two layouts of one tensor, None where there is none."""
+    pairs: list[FactorPair] = []
+    counts: list[int] = []
+    for first, second in zip(source.dims, target.dims, strict=True):
+        dim_pairs = refine_dim(first, second)
+        if dim_pairs is None:
+            return None
+        pairs += dim_pairs
+        counts.append(len(dim_pairs))
+    return Refined(tuple(pairs), tuple(counts))
+
+
+def boxes_of(per_factor: list[Intervals]) -> tuple[Box, ...]:
+    """All boxes of a product of interval sets, row-major."""
+    return tuple(tuple(box) for box in product(*per_factor))
+
+
+def local_boxes(
+    refined: Refined, at: Coordinate, source: bool, wanted: dict[int, Intervals]
+) -> tuple[Box, ...]:
+    """Boxes, in the local view at `at`, of the elements whose factor `i` lies in `wanted[i]`.
+
+    Factors that `wanted` leaves out are taken as far as the tensor at `at` holds them.
+    """
+    per_factor: list[Intervals] = []
+    for index, pair in enumerate(refined.pairs):
+        factor = pair[0] if source else pair[1]
+        length = factor.length(at)
+        if index in wanted and factor.axis is not None and factor.axis.on_ranks:
+            per_factor.append(within(factor.held(at), wanted[index]))
+        elif index in wanted:
+            per_factor.append(wanted[index])
+        else:
+            per_factor.append(((0, length),) if length else ())
+    return boxes_of(per_factor)
+
+
+def elementary(sets: Sets) -> tuple[Interval, ...]:
+    """The pieces between neighbouring bounds of all sets."""
+    bounds = sorted({bound for held in sets for interval in held for bound in interval})
+    return tuple(zip(bounds, bounds[1:], strict=False))

@@ -1,0 +1,64 @@
+"""What a sub-command is, and flags that several of them share."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..errors import OptionError
+
+
+class Run(Protocol):
+    """Does the work; the answer is the exit code."""
+
+    def __call__(self, args: Namespace) -> int: ...
+
+
+class AddFlags(Protocol):
+    """Adds a command's arguments to its parser."""
+
+    def __call__(self, parser: ArgumentParser) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """summary: one line of `hspmd --help`. run imports what is heavy itself, so that --help is quick."""
+
+    name: str
+    summary: str
+    add_flags: AddFlags
+    run: Run
+
+
+MODEL_HELP = "a built-in name (llama-tiny, gpt2, mlp, ...), a HF config.json, or package.module:factory"
+
+
+def add_model(parser: ArgumentParser) -> None:
+    """MODEL and its arguments."""
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    add_model_arguments(parser)
+
+
+def add_model_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--arg", metavar="KEY=VALUE", action="append", default=[], help="an argument of the model; repeatable"
+    )
+
+
+def add_json(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON for scripts")
+
+
+def model_arguments(pairs: list[str]) -> dict[str, str]:
+    """The texts of `--arg key=value`, by key."""
+    split = [pair.partition("=") for pair in pairs]
+    bad = [(pair, "no =") for pair, (_, sign, _) in zip(pairs, split, strict=True) if not sign]
+    bad += [(key, "not a name") for key, sign, _ in split if sign and not key.isidentifier()]
+    names = [key for key, _, _ in split]
+    bad += [(key, "given more than once") for key in sorted(set(names)) if names.count(key) > 1]
+    if bad:
+        raise OptionError(
+            "--arg is not understood", details=bad, rule="--arg is KEY=VALUE, once for each KEY", fix="--arg layers=2"
+        )
+    return {key: value for key, _, value in split}

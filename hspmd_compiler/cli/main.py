@@ -1,0 +1,93 @@
+"""`hspmd`: finds the command, runs it, and turns errors into texts and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import __version__
+from ..errors import OUR_FAILURE, HspmdError, InternalError
+from . import compile, demo, inspect, run, strategy, trace, verify
+from .command import Command
+
+COMMANDS: tuple[Command, ...] = (
+    trace.COMMAND,
+    compile.COMMAND,
+    verify.COMMAND,
+    run.COMMAND,
+    inspect.COMMAND,
+    strategy.COMMAND,
+    demo.COMMAND,
+)
+
+INTERRUPTED = 130
+TRACEBACK_SWITCH = "HSPMD_TRACEBACK"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command. 0: done; 2: the user's mistake; 1: a proof that failed, or a failure of ours."""
+    args = parser().parse_args(argv)
+    if args.verbose:
+        logging.basicConfig(level=logging.DEBUG, format="%(message)s")
+    try:
+        code: int = args.command.run(args)
+        sys.stdout.flush()
+    except HspmdError as error:
+        print(error.text(), file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
+        return 0
+    except Exception as error:
+        return _report(error)
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(
+        prog="hspmd",
+        description="Compiles a model and a strategy into one training program per rank, proves and runs it.",
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", action="version", version=f"hspmd {__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        sub = commands.add_parser(
+            command.name, help=command.summary, description=command.summary, allow_abbrev=False
+        )
+        command.add_flags(sub)
+        sub.add_argument("--verbose", action="store_true", help="log each phase and its time")
+        sub.set_defaults(command=command)
+    return top
+
+
+def _report(error: Exception) -> int:
+    """Tells an unexpected failure as ours, in short."""
+    if os.environ.get(TRACEBACK_SWITCH):
+        traceback.print_exception(error)
+        return OUR_FAILURE
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if "hspmd_compiler" in frame.filename] or frames
+    told = InternalError(
+        f"{type(error).__name__}: {error}",
+        at=[f"{_inside(frame.filename)}:{frame.lineno} in {frame.name}" for frame in ours[-1:]],
+        rule="this is a failure of hspmd_compiler, not of yours",
+        fix=f"run again with {TRACEBACK_SWITCH}=1 and report what it prints",
+    )
+    print(told.text(), file=sys.stderr)
+    return told.exit_code
+
+
+def _inside(filename: str) -> str:
+    """A file of the package without the place where it is installed."""
+    root = Path(__file__).parents[1]
+    path = Path(filename)
+    return str(Path(root.name) / path.relative_to(root)) if path.is_relative_to(root) else path.name

@@ -1,0 +1,98 @@
+"""The annotated graph of one pipeline: local rows with layouts, stages, and communication markers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from ..annotations.layout import Coordinate, Layout
+from ..comm_plan import Combine
+from .ir import Phase, Row
+
+
+@dataclass(frozen=True, slots=True)
+class PerCoordinate:
+    """A literal that depends on where the rank and the micro-batch lie."""
+
+    at: Callable[[Coordinate], object]
+
+
+@dataclass(slots=True, eq=False)
+class AnnotatedValue:
+    """A value with its layout in one stage.
+
+    pure: computed from inputs and constants alone. constant: from constants alone. producer: its
+    row while that row is not yet placed (pure values are placed when first used). via: the logical
+    layout operator that made it, and its operand, so that a conversion can be done before it.
+    """
+
+    id: int
+    layout: Layout
+    dtype: torch.dtype
+    stage: int
+    pure: bool = False
+    constant: bool = False
+    logical: int | None = None
+    producer: AnnotatedRow | None = None
+    via: tuple[Row, AnnotatedValue] | None = None
+    multi: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommMarker:
+    """A conversion that needs communication: between layouts, or an all-reduce with `combine`.
+
+    source_stage differs from the row's stage when the value crosses stages.
+    """
+
+    source: Layout
+    target: Layout
+    combine: Combine
+    source_stage: int
+    target_stage: int
+
+
+@dataclass(slots=True, eq=False)
+class AnnotatedRow:
+    """One local operator; args hold AnnotatedValue, PerCoordinate, literals and tuples of these."""
+
+    out: AnnotatedValue
+    op: str
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
+    stage: int
+    phase: Phase
+    where: str = ""
+    marker: CommMarker | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GradTerm:
+    """An addend of a parameter's gradient, computed in `stage`."""
+
+    param: str
+    stage: int
+    value: AnnotatedValue
+
+
+@dataclass(slots=True)
+class PipelineGraph:
+    """The deduced program of one pipeline, all stages, before it is cut and localised.
+
+    params: (name, stage) -> value. loss: the value of the loss (a pending sum over BATCH when the
+    batch is split). steps: values made once a step, by the value they reduce.
+    """
+
+    pipeline: int
+    rows: list[AnnotatedRow] = field(default_factory=list)
+    params: dict[tuple[str, int], AnnotatedValue] = field(default_factory=dict)
+    inputs: dict[tuple[str, int], AnnotatedValue] = field(default_factory=dict)
+    grads: list[GradTerm] = field(default_factory=list)
+    loss: AnnotatedValue | None = None
+    logical: dict[int, AnnotatedValue] = field(default_factory=dict)
+
+
+COMM = "comm"
+STEP_REDUCE = "step_reduce"

@@ -1,0 +1,228 @@
+"""Rules of products that sum over a dim: which letter each operand is cut at decides the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..annotations.layout import (
+    Axis,
+    Dim,
+    Factor,
+    Layout,
+    dim_cut,
+    dim_size,
+    is_exact,
+    make_layout,
+)
+from .annotated import AnnotatedValue
+from .ir import Row
+from .pointwise_rules import held_fraction, join_dims, most_split
+from .rules import (
+    Result,
+    RuleContext,
+    at_first,
+    batch_coupled,
+    consistent,
+    contrib_factor,
+    is_addend,
+    rule_for,
+    uncut,
+)
+from .view_rules import deduplicated
+
+SUMMED = "k"
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """Letters of both operands' dims and of the result's; `k` is summed, a letter in both is a batch."""
+
+    left: str
+    right: str
+    out: str
+
+
+MATRIX = Contraction("mk", "kn", "mn")
+BATCHED = Contraction("bmk", "bkn", "bmn")
+
+
+@rule_for("aten.mm.default")
+def mm(ctx: RuleContext, row: Row) -> Result:
+    """Matrix product."""
+    left, right, layout = contract(ctx, row, MATRIX, ctx.operand(row.args[0]), ctx.operand(row.args[1]))
+    return ctx.emit(row.op, (left, right), layout)
+
+
+@rule_for("aten.bmm.default")
+def bmm(ctx: RuleContext, row: Row) -> Result:
+    """Batched matrix product."""
+    left, right, layout = contract(ctx, row, BATCHED, ctx.operand(row.args[0]), ctx.operand(row.args[1]))
+    return ctx.emit(row.op, (left, right), layout)
+
+
+@rule_for("aten.addmm.default")
+def addmm(ctx: RuleContext, row: Row) -> Result:
+    """Matrix product plus a bias; where the product is a pending sum, the bias is added at one place."""
+    left, right, layout = contract(ctx, row, MATRIX, ctx.operand(row.args[1]), ctx.operand(row.args[2]))
+    bias = ctx.settle(ctx.operand(row.args[0]))
+    pair = len(layout.dims) - len(bias.layout.dims)
+    dims = [
+        () if dim_size(own) == 1 else dim
+        for own, dim in zip(bias.layout.dims, layout.dims[pair:], strict=True)
+    ]
+    bias = ctx.convert(bias, consistent(make_layout(tuple(dims))))
+    for axis in sorted(layout.partial, key=lambda a: a.value):
+        bias = ctx.emit("hspmd.zero_unless", (bias, at_first(axis)), bias.layout, dtype=bias.dtype)
+    cut = contrib_factor(layout)
+    if cut is not None:
+        bias = _bias_once(ctx, bias, layout, cut[1])
+    return ctx.emit(row.op, (bias, left, right), layout, kwargs=row.kwargs)
+
+
+def _bias_once(ctx: RuleContext, bias: AnnotatedValue, layout: Layout, factor: Factor) -> AnnotatedValue:
+    """Where the rows of the result are addends, each row's bias is added by one holder."""
+    target = make_layout((layout.dims[-1],))
+    if target.cut(ranks=True) is None:
+        return ctx.emit("hspmd.zero_unless", (bias, at_first(Axis.TENSOR)), bias.layout, dtype=bias.dtype)
+    return ctx.convert(ctx.convert(bias, deduplicated(consistent(target))), target)
+
+
+def contract(
+    ctx: RuleContext, row: Row, letters: Contraction, left: AnnotatedValue, right: AnnotatedValue
+) -> tuple[AnnotatedValue, AnnotatedValue, Layout]:
+    """Both operands converted so that local products give the result in the returned layout."""
+    left, right = _settle_one(ctx, row, left, right)
+    left, right = _avoid_conflict(ctx, letters, left, right)
+    left, right = _match_batch_letters(ctx, letters, left, right)
+    left, right, summed = _match_summed(ctx, row, letters, left, right)
+    dims = {letter: dim for letter, dim in zip(letters.right, right.layout.dims, strict=True)}
+    dims |= {letter: dim for letter, dim in zip(letters.left, left.layout.dims, strict=True)}
+    partial = summed | left.layout.partial | right.layout.partial
+    out = tuple(dims[letter] for letter in letters.out)
+    _check_batch(row, out, left.layout)
+    return left, right, make_layout(out, partial)
+
+
+def _check_batch(row: Row, dims: tuple[Dim, ...], layout: Layout) -> None:
+    cut = [dim for dim in dims if dim_cut(dim, ranks=False) is not None]
+    if len(cut) > 1:
+        raise batch_coupled(row, layout, "samples are multiplied with other samples")
+
+
+def _settle_one(
+    ctx: RuleContext, row: Row, left: AnnotatedValue, right: AnnotatedValue
+) -> tuple[AnnotatedValue, AnnotatedValue]:
+    """Linear in one operand: at most one keeps its addends, and only where the other is not cut apart."""
+    if _blocks(left, right):
+        left = ctx.settle(left)
+    if _blocks(right, left):
+        right = ctx.settle(right)
+    if is_addend(left.layout) and is_addend(right.layout):
+        right = ctx.settle(right)
+    for value, other in ((left, right), (right, left)):
+        if Axis.BATCH not in value.layout.partial:
+            continue
+        if Axis.BATCH in other.layout.partial or other.layout.cut(ranks=False) is not None:
+            raise batch_coupled(
+                row, value.layout, "a sum over the batch is multiplied by another batch value"
+            )
+    return left, right
+
+
+def _blocks(value: AnnotatedValue, other: AnnotatedValue) -> bool:
+    """A whole pending sum passes only a factor that the ranks do not cut."""
+    if Axis.TENSOR not in value.layout.partial:
+        return False
+    return is_addend(other.layout) or other.layout.cut(ranks=True) is not None
+
+
+def _cut_letter(letters: str, layout: Layout) -> str | None:
+    cut = layout.cut(ranks=True)
+    return letters[cut[0]] if cut is not None else None
+
+
+def _avoid_conflict(
+    ctx: RuleContext, letters: Contraction, left: AnnotatedValue, right: AnnotatedValue
+) -> tuple[AnnotatedValue, AnnotatedValue]:
+    """Operands cut at different letters: one of them is gathered."""
+    a, b = _cut_letter(letters.left, left.layout), _cut_letter(letters.right, right.layout)
+    if a is None or b is None or a == b:
+        return left, right
+    if _gathers_first(left, right):
+        return ctx.convert(left, uncut(consistent(left.layout), ranks=True)), right
+    return left, ctx.convert(right, uncut(consistent(right.layout), ranks=True))
+
+
+def _gathers_first(left: AnnotatedValue, right: AnnotatedValue) -> bool:
+    """Tokens are gathered rather than features; else the smaller operand."""
+    cuts = [value.layout.cut(ranks=True) for value in (left, right)]
+    sequence = [cut is not None and cut[1].axis is Axis.SEQUENCE for cut in cuts]
+    if sequence[0] != sequence[1]:
+        return sequence[0]
+    return _elements(left.layout) <= _elements(right.layout)
+
+
+def _elements(layout: Layout) -> int:
+    count = 1
+    for size in layout.shape:
+        count *= size
+    return count
+
+
+def _match_batch_letters(
+    ctx: RuleContext, letters: Contraction, left: AnnotatedValue, right: AnnotatedValue
+) -> tuple[AnnotatedValue, AnnotatedValue]:
+    """Dims with the same letter in operands and result meet in one cut."""
+    for letter in letters.out:
+        if letter in letters.left and letter in letters.right:
+            i, j = letters.left.index(letter), letters.right.index(letter)
+            dim = most_split([left.layout.dims[i], right.layout.dims[j]])
+            left = ctx.convert(left, _with_dim(left.layout, i, dim))
+            right = ctx.convert(right, _with_dim(right.layout, j, dim))
+    return left, right
+
+
+def _with_dim(layout: Layout, index: int, dim: Dim) -> Layout:
+    return layout.with_dims(dim if position == index else own for position, own in enumerate(layout.dims))
+
+
+def _match_summed(
+    ctx: RuleContext, row: Row, letters: Contraction, left: AnnotatedValue, right: AnnotatedValue
+) -> tuple[AnnotatedValue, AnnotatedValue, frozenset[Axis]]:
+    """The summed dim in one cut on both sides, each element at one holder (or addends on one side)."""
+    i, j = letters.left.index(SUMMED), letters.right.index(SUMMED)
+    dim = _summed_dim(left.layout, right.layout, i, j)
+    plain = _copies(dim)
+    left_contrib = _contrib_dim(left.layout) == i
+    right_contrib = _contrib_dim(right.layout) == j
+    left = ctx.convert(left, _with_dim(left.layout, i, dim if left_contrib else plain))
+    right = ctx.convert(right, _with_dim(right.layout, j, dim if right_contrib else plain))
+    axes = frozenset(
+        Axis.BATCH if factor.axis is Axis.BATCH else Axis.TENSOR for factor in dim if factor.axis is not None
+    )
+    return left, right, axes
+
+
+def _contrib_dim(layout: Layout) -> int | None:
+    cut = contrib_factor(layout)
+    return cut[0] if cut is not None else None
+
+
+def _copies(dim: Dim) -> Dim:
+    return tuple(Factor(f.size, f.axis, f.sets) for f in dim)
+
+
+def _summed_dim(left: Layout, right: Layout, i: int, j: int) -> Dim:
+    """The cut of the summed dim: a contributing side decides, else the finer side, each element once."""
+    for layout, index in ((left, i), (right, j)):
+        if _contrib_dim(layout) == index:
+            return layout.dims[index]
+    dims = join_dims([make_layout((left.dims[i],)), make_layout((right.dims[j],))], [dim_size(left.dims[i])])
+    chosen = dims[0]
+    cut = dim_cut(chosen, ranks=True)
+    if cut is not None and cut.sets is not None and not is_exact(cut.size, cut.sets):
+        return deduplicated(make_layout((chosen,))).dims[0]
+    return chosen
+
+
+__all__ = ["Contraction", "contract", "held_fraction"]

@@ -1,0 +1,190 @@
+"""Rules of lookups: embeddings cut along their table's rows or columns, and indexing of masks."""
+
+from __future__ import annotations
+
+from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout, sum_axis
+from ..errors import DeduceError
+from .annotated import AnnotatedValue
+from .ir import Ref, Row
+from .pointwise_rules import join_dims, operand_layout
+from .rules import Result, RuleContext, held_intervals, local_sizes, pull_for, rule_for, uncut
+from .view_rules import _exact, _single, _whole_dim
+
+EMBEDDING = "aten.embedding.default"
+
+
+@rule_for(EMBEDDING)
+def embedding(ctx: RuleContext, row: Row) -> Result:
+    """A table cut along its rows is looked up where the row lives: a pending sum."""
+    table, index = ctx.settle(ctx.operand(row.args[0])), ctx.settle(ctx.operand(row.args[1]))
+    cut = table.layout.cut(ranks=True)
+    if cut is None or cut[0] == 1:
+        layout = make_layout((*_without_ranks(ctx, index, cut).layout.dims, table.layout.dims[1]))
+        index = ctx.convert(index, make_layout(layout.dims[:-1]))
+        return ctx.emit(row.op, (table, index, *row.args[2:]), layout)
+    index = ctx.convert(index, uncut(index.layout, ranks=True))
+    table, factor = _single(ctx, _exact(ctx, table), 0)
+    layout = make_layout((*index.layout.dims, table.layout.dims[1]), frozenset({Axis.TENSOR}))
+    intervals = held_intervals(factor, table.layout.shape[0])
+    return ctx.emit("hspmd.vocab_embedding", (table, index, intervals), layout)
+
+
+def _without_ranks(ctx: RuleContext, index: AnnotatedValue, cut: tuple[int, Factor] | None) -> AnnotatedValue:
+    """A table cut along its columns needs all indices on every rank."""
+    return index if cut is None else ctx.convert(index, uncut(index.layout, ranks=True))
+
+
+@rule_for("aten.embedding_dense_backward.default")
+def embedding_backward(ctx: RuleContext, row: Row) -> Result:
+    """Linear in the gradient: rows are added where the table of the forward holds them."""
+    grad, index = ctx.operand(row.args[0]), ctx.settle(ctx.operand(row.args[1]))
+    rows, padding = int(row.args[2]), int(row.args[3])  # type: ignore[call-overload]
+    if row.args[4]:
+        raise DeduceError(
+            "embedding with scale_grad_by_freq counts indices over the whole batch",
+            at=row.where,
+            rule="gradients must be sums over samples",
+            fix="build the embedding with scale_grad_by_freq=False",
+        )
+    cut = ctx.is_lookup_of(_row_id(row.args[1]), rows)
+    if cut is not None or _cut_columns(grad.layout):
+        grad = ctx.convert(grad, _gathered_tokens(grad.layout))
+    grad, index, dims = _meet_index(ctx, grad, index)
+    partial = grad.layout.partial | {sum_axis(f.axis) for dim in dims for f in dim if f.axis is not None}
+    table: Dim = (Factor(rows),)
+    if cut is not None and Axis.TENSOR not in partial and not _cut_columns(grad.layout):
+        layout = make_layout(((Factor(rows, cut.axis, cut.sets),), grad.layout.dims[-1]), partial)
+        local = local_sizes(layout, 0)
+        args = (grad, index, local, held_intervals(cut, rows), padding)
+        return ctx.emit("hspmd.vocab_embedding_backward", args, layout)
+    layout = make_layout((table, grad.layout.dims[-1]), partial)
+    return ctx.emit(row.op, (grad, index, *row.args[2:]), layout)
+
+
+def _row_id(argument: object) -> int:
+    return argument.id if isinstance(argument, Ref) else -1
+
+
+def _cut_columns(layout: Layout) -> bool:
+    return dim_cut(layout.dims[-1], ranks=True) is not None
+
+
+def _gathered_tokens(layout: Layout) -> Layout:
+    """The gradient with its token dims whole on the ranks; a cut of its columns stays."""
+    result = layout
+    for dim in range(len(layout.dims) - 1):
+        result = uncut(result, ranks=True, dim=dim)
+    return result
+
+
+def _meet_index(
+    ctx: RuleContext, grad: AnnotatedValue, index: AnnotatedValue
+) -> tuple[AnnotatedValue, AnnotatedValue, tuple[Dim, ...]]:
+    """Token dims of gradient and index in one cut, each token at one holder."""
+    grad = _exact(ctx, grad)
+    tokens = make_layout(grad.layout.dims[:-1])
+    dims = join_dims([tokens, index.layout], list(tokens.shape))
+    index = ctx.convert(index, operand_layout(index, dims, list(tokens.shape)))
+    grad = ctx.convert(grad, make_layout((*dims, grad.layout.dims[-1]), grad.layout.partial))
+    return grad, index, dims
+
+
+@rule_for("aten.index.Tensor")
+def index_(ctx: RuleContext, row: Row) -> Result:
+    """Advanced indexing: indexed dims are whole, unless the index counts the dim up (then it is kept)."""
+    value = ctx.settle(ctx.operand(row.args[0]))
+    indices = list(row.args[1])  # type: ignore[call-overload]
+    if value.layout.cut(ranks=False) is not None and not value.constant:
+        return _index_batch(ctx, row, value, indices)
+    for position, index in enumerate(indices):
+        if index is not None:
+            value = _whole_dim(ctx, value, position)
+    tensors = [None if index is None else ctx.settle(ctx.operand(index)) for index in indices]
+    if all(tensor is None or tensor.layout.cut(ranks=False) is None for tensor in tensors):
+        tensors = [t if t is None else ctx.convert(t, uncut(t.layout, ranks=True)) for t in tensors]
+        value = ctx.convert(value, uncut(value.layout, ranks=True))
+        layout = make_layout(tuple((Factor(size),) for size in row.shape or ()))
+        return ctx.emit(row.op, (value, tuple(tensors)), layout)
+    return _index_by_batch(ctx, row, value, tensors)
+
+
+def _index_by_batch(
+    ctx: RuleContext, row: Row, value: AnnotatedValue, tensors: list[AnnotatedValue | None]
+) -> AnnotatedValue:
+    """A whole value indexed by values per sample: the result is cut like the indices."""
+    present = [tensor for tensor in tensors if tensor is not None]
+    if None in tensors[: len(present)]:
+        raise _unsupported(row)
+    rank = max(len(tensor.layout.dims) for tensor in present)
+    shape = list((row.shape or ())[:rank])
+    dims = join_dims([uncut(tensor.layout, ranks=True) for tensor in present], shape)
+    met = [t if t is None else ctx.convert(t, operand_layout(t, dims, shape)) for t in tensors]
+    layout = make_layout((*dims, *value.layout.dims[len(tensors) :]))
+    return ctx.emit(row.op, (value, tuple(met)), layout)
+
+
+def _index_batch(ctx: RuleContext, row: Row, value: AnnotatedValue, indices: list[object]) -> AnnotatedValue:
+    """A value per sample indexed with 0, 1, 2, ... along the sample dim: each sample keeps its own row."""
+    size = value.layout.shape[0]
+    if indices[0] is None or not _counts_up(ctx, indices[0], size) or len(value.layout.dims[0]) != 1:
+        raise _unsupported(row)
+    counting = ctx.operand(indices[0])
+    rank = len(counting.layout.dims)
+    place = next((i for i, dim in enumerate(counting.layout.dims) if dim_size(dim) == size), rank - 1)
+    shape = [1] * rank
+    shape[place] = size
+    wanted = tuple(value.layout.dims[0] if i == place else () for i in range(rank))
+    layout = make_layout(wanted)
+    local = ctx.emit(
+        "aten.arange.default",
+        (local_sizes(layout, place),),
+        make_layout((layout.dims[place],)),
+        dtype=counting.dtype,
+    )
+    local = ctx.emit("aten.reshape.default", (local, _shape_literal(layout)), layout)
+    rest = [None if index is None else ctx.settle(ctx.operand(index)) for index in indices[1:]]
+    if any(tensor is None for tensor in rest):
+        raise _unsupported(row)
+    tensors = [local, *(tensor for tensor in rest if tensor is not None)]
+    full = list((row.shape or ())[: max(len(t.layout.dims) for t in tensors)])
+    dims = join_dims([t.layout for t in tensors], full)
+    met = tuple(ctx.convert(t, operand_layout(t, dims, full)) for t in tensors)
+    return ctx.emit(row.op, (value, met), make_layout((*dims, *value.layout.dims[len(tensors) :])))
+
+
+def _shape_literal(layout: Layout) -> object:
+    from .rules import local_shape
+
+    return local_shape(layout)
+
+
+def _counts_up(ctx: RuleContext, argument: object, size: int) -> bool:
+    """Whether a value is arange(size), with dims of length 1 put in."""
+    row = ctx.row_of(argument)
+    while row.op in ("aten.unsqueeze.default", "aten.view.default", "aten.alias.default"):
+        row = ctx.row_of(row.args[0])
+    return row.op == "aten.arange.default" and row.args == (size,)
+
+
+def _unsupported(row: Row) -> DeduceError:
+    return DeduceError(
+        f"{row.op} picks across the batch dim",
+        at=row.where,
+        rule="a value split over the batch can be indexed along other dims, or row by row",
+        fix="use one pipeline with one micro-batch, or write the selection per sample",
+    )
+
+
+@pull_for("aten.index.Tensor")
+def pull_index(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | None:
+    """A constant indexed by constants: the indices are computed in the cut asked for."""
+    value = ctx.operand(row.args[0])
+    tensors = [ctx.operand(index) for index in row.args[1] if index is not None]  # type: ignore[attr-defined]
+    rank = max(len(tensor.layout.dims) for tensor in tensors)
+    if len(tensors) != len(row.args[1]) or value.layout.cut(ranks=False) is not None:  # type: ignore[arg-type]
+        return None
+    if any(factor.axis is not None for dim in layout.dims[rank:] for factor in dim):
+        return None
+    shape = list((row.shape or ())[:rank])
+    met = tuple(ctx.convert(t, operand_layout(t, layout.dims[:rank], shape)) for t in tensors)
+    return ctx.emit(row.op, (value, met), layout)

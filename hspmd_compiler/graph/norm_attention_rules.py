@@ -1,0 +1,116 @@
+"""Rules of fused operators that split only as a pattern: layer norm and attention."""
+
+from __future__ import annotations
+
+from ..annotations.layout import Axis, Dim, Factor, Layout, make_layout, sum_axis
+from .annotated import AnnotatedValue
+from .ir import Row
+from .pointwise_rules import join_dims, operand_layout
+from .rules import Result, RuleContext, rule_for
+from .view_rules import _exact, _whole_dim
+
+FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+FLASH_BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
+HEAD_DIMS = 2
+
+
+@rule_for("aten.native_layer_norm.default")
+def layer_norm(ctx: RuleContext, row: Row) -> Result:
+    """Normalised dims are whole; statistics keep the others."""
+    value = ctx.settle(ctx.operand(row.args[0]))
+    count = len(row.args[1])  # type: ignore[arg-type]
+    value = _whole_tail(ctx, value, count)
+    scale, shift = (_whole_parameter(ctx, argument) for argument in row.args[2:4])
+    stats = _stats(value.layout, count)
+    args = (value, row.args[1], scale, shift, *row.args[4:])
+    return ctx.emit_many(row.op, args, (value.layout, stats, stats))
+
+
+def _whole_tail(ctx: RuleContext, value: AnnotatedValue, count: int) -> AnnotatedValue:
+    rank = len(value.layout.dims)
+    for dim in range(rank - count, rank):
+        value = _whole_dim(ctx, value, dim)
+    return value
+
+
+def _whole_parameter(ctx: RuleContext, argument: object) -> AnnotatedValue | None:
+    value = ctx.optional(argument)
+    return None if value is None else _whole_tail(ctx, ctx.settle(value), len(value.layout.dims))
+
+
+def _stats(layout: Layout, count: int) -> Layout:
+    kept = len(layout.dims) - count
+    return make_layout((*layout.dims[:kept], *((),) * count))
+
+
+@rule_for("aten.native_layer_norm_backward.default")
+def layer_norm_backward(ctx: RuleContext, row: Row) -> Result:
+    """Gradients of scale and shift are pending sums over every axis that cuts the tokens."""
+    count = len(row.args[2])  # type: ignore[arg-type]
+    grad, value = (_whole_tail(ctx, ctx.settle(ctx.operand(argument)), count) for argument in row.args[:2])
+    shape = value.layout.shape
+    dims = join_dims([grad.layout, value.layout], shape)
+    layout = make_layout(dims)
+    grad, value = (_exact(ctx, ctx.convert(item, layout)) for item in (grad, value))
+    layout = value.layout
+    stats = [ctx.convert(ctx.settle(ctx.operand(a)), _stats(layout, count)) for a in row.args[3:5]]
+    scale, shift = (_whole_parameter(ctx, argument) for argument in row.args[5:7])
+    partial = frozenset(sum_axis(factor.axis) for factor in layout.factors() if factor.axis is not None)
+    parameter = make_layout(tuple((Factor(size),) for size in shape[len(shape) - count :]), partial)
+    args = (grad, value, row.args[2], *stats, scale, shift, row.args[7])
+    return ctx.emit_many(row.op, args, (layout, parameter, parameter))
+
+
+@rule_for(FLASH)
+def attention(ctx: RuleContext, row: Row) -> Result:
+    """Batch and heads are parallel; tokens and head dim are whole; the mask follows."""
+    query, key, value = (_whole_tail(ctx, ctx.settle(ctx.operand(a)), HEAD_DIMS) for a in row.args[:3])
+    dims = _head_dims([query, key, value])
+    query, key, value = (_to_heads(ctx, item, dims) for item in (query, key, value))
+    mask = _mask(ctx, row, dims)
+    dropout, causal = _argument(row, 3, 0.0), _argument(row, 4, False)
+    args = (query, key, value, mask, dropout, causal, row.kwargs.get("scale"))
+    out = query.layout
+    return ctx.emit_many("hspmd.attention", args, (out, make_layout(out.dims[:3])))
+
+
+def _argument(row: Row, position: int, default: object) -> object:
+    return row.args[position] if len(row.args) > position else default
+
+
+def _head_dims(values: list[AnnotatedValue]) -> tuple[Dim, ...]:
+    """Batch and head dims in which query, key and value meet."""
+    layouts = [make_layout(value.layout.dims[:HEAD_DIMS]) for value in values]
+    return join_dims(layouts, [layouts[0].shape[0], layouts[0].shape[1]])
+
+
+def _to_heads(ctx: RuleContext, value: AnnotatedValue, dims: tuple[Dim, ...]) -> AnnotatedValue:
+    return ctx.convert(value, make_layout((*dims, *value.layout.dims[HEAD_DIMS:])))
+
+
+def _mask(ctx: RuleContext, row: Row, dims: tuple[Dim, ...]) -> AnnotatedValue | None:
+    mask = ctx.optional(row.kwargs.get("attn_mask"))
+    if mask is None:
+        return None
+    mask = _whole_tail(ctx, ctx.settle(mask), HEAD_DIMS)
+    shape = [make_layout(dims).shape[0], make_layout(dims).shape[1], *mask.layout.shape[-HEAD_DIMS:]]
+    full = (*dims, *mask.layout.dims[-HEAD_DIMS:])
+    return ctx.convert(mask, operand_layout(mask, full, shape))
+
+
+@rule_for(FLASH_BACKWARD)
+def attention_backward(ctx: RuleContext, row: Row) -> Result:
+    """Heads from the saved output; everything else follows."""
+    grad, query, key, value, out, stats = (ctx.settle(ctx.operand(argument)) for argument in row.args[:6])
+    out = _exact(ctx, _whole_tail(ctx, out, HEAD_DIMS))
+    dims = out.layout.dims[:HEAD_DIMS]
+    grad, query, key, value = (
+        _to_heads(ctx, _whole_tail(ctx, item, HEAD_DIMS), dims) for item in (grad, query, key, value)
+    )
+    stats = ctx.convert(stats, make_layout(out.layout.dims[:3]))
+    mask = _mask(ctx, row, dims)
+    args = (grad, query, key, value, out, stats, mask, row.args[6], row.args[7], row.kwargs.get("scale"))
+    return ctx.emit_many("hspmd.attention_backward", args, (query.layout, key.layout, value.layout))
+
+
+__all__ = ["Axis"]

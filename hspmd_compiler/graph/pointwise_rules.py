@@ -1,0 +1,376 @@
+"""Rules of pointwise operators: what is linear, what settles pending sums, how operands meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout, union
+from ..annotations.refine import refine_dim
+from .annotated import AnnotatedValue, PerCoordinate
+from .ir import Ref, Row, map_refs, refs_of
+from .rules import (
+    Result,
+    RuleContext,
+    at_first,
+    batch_coupled,
+    consistent,
+    contrib_factor,
+    is_addend,
+    pull_for,
+    rule_for,
+    uncut,
+)
+
+LINEAR = (
+    "aten.neg.default",
+    "aten.detach.default",
+    "aten.alias.default",
+    "aten.clone.default",
+    "aten._to_copy.default",
+    "aten.mul.Scalar",
+    "aten.div.Scalar",
+    "hspmd.comm.default",
+)
+SUMS = ("aten.add.Tensor", "aten.sub.Tensor")
+PRODUCTS = ("aten.mul.Tensor", "aten.div.Tensor")
+SETTLING = tuple(
+    f"aten.{name}"
+    for name in (
+        "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar rsqrt.default sqrt.default exp.default log.default abs.default "
+        "silu.default silu_backward.default gelu.default gelu_backward.default relu.default tanh.default "
+        "tanh_backward.default sigmoid.default sigmoid_backward.default threshold_backward.default "
+        "hardtanh.default hardtanh_backward.default leaky_relu.default leaky_relu_backward.default "
+        "elu.default elu_backward.default softplus.default softplus_backward.default sin.default cos.default "
+        "erf.default reciprocal.default sign.default sgn.default square.default log1p.default expm1.default "
+        "where.self where.ScalarSelf where.ScalarOther masked_fill.Scalar masked_fill.Tensor "
+        "le.Tensor lt.Tensor ge.Tensor gt.Tensor eq.Tensor ne.Tensor le.Scalar lt.Scalar ge.Scalar gt.Scalar "
+        "eq.Scalar ne.Scalar bitwise_and.Tensor bitwise_or.Tensor bitwise_not.default logical_and.default "
+        "logical_or.default logical_not.default floor_divide.default remainder.Scalar add.Scalar sub.Scalar "
+        "rsub.Scalar clamp.default clamp_min.default clamp_max.default maximum.default minimum.default "
+        "hardswish.default hardswish_backward.default hardsigmoid.default hardsigmoid_backward.default "
+        "mish.default mish_backward.default logical_xor.default floor.default ceil.default round.default "
+        "isnan.default fmod.Scalar softshrink.default hardshrink.default atan.default asin.default acos.default "
+        "sinh.default cosh.default tan.default log2.default log10.default exp2.default "
+        "log_sigmoid_forward.default"
+    ).split()
+)
+
+
+def broadcast_dims(layout: Layout, shape: Sequence[int]) -> list[Dim | None]:
+    """The operand's dims against the result's from the right, None where it is broadcast."""
+    missing = len(shape) - len(layout.dims)
+    aligned: list[Dim | None] = [None] * missing
+    for size, dim in zip(shape[missing:], layout.dims, strict=True):
+        aligned.append(None if dim_size(dim) == 1 and size != 1 else dim)
+    return aligned
+
+
+def held_fraction(dim: Dim) -> float:
+    """The share of a dim that an average coordinate holds."""
+    shares = [
+        sum(high - low for held in factor.sets for low, high in held) / max(1, len(factor.sets) * factor.size)
+        for factor in dim
+        if factor.sets is not None
+    ]
+    return prod(shares)
+
+
+def most_split(candidates: Sequence[Dim]) -> Dim:
+    """Of several cuts of one dim the one to compute in: batch-split first, then the finest."""
+    return min(candidates, key=lambda dim: (dim_cut(dim, ranks=False) is None, held_fraction(dim)))
+
+
+def join_dims(layouts: Sequence[Layout], shape: Sequence[int]) -> tuple[Dim, ...]:
+    """The dims in which operands with these layouts meet; the ranks cut at most one dim."""
+    aligned = [broadcast_dims(layout, shape) for layout in layouts]
+    dims: list[Dim] = []
+    for index, size in enumerate(shape):
+        candidates = [dims_of[index] for dims_of in aligned]
+        present = [dim for dim in candidates if dim is not None]
+        dims.append(most_split(present) if present else (Factor(size),))
+    cut = [index for index, dim in enumerate(dims) if dim_cut(dim, ranks=True) is not None]
+    if len(cut) > 1:
+        dims = _keep_one_cut(dims, cut)
+    return make_layout(tuple(dims)).dims
+
+
+def _keep_one_cut(dims: list[Dim], cut: list[int]) -> list[Dim]:
+    """Features stay cut rather than tokens; else the first."""
+
+    def is_sequence(index: int) -> bool:
+        factor = dim_cut(dims[index], ranks=True)
+        return factor is not None and factor.axis is Axis.SEQUENCE
+
+    kept = min(cut, key=lambda index: (is_sequence(index), index))
+    return [
+        dim
+        if index == kept
+        else tuple(Factor(f.size) if f.axis is not None and f.axis.on_ranks else f for f in dim)
+        for index, dim in enumerate(dims)
+    ]
+
+
+def operand_layout(value: AnnotatedValue, dims: Sequence[Dim], shape: Sequence[int]) -> Layout:
+    """The layout in which one operand meets `dims`: broadcast dims stay whole."""
+    missing = len(shape) - len(value.layout.dims)
+    target = [
+        own if dim_size(own) == 1 and size != 1 else dim
+        for own, dim, size in zip(value.layout.dims, dims[missing:], shape[missing:], strict=True)
+    ]
+    return make_layout(tuple(target), value.layout.partial)
+
+
+def localized(ctx: RuleContext, row: Row, values: dict[int, AnnotatedValue]) -> tuple[object, ...]:
+    """The row's arguments with its Refs replaced by converted operands."""
+    return tuple(map_refs(argument, lambda ref: values[ref.id]) for argument in row.args)  # type: ignore[arg-type]
+
+
+def operands(ctx: RuleContext, row: Row) -> dict[int, AnnotatedValue]:
+    """All operands by the id of their row."""
+    return {ref.id: ctx.operand(ref) for ref in refs_of(row.args)}
+
+
+def meet(
+    ctx: RuleContext, row: Row, values: dict[int, AnnotatedValue], shape: Sequence[int]
+) -> tuple[Dim, ...]:
+    """Convert all operands (in place) to the dims in which they meet."""
+    dims = join_dims([value.layout for value in values.values()], shape)
+    plain = consistent(make_layout(dims)).dims
+    for key, value in values.items():
+        wanted = dims if contrib_factor(value.layout) is not None else plain
+        values[key] = ctx.convert(value, operand_layout(value, wanted, shape))
+    return dims
+
+
+@rule_for(*SETTLING)
+def settling(ctx: RuleContext, row: Row) -> Result:
+    """Operators that are not linear: operands are settled, then meet."""
+    values = {key: ctx.settle(value) for key, value in operands(ctx, row).items()}
+    return _apply(ctx, row, values)
+
+
+def _apply(ctx: RuleContext, row: Row, values: dict[int, AnnotatedValue]) -> AnnotatedValue:
+    shape = row.shape or ()
+    dims = meet(ctx, row, values, shape)
+    partial = frozenset().union(*(value.layout.partial for value in values.values()))
+    return ctx.emit(row.op, localized(ctx, row, values), make_layout(dims, partial), kwargs=row.kwargs)
+
+
+@rule_for(*LINEAR)
+def linear(ctx: RuleContext, row: Row) -> Result:
+    """One operand, linear: pending sums and addends pass."""
+    ((key, value),) = operands(ctx, row).items()
+    if row.dtype is not None and not (row.dtype.is_floating_point and value.dtype.is_floating_point):
+        value = ctx.settle(value)
+    moves = row.op in ("aten.detach.default", "aten.alias.default", "aten.clone.default")
+    args = localized(ctx, row, {key: value})
+    return ctx.emit(row.op, args, value.layout, kwargs=row.kwargs, via=value if moves else None)
+
+
+@rule_for(*SUMS)
+def sums(ctx: RuleContext, row: Row) -> Result:
+    """Sums: addends stay addends; a settled operand settles the other one into its own layout."""
+    refs = list(refs_of(row.args))
+    if len(refs) == 1:
+        return _plus_literal(ctx, row, ctx.operand(refs[0]))
+    first, second = (ctx.operand(ref) for ref in refs[:2])
+    shape = row.shape or ()
+    if first.layout.shape == second.layout.shape and is_addend(first.layout) and is_addend(second.layout):
+        first, second = as_equal_addends(ctx, first, second)
+    elif is_addend(first.layout) or is_addend(second.layout):
+        first, second = _settle_into(ctx, first, second), _settle_into(ctx, second, first)
+    first, second = _same_batch_sum(ctx, row, first, second)
+    pair = {0: first, 1: second}
+    dims = _meet_pair(ctx, pair, shape)
+    layout = make_layout(dims, first.layout.partial | second.layout.partial)
+    return ctx.emit(row.op, (pair[0], pair[1], *row.args[2:]), layout, kwargs=row.kwargs)
+
+
+def _meet_pair(ctx: RuleContext, pair: dict[int, AnnotatedValue], shape: Sequence[int]) -> tuple[Dim, ...]:
+    dims = join_dims([value.layout for value in pair.values()], shape)
+    for key, value in pair.items():
+        pair[key] = ctx.convert(value, operand_layout(value, dims, shape))
+    return dims
+
+
+def _settle_into(ctx: RuleContext, value: AnnotatedValue, other: AnnotatedValue) -> AnnotatedValue:
+    """Settle addends straight into the other operand's layout where that is settled and of equal shape."""
+    if not is_addend(value.layout):
+        return value
+    if (
+        is_addend(other.layout)
+        or other.layout.shape != value.layout.shape
+        or other.layout.cut(ranks=True) is None
+    ):
+        return ctx.settle(value)
+    batch = uncut(value.layout, ranks=True)
+    target = join_dims([batch, other.layout], other.layout.shape)
+    return ctx.convert(value, make_layout(target, value.layout.partial - {Axis.TENSOR}))
+
+
+def _same_batch_sum(
+    ctx: RuleContext, row: Row, first: AnnotatedValue, second: AnnotatedValue
+) -> tuple[AnnotatedValue, AnnotatedValue]:
+    """A term without a pending sum over the batch counts once: on the first coordinate only."""
+    if (Axis.BATCH in first.layout.partial) == (Axis.BATCH in second.layout.partial):
+        return first, second
+    if Axis.BATCH in first.layout.partial:
+        return first, _once(ctx, row, second)
+    return _once(ctx, row, first), second
+
+
+def _once(ctx: RuleContext, row: Row, value: AnnotatedValue) -> AnnotatedValue:
+    if value.layout.cut(ranks=False) is not None:
+        raise batch_coupled(row, value.layout, "a sum over the batch is added to a value per sample")
+    layout = make_layout(value.layout.dims, value.layout.partial | {Axis.BATCH})
+    return ctx.emit("hspmd.zero_unless", (value, at_first(Axis.BATCH)), layout, dtype=value.dtype)
+
+
+def _plus_literal(ctx: RuleContext, row: Row, value: AnnotatedValue) -> AnnotatedValue:
+    """A constant is added once: addends are settled, a pending sum over the batch adds it at one place."""
+    if is_addend(value.layout):
+        value = ctx.convert(value, consistent(value.layout))
+    args = list(row.args)
+    position = next(i for i, argument in enumerate(args) if not isinstance(argument, Ref))
+    if Axis.BATCH in value.layout.partial:
+        literal = args[position]
+        args[position] = PerCoordinate(lambda at: literal if at.batch == 0 else 0 * literal)  # type: ignore[operator]
+    args = [value if isinstance(argument, Ref) else argument for argument in args]
+    return ctx.emit(row.op, tuple(args), value.layout, kwargs=row.kwargs)
+
+
+def as_equal_addends(
+    ctx: RuleContext, first: AnnotatedValue, second: AnnotatedValue
+) -> tuple[AnnotatedValue, AnnotatedValue]:
+    """Two addends in one layout, by local zero padding: the union of their sets, or whole pending sums."""
+    if first.layout == second.layout:
+        return first, second
+    joint = _union_dims(first.layout, second.layout)
+    if joint is None:
+        joint = uncut(first.layout, ranks=True).dims
+        partial = first.layout.partial | {Axis.TENSOR}
+    else:
+        partial = first.layout.partial
+    batch = {Axis.BATCH} & second.layout.partial
+    return (
+        ctx.convert(first, make_layout(joint, partial)),
+        ctx.convert(second, make_layout(joint, (partial - {Axis.BATCH}) | batch)),
+    )
+
+
+def _union_dims(first: Layout, second: Layout) -> tuple[Dim, ...] | None:
+    """Dims whose sets are the union of both sides' sets, None where they are not cut alike."""
+    if Axis.TENSOR in first.partial or Axis.TENSOR in second.partial:
+        return None
+    dims: list[Dim] = []
+    for a, b in zip(first.dims, second.dims, strict=True):
+        pairs = refine_dim(a, b)
+        if pairs is None:
+            return None
+        joined = [_union_factor(left, right) for left, right in pairs]
+        if any(factor is None for factor in joined):
+            return None
+        dims.append(tuple(factor for factor in joined if factor is not None))
+    return tuple(dims)
+
+
+def _union_factor(first: Factor, second: Factor) -> Factor | None:
+    if first == second:
+        return first
+    if first.axis is not second.axis or first.sets is None or second.sets is None or not first.axis:
+        return None
+    if not first.axis.on_ranks:
+        return None
+    sets = tuple(union((*a, *b)) for a, b in zip(first.sets, second.sets, strict=True))
+    return Factor(first.size, first.axis, sets, contrib=True)
+
+
+@rule_for(*PRODUCTS)
+def products(ctx: RuleContext, row: Row) -> Result:
+    """Products: one operand with addends passes them, the other is settled (linear in one factor).
+
+    A whole pending sum passes only a pure factor (a rotary table, a count): through activations it
+    would split into two paths and double the reductions of the backward.
+    """
+    refs = list(refs_of(row.args))
+    if len(refs) == 1:
+        value = ctx.operand(refs[0])
+        if not isinstance(row.args[0], Ref) and row.op.startswith("aten.div"):
+            value = ctx.settle(value)
+        return ctx.emit(row.op, localized(ctx, row, {refs[0].id: value}), value.layout, kwargs=row.kwargs)
+    first, second = (ctx.operand(ref) for ref in refs[:2])
+    divides = row.op.startswith("aten.div")
+    first_passes = _may_pass(first, second)
+    second_passes = not divides and not first_passes and _may_pass(second, first)
+    first = first if first_passes else _settled_factor(ctx, first, second)
+    second = second if second_passes else _settled_factor(ctx, second, first)
+    pair = {0: first, 1: second}
+    dims = _meet_product(ctx, pair, row.shape or ())
+    partial = first.layout.partial | second.layout.partial
+    _check_batch_product(row, first, second)
+    return ctx.emit(row.op, (pair[0], pair[1], *row.args[2:]), make_layout(dims, partial), kwargs=row.kwargs)
+
+
+def _may_pass(value: AnnotatedValue, other: AnnotatedValue) -> bool:
+    """Whether the addends of `value` may pass a product with `other`."""
+    if Axis.TENSOR in value.layout.partial:
+        return other.pure and not is_addend(other.layout)
+    return contrib_factor(value.layout) is not None and not is_addend(other.layout)
+
+
+def _settled_factor(ctx: RuleContext, value: AnnotatedValue, other: AnnotatedValue) -> AnnotatedValue:
+    """Settle over ranks; over the batch only where both factors are pending, and one of them is pure."""
+    if Axis.BATCH in value.layout.partial and value.pure:
+        return ctx.settle(value)
+    if not is_addend(value.layout):
+        return value
+    if Axis.BATCH in value.layout.partial:
+        return ctx.convert(value, consistent(value.layout))
+    return ctx.settle(value)
+
+
+def _check_batch_product(row: Row, first: AnnotatedValue, second: AnnotatedValue) -> None:
+    for value, other in ((first, second), (second, first)):
+        if Axis.BATCH not in value.layout.partial:
+            continue
+        if Axis.BATCH in other.layout.partial or other.layout.cut(ranks=False) is not None:
+            raise batch_coupled(
+                row, value.layout, "a sum over the batch is multiplied by another batch value"
+            )
+        if row.op.startswith("aten.div") and value is second:
+            raise batch_coupled(row, value.layout, "a value is divided by a sum over the batch")
+
+
+def _meet_product(ctx: RuleContext, pair: dict[int, AnnotatedValue], shape: Sequence[int]) -> tuple[Dim, ...]:
+    """Where one factor has addends, its sets decide and the other one is cut to consistent copies of them."""
+    leading = next((value for value in pair.values() if contrib_factor(value.layout) is not None), None)
+    if leading is None:
+        return _meet_pair(ctx, pair, shape)
+    other = next(value for value in pair.values() if value is not leading)
+    dims = join_dims([leading.layout, uncut(other.layout, ranks=True)], shape)
+    plain = consistent(make_layout(dims)).dims
+    if (
+        consistent(make_layout(dims)).cut(ranks=True) is None
+        and make_layout(dims).cut(ranks=True) is not None
+    ):
+        plain = _copies(dims)
+    for key, value in pair.items():
+        wanted = dims if value is leading else plain
+        pair[key] = ctx.convert(value, operand_layout(value, wanted, shape))
+    return dims
+
+
+def _copies(dims: Sequence[Dim]) -> tuple[Dim, ...]:
+    return tuple(tuple(Factor(f.size, f.axis, f.sets) for f in dim) for dim in dims)
+
+
+@pull_for(*SETTLING, *SUMS, *PRODUCTS, *LINEAR)
+def pull_pointwise(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | None:
+    """A pure pointwise value is computed directly in the layout asked for."""
+    values = {
+        ref.id: ctx.convert(value, operand_layout(value, layout.dims, row.shape or ()))
+        for ref in refs_of(row.args)
+        for value in (ctx.settle(ctx.operand(ref)),)
+    }
+    return ctx.emit(row.op, localized(ctx, row, values), layout, kwargs=row.kwargs)

@@ -1,0 +1,212 @@
+"""Rules of reductions over dims: cut dims become pending sums; counts stay global."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout, sum_axis
+from .annotated import AnnotatedValue, PerCoordinate
+from .ir import Row
+from .pointwise_rules import join_dims, operand_layout
+from .rules import Result, RuleContext, batch_coupled, is_addend, rule_for, uncut
+from .view_rules import _exact, _whole_dim
+
+SUM = 2
+MEAN = 1
+
+
+def _axes(row: Row, rank: int) -> tuple[list[int], bool]:
+    """Reduced dims and keepdim."""
+    dims = row.args[1] if len(row.args) > 1 else row.kwargs.get("dim")
+    keep = bool(row.args[2] if len(row.args) > 2 else row.kwargs.get("keepdim", False))
+    if isinstance(dims, int):
+        dims = (dims,)
+    reduced = [int(dim) % max(rank, 1) for dim in dims] if dims else list(range(rank))  # type: ignore[attr-defined]
+    return reduced, keep
+
+
+def reduced_layout(layout: Layout, reduced: Sequence[int], keep: bool) -> Layout:
+    """Cuts of reduced dims become pending sums, other dims stay."""
+    partial = set(layout.partial)
+    dims: list[Dim] = []
+    for index, dim in enumerate(layout.dims):
+        if index not in reduced:
+            dims.append(dim)
+            continue
+        partial |= {sum_axis(factor.axis) for factor in dim if factor.axis is not None}
+        if keep:
+            dims.append(())
+    return make_layout(tuple(dims), frozenset(partial))
+
+
+@rule_for("aten.sum.dim_IntList", "aten.sum.default")
+def sum_(ctx: RuleContext, row: Row) -> Result:
+    """A sum is linear; each element is counted by one holder."""
+    value = _counted_once(ctx, row, ctx.operand(row.args[0]))
+    reduced, keep = _axes(row, len(value.layout.dims))
+    layout = reduced_layout(value.layout, reduced, keep)
+    args = (value, *row.args[1:])
+    return ctx.emit(row.op, args, layout, kwargs=row.kwargs)
+
+
+def _counted_once(ctx: RuleContext, row: Row, value: AnnotatedValue) -> AnnotatedValue:
+    if row.dtype is not None and not value.dtype.is_floating_point:
+        value = ctx.settle(value)
+    reduced, _ = _axes(row, len(value.layout.dims))
+    cut = value.layout.cut(ranks=True)
+    return _exact(ctx, value) if cut is not None and cut[0] in reduced else value
+
+
+@rule_for("aten.mean.dim", "aten.mean.default")
+def mean(ctx: RuleContext, row: Row) -> Result:
+    """A mean over whole dims is local; over a cut dim it is a sum over the global count."""
+    value = ctx.operand(row.args[0])
+    if is_addend(value.layout):
+        value = ctx.settle(value)
+    value = _counted_once(ctx, row, value)
+    reduced, keep = _axes(row, len(value.layout.dims))
+    if all(factor.axis is None for index in reduced for factor in value.layout.dims[index]):
+        layout = reduced_layout(value.layout, reduced, keep)
+        return ctx.emit(row.op, (value, *row.args[1:]), layout, kwargs=row.kwargs)
+    layout = reduced_layout(value.layout, reduced, keep)
+    total = ctx.emit("aten.sum.dim_IntList", (value, tuple(reduced), keep), layout, kwargs=_dtype(row))
+    count = prod(dim_size(value.layout.dims[index]) for index in reduced)
+    return ctx.emit("aten.div.Scalar", (total, count), layout)
+
+
+def _dtype(row: Row) -> dict[str, object]:
+    return {"dtype": row.kwargs["dtype"]} if row.kwargs.get("dtype") is not None else {}
+
+
+WHOLE_DIM = {
+    "aten._softmax.default": 1,
+    "aten.cumsum.default": 1,
+    "aten.cumprod.default": 1,
+    "aten.amax.default": 1,
+    "aten.amin.default": 1,
+    "aten.any.dim": 1,
+    "aten.all.dim": 1,
+    "aten.argmax.default": 1,
+    "aten.var.correction": 1,
+    "aten.logsumexp.default": 1,
+    "aten.flip.default": 1,
+    "aten.sort.default": 1,
+}
+
+
+@rule_for(*WHOLE_DIM)
+def whole_dim(ctx: RuleContext, row: Row) -> Result:
+    """The dims it works along are whole; the others are parallel."""
+    value = ctx.settle(ctx.operand(row.args[0]))
+    rank = len(value.layout.dims)
+    argument = row.args[1] if len(row.args) > 1 else row.kwargs.get("dim")
+    along = [argument] if isinstance(argument, int) else list(argument or range(rank))  # type: ignore[call-overload]
+    for dim in along:
+        value = _whole_dim(ctx, value, int(dim) % max(rank, 1))
+    layouts = [
+        _like(value.layout, meta[0] if meta else ()) for meta in row.outs or ((row.shape or (), row.dtype),)
+    ]
+    args = (value, *row.args[1:])
+    if row.outs is not None:
+        return ctx.emit_many(row.op, args, layouts, kwargs=row.kwargs)
+    return ctx.emit(row.op, args, layouts[0], kwargs=row.kwargs)
+
+
+def _like(layout: Layout, shape: Sequence[int]) -> Layout:
+    """The layout for a result whose dims are the operand's, some of them reduced to 1 or dropped."""
+    if len(shape) == len(layout.dims):
+        return layout.with_dims(
+            dim if dim_size(dim) == size else (Factor(size),)
+            for dim, size in zip(layout.dims, shape, strict=True)
+        )
+    kept = [dim for dim in layout.dims if any(factor.axis is not None for factor in dim)]
+    sizes = list(shape)
+    dims: list[Dim] = []
+    source = list(layout.dims)
+    for size in sizes:
+        while source and dim_size(source[0]) != size:
+            source.pop(0)
+        dims.append(source.pop(0) if source else (Factor(size),))
+    if any(dim not in dims for dim in kept):
+        return make_layout(tuple((Factor(size),) for size in shape))
+    return make_layout(tuple(dims), layout.partial)
+
+
+@rule_for("aten._softmax_backward_data.default")
+def softmax_backward(ctx: RuleContext, row: Row) -> Result:
+    """The softmax dim is whole in gradient and output."""
+    pair = [ctx.settle(ctx.operand(argument)) for argument in row.args[:2]]
+    dim = int(row.args[2]) % len(pair[0].layout.dims)  # type: ignore[call-overload]
+    pair = [_whole_dim(ctx, value, dim) for value in pair]
+    dims = join_dims([value.layout for value in pair], row.shape or ())
+    pair = [ctx.convert(value, operand_layout(value, dims, row.shape or ())) for value in pair]
+    return ctx.emit(row.op, (*pair, *row.args[2:]), make_layout(dims))
+
+
+ELEMENT_LOSSES = {
+    "aten.mse_loss.default": 2,
+    "aten.smooth_l1_loss.default": 2,
+    "aten.huber_loss.default": 2,
+    "aten.binary_cross_entropy.default": 3,
+    "aten.binary_cross_entropy_with_logits.default": 4,
+    "aten.soft_margin_loss.default": 2,
+}
+ELEMENT_LOSS_GRADS = {
+    "aten.mse_loss_backward.default": 3,
+    "aten.smooth_l1_loss_backward.default": 3,
+    "aten.huber_loss_backward.default": 3,
+    "aten.binary_cross_entropy_backward.default": 4,
+    "aten.soft_margin_loss_backward.default": 3,
+}
+
+
+@rule_for(*ELEMENT_LOSSES)
+def element_loss(ctx: RuleContext, row: Row) -> Result:
+    """Losses per element: summed locally, divided once by the global count."""
+    position = ELEMENT_LOSSES[row.op]
+    reduction = int(row.args[position]) if len(row.args) > position else MEAN  # type: ignore[call-overload]
+    args, layout = _met(ctx, row, row.args[:position])
+    if reduction not in (MEAN, SUM):
+        return ctx.emit(row.op, (*args, reduction, *row.args[position + 1 :]), layout, kwargs=row.kwargs)
+    if all(factor.axis is None for factor in layout.factors()):
+        return ctx.emit(
+            row.op, (*args, reduction, *row.args[position + 1 :]), make_layout(()), kwargs=row.kwargs
+        )
+    partial = reduced_layout(layout, range(len(layout.dims)), keep=False)
+    total = ctx.emit(row.op, (*args, SUM, *row.args[position + 1 :]), partial, kwargs=row.kwargs)
+    if reduction == SUM:
+        return total
+    return ctx.emit("aten.div.Scalar", (total, prod(layout.shape)), partial)
+
+
+@rule_for(*ELEMENT_LOSS_GRADS)
+def element_loss_grad(ctx: RuleContext, row: Row) -> Result:
+    """The gradient of a mean is the gradient of the sum over the global count."""
+    position = ELEMENT_LOSS_GRADS[row.op]
+    reduction = int(row.args[position]) if len(row.args) > position else MEAN  # type: ignore[call-overload]
+    args, layout = _met(ctx, row, row.args[:position])
+    cut = any(factor.axis is not None for factor in layout.factors())
+    local = SUM if cut and reduction == MEAN else reduction
+    grad = ctx.emit(row.op, (*args, local, *row.args[position + 1 :]), layout, kwargs=row.kwargs)
+    return grad if local == reduction else ctx.emit("aten.div.Scalar", (grad, prod(layout.shape)), layout)
+
+
+def _met(ctx: RuleContext, row: Row, arguments: Sequence[object]) -> tuple[list[object], Layout]:
+    """Settled operands in the dims in which they meet; a scalar gradient stays as it is."""
+    values = [ctx.optional(argument) for argument in arguments]
+    settled = [ctx.settle(value) if value is not None else None for value in values]
+    present = [value for value in settled if value is not None]
+    shape = max((value.layout.shape for value in present), key=len)
+    present = [_exact(ctx, value) if value.layout.shape == shape else value for value in present]
+    dims = join_dims([value.layout for value in present], shape)
+    for value in present:
+        if Axis.BATCH in value.layout.partial:
+            raise batch_coupled(row, value.layout, "a loss of a sum over the batch")
+    met: list[object] = []
+    for value in settled:
+        met.append(None if value is None else ctx.convert(value, operand_layout(value, dims, shape)))
+    return met, make_layout(dims)
+
+
+__all__ = ["PerCoordinate", "dim_cut", "uncut"]

@@ -1,0 +1,209 @@
+"""What a rule is: a function from a row and the layouts of its operands to local rows with layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import Protocol, TypeVar
+
+import torch
+
+from ..annotations.layout import Axis, Coordinate, Factor, Layout, covers, make_layout
+from ..comm_plan import Combine
+from ..errors import DeduceError, InternalError, RuleMissing
+from .annotated import AnnotatedValue, PerCoordinate
+from .ir import Row
+
+Result = AnnotatedValue | tuple[AnnotatedValue, ...]
+
+
+class RuleContext(Protocol):
+    """What a rule may do while one row is deduced in one stage of one pipeline."""
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether pending sums of token activations become sequence-split."""
+        ...
+
+    def operand(self, argument: object) -> AnnotatedValue:
+        """The value of a Ref in this stage, transferred from another stage if need be."""
+        ...
+
+    def optional(self, argument: object) -> AnnotatedValue | None:
+        """The value of a Ref, or None."""
+        ...
+
+    def emit(
+        self,
+        op: str,
+        args: tuple[object, ...],
+        layout: Layout,
+        *,
+        kwargs: dict[str, object] | None = None,
+        dtype: torch.dtype | None = None,
+        via: AnnotatedValue | None = None,
+    ) -> AnnotatedValue:
+        """Place a local row. via: the operand of a layout operator, so that conversions move before it."""
+        ...
+
+    def emit_many(
+        self,
+        op: str,
+        args: tuple[object, ...],
+        layouts: Sequence[Layout | None],
+        *,
+        kwargs: dict[str, object] | None = None,
+    ) -> tuple[AnnotatedValue, ...]:
+        """Place a local row with several outputs."""
+        ...
+
+    def convert(self, value: AnnotatedValue, layout: Layout) -> AnnotatedValue:
+        """The value in another layout; local where possible."""
+        ...
+
+    def settle(self, value: AnnotatedValue) -> AnnotatedValue:
+        """The value without pending sums and addends."""
+        ...
+
+    def all_reduce(self, value: AnnotatedValue, combine: Combine) -> AnnotatedValue:
+        """Reduce over the ranks of the stage a value whose pieces are whole on every rank."""
+        ...
+
+    def step_value(self, value: AnnotatedValue) -> AnnotatedValue:
+        """A pure value summed over all micro-batches and pipelines, once a step."""
+        ...
+
+    def is_lookup_of(self, index_row: int, rows: int) -> Factor | None:
+        """How the table looked up with the value of row `index_row` is cut along its rows, if it is."""
+        ...
+
+    def producer_op(self, argument: object) -> str:
+        """The operator of the row that a Ref names."""
+        ...
+
+    def row_of(self, argument: object) -> Row:
+        """The row that a Ref names."""
+        ...
+
+
+Rule = Callable[[RuleContext, Row], Result]
+Pull = Callable[[RuleContext, Row, Layout], AnnotatedValue | None]
+RuleT = TypeVar("RuleT", bound=Rule)
+PullT = TypeVar("PullT", bound=Pull)
+
+RULES: dict[str, Rule] = {}
+PULLS: dict[str, Pull] = {}
+
+
+def rule_for(*ops: str) -> Callable[[RuleT], RuleT]:
+    """Register a rule for operators such as `aten.mm.default`; twice is an error."""
+
+    def register(rule: RuleT) -> RuleT:
+        for op in ops:
+            if op in RULES:
+                raise InternalError(f"two rules for {op}", fix="remove one of them")
+            RULES[op] = rule
+        return rule
+
+    return register
+
+
+def pull_for(*ops: str) -> Callable[[PullT], PullT]:
+    """Register how a pure value of these operators is computed directly in a cut layout."""
+
+    def register(pull: PullT) -> PullT:
+        for op in ops:
+            PULLS[op] = pull
+        return pull
+
+    return register
+
+
+def find_rule(row: Row) -> Rule:
+    """The rule of a row's operator; RuleMissing names the nearest operator that has one."""
+    found = RULES.get(row.op)
+    if found is None:
+        near = get_close_matches(row.op, RULES, n=1)
+        raise RuleMissing(
+            f"no rule for operator {row.op}",
+            at=row.where,
+            details=[("nearest", near[0])] if near else [],
+            rule="an operator on a split value needs a rule that says how it splits",
+            fix="register one with hspmd_compiler.rule_for, or rewrite the line with other operators",
+        )
+    return found
+
+
+def local_shape(layout: Layout) -> PerCoordinate:
+    """The local shape as a literal."""
+    return PerCoordinate(layout.local_shape)
+
+
+def local_sizes(layout: Layout, dim: int) -> PerCoordinate:
+    """The local length of one dim as a literal."""
+    return PerCoordinate(lambda at: layout.local_shape(at)[dim])
+
+
+def held_intervals(factor: Factor | None, size: int) -> PerCoordinate:
+    """The intervals that a coordinate holds, all of [0, size) where nothing is cut."""
+    part = factor if factor is not None else Factor(size)
+    return PerCoordinate(lambda at: part.held(at))
+
+
+def is_addend(layout: Layout) -> bool:
+    """Whether ranks hold addends of the value: a pending sum or contributing pieces."""
+    return Axis.TENSOR in layout.partial or contrib_factor(layout) is not None
+
+
+def contrib_factor(layout: Layout) -> tuple[int, Factor] | None:
+    """The (dim, factor) whose pieces are addends."""
+    cut = layout.cut(ranks=True)
+    return cut if cut is not None and cut[1].contrib else None
+
+
+def consistent(layout: Layout) -> Layout:
+    """The same cut with consistent copies in place of addends, and no pending sum over ranks."""
+    cut = contrib_factor(layout)
+    dims = layout.dims
+    if cut is not None and cut[1].sets is not None and not covers(cut[1].size, cut[1].sets):
+        dims = uncut(layout, ranks=True).dims
+    elif cut is not None:
+        dims = tuple(
+            tuple(
+                Factor(f.size, f.axis, f.sets) if f.axis is not None and f.axis.on_ranks else f for f in dim
+            )
+            for dim in dims
+        )
+    return make_layout(dims, layout.partial - {Axis.TENSOR})
+
+
+def uncut(layout: Layout, *, ranks: bool, dim: int | None = None) -> Layout:
+    """The layout with the cut by ranks (or by the batch axis) taken away, in one dim or in all."""
+    dims = tuple(
+        tuple(
+            Factor(f.size) if f.axis is not None and f.axis.on_ranks == ranks and dim in (None, index) else f
+            for f in parts
+        )
+        for index, parts in enumerate(layout.dims)
+    )
+    return make_layout(dims, layout.partial)
+
+
+def batch_coupled(row: Row, layout: Layout, why: str) -> DeduceError:
+    """The error for a value that mixes samples of different micro-batches."""
+    return DeduceError(
+        f"{row.op} mixes samples of different micro-batches: {why}",
+        at=row.where,
+        details=[("shape", str(list(layout.shape)))],
+        rule="where the batch is split, the loss must be a sum over samples or tokens divided by their count",
+        fix="use one pipeline with one micro-batch, or write the loss per sample (no contrastive or batch terms)",
+    )
+
+
+def at_first(axis: Axis) -> PerCoordinate:
+    """True at the first coordinate of an axis only, as a literal."""
+
+    def first(at: Coordinate) -> bool:
+        return at.along(axis) == 0
+
+    return PerCoordinate(first)

@@ -1,0 +1,215 @@
+"""Strategy to layouts: how each stage holds each parameter, how the batch and the tokens are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..annotations.annotation import Annotation
+from ..annotations.layout import Axis, Factor, Intervals, Layout, Sets, covers, make_layout, union, whole
+from ..annotations.text import parse_annotation
+from ..errors import StrategyError
+from ..graph.ir import LogicalGraph, ParamInfo
+from ..strategy import Override, StageSpec, Strategy
+from ..strategy_check import check
+from .deduce import Placement
+from .split_units import Member, SplitGroup, SplitKind, assign, find_split_groups
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterLayouts:
+    """Layouts of parameters by stage, from split units and hand-written overrides."""
+
+    graph: LogicalGraph
+    strategy: Strategy
+    by_param: dict[str, tuple[SplitGroup, tuple[Member, ...]]]
+
+    def layout(self, pipeline: int, name: str, stage: int) -> Layout:
+        """How the ranks of a stage hold a parameter."""
+        info = self.graph.params[name]
+        spec = self.strategy.pipelines[pipeline].stages[stage]
+        override = self._override(info)
+        if spec.tp == 1 or (override is not None and override.duplicate):
+            return whole(info.shape)
+        if override is not None and override.annotation is not None:
+            return _annotated(info, spec, override.annotation)
+        degree = override.degree(spec) if override is not None else spec.tp
+        shares = _shares(spec, override, degree)
+        if override is not None and override.split is not None:
+            return self._split(info, override.split, degree, spec.tp, shares)
+        if name not in self.by_param:
+            return whole(info.shape)
+        group, members = self.by_param[name]
+        return _grouped(info, group, members, degree, spec.tp, shares)
+
+    def _override(self, info: ParamInfo) -> Override | None:
+        for name in info.aliases:
+            found = self.strategy.override_for(name)
+            if found is not None:
+                return found
+        return None
+
+    def _split(self, info: ParamInfo, dim: int, degree: int, ranks: int, shares: tuple[int, ...]) -> Layout:
+        if dim >= len(info.shape):
+            raise StrategyError(
+                f"override splits dim {dim} of {info.name}, which has {len(info.shape)}",
+                details=[("shape", str(list(info.shape)))],
+                rule="a split names a dim of the parameter",
+                fix=f"choose a dim below {len(info.shape)}",
+            )
+        group, members = self.by_param.get(info.name, (None, ()))
+        if group is not None and any(member.dim == dim for member in members):
+            return _grouped(info, group, members, degree, ranks, shares)
+        plain = SplitGroup(info.name, info.shape[dim], None, SplitKind.OTHER, ())
+        held = [((low, high),) if high > low else () for low, high in assign(plain, shares)]
+        return _cut(info, dim, _repeat(held, ranks))
+
+
+def _shares(spec: StageSpec, override: Override | None, degree: int) -> tuple[int, ...]:
+    if override is not None and override.shares is not None and len(override.shares) == degree:
+        return override.shares
+    if override is not None and override.shares is not None:
+        raise StrategyError(
+            f"override {override.match!r} has {len(override.shares)} shares for {degree} ranks",
+            details=[("shares", str(list(override.shares))), ("devices", str(list(spec.devices)))],
+            rule="one share per rank of each stage that the override applies to",
+            fix="give that many shares, or narrow the glob to layers of one stage",
+        )
+    if spec.shares is not None and degree == spec.tp:
+        return spec.shares
+    return (1,) * degree
+
+
+def _repeat(held: list[Intervals], ranks: int) -> Sets:
+    """Sets of `ranks` ranks from those of a divisor of it: neighbours hold copies."""
+    copies = ranks // len(held)
+    return tuple(held[rank // copies] for rank in range(ranks))
+
+
+def _cut(info: ParamInfo, dim: int, sets: Sets) -> Layout:
+    if not covers(info.shape[dim], sets):
+        raise StrategyError(
+            f"the layout of {info.name} leaves elements without a holder",
+            details=[("shape", str(list(info.shape))), ("held", str([list(held) for held in sets]))],
+            rule="every element of a parameter is held by some rank of its stage",
+            fix="let the shares or the annotation cover the whole dim",
+        )
+    cut = Factor(info.shape[dim], Axis.TENSOR, sets)
+    return make_layout(tuple((cut,) if i == dim else (Factor(size),) for i, size in enumerate(info.shape)))
+
+
+def _grouped(
+    info: ParamInfo,
+    group: SplitGroup,
+    members: tuple[Member, ...],
+    degree: int,
+    ranks: int,
+    shares: tuple[int, ...],
+) -> Layout:
+    member = members[0]
+    held = [
+        union(rows for rows in member.rows(low, high) if rows[1] > rows[0]) for low, high in assign(group, shares)
+    ]
+    return _cut(info, member.dim, _repeat(held, ranks))
+
+
+def _annotated(info: ParamInfo, spec: StageSpec, text: str) -> Layout:
+    """The layout of a hand-written annotation on the devices of one stage: at most one dim split."""
+    annotation = parse_annotation(text)
+    annotation.check(info.shape, leaf=True)
+    if not set(spec.devices) <= set(annotation.devices):
+        raise StrategyError(
+            f"the annotation of {info.name} does not name the devices of its stage",
+            details=[("annotation", text), ("devices", str(list(spec.devices)))],
+            rule="a parameter's annotation places it on all devices of every stage that uses it",
+            fix="name those devices in the annotation",
+        )
+    return _layout_of(info, annotation, spec.devices, text)
+
+
+def _layout_of(info: ParamInfo, annotation: Annotation, devices: tuple[int, ...], text: str) -> Layout:
+    held = annotation.intervals(info.shape)
+    cut = [
+        dim
+        for dim, size in enumerate(info.shape)
+        if any(held[device][dim] != ((0, size),) for device in devices)
+    ]
+    if len(cut) > 1:
+        raise StrategyError(
+            f"the annotation of {info.name} splits {len(cut)} dims inside one stage",
+            details=[("annotation", text)],
+            rule="a parameter is split along at most one dim inside a stage",
+            fix="split one dim and duplicate over the other devices",
+        )
+    if not cut:
+        return whole(info.shape)
+    return _cut(info, cut[0], tuple(tuple(held[device][cut[0]]) for device in devices))
+
+
+def token_sets(spec: StageSpec, length: int) -> Sets | None:
+    """Token intervals per rank of a stage under sequence parallelism, the first ranks one token longer."""
+    if spec.tp == 1:
+        return None
+    base, more = divmod(length, spec.tp)
+    ends = [0]
+    for rank in range(spec.tp):
+        ends.append(ends[-1] + base + (rank < more))
+    return tuple(((low, high),) if high > low else () for low, high in zip(ends, ends[1:], strict=False))
+
+
+def batch_sets(strategy: Strategy) -> Sets:
+    """Rows of the global batch per (pipeline, micro-batch), pipelines one after another."""
+    rows = [rows for pipeline in range(len(strategy.pipelines)) for rows in strategy.rows(pipeline)]
+    return tuple((interval,) for interval in rows)
+
+
+def first_coordinate(strategy: Strategy, pipeline: int) -> int:
+    """The BATCH coordinate of a pipeline's first micro-batch."""
+    return sum(len(strategy.rows(before)) for before in range(pipeline))
+
+
+def annotate(graph: LogicalGraph, strategy: Strategy) -> tuple[ParameterLayouts, list[Placement]]:
+    """The placement that each pipeline's deduction starts from; StrategyError where it can't fit the model."""
+    groups = find_split_groups(graph)
+    heads = [group.units for group in groups if group.kind is SplitKind.HEADS]
+    check(strategy, num_layers=len(graph.layers) or None, num_heads=min(heads, default=None))
+    _check_matched(graph, strategy)
+    by_param: dict[str, tuple[SplitGroup, tuple[Member, ...]]] = {}
+    for group in groups:
+        for member in group.members:
+            found = by_param.get(member.param)
+            by_param[member.param] = (group, (*(found[1] if found else ()), member))
+    layouts = ParameterLayouts(graph, strategy, by_param)
+    batch = batch_sets(strategy)
+    return layouts, [_placement(layouts, strategy, index, batch) for index in range(len(strategy.pipelines))]
+
+
+def _placement(layouts: ParameterLayouts, strategy: Strategy, pipeline: int, batch: Sets) -> Placement:
+    stages = strategy.pipelines[pipeline].stages
+    cache: dict[tuple[str, int], Layout] = {}
+
+    def layout(name: str, stage: int) -> Layout:
+        if (name, stage) not in cache:
+            cache[name, stage] = layouts.layout(pipeline, name, stage)
+        return cache[name, stage]
+
+    def tokens(stage: int, length: int) -> Sets | None:
+        return token_sets(stages[stage], length)
+
+    return Placement(batch, layout, tokens, strategy.sequence_parallel)
+
+
+def _check_matched(graph: LogicalGraph, strategy: Strategy) -> None:
+    """An override that matches nothing is a mistake."""
+    unmatched = [item.match for item in strategy.overrides if not _matches_any(item, graph.params.values())]
+    if unmatched:
+        raise StrategyError(
+            "overrides match no parameter of the model",
+            details=[("match", pattern) for pattern in unmatched],
+            rule="each override's glob names at least one parameter or module",
+            fix="see the names with `hspmd trace MODEL`",
+        )
+
+
+def _matches_any(override: Override, params: Iterable[ParamInfo]) -> bool:
+    return any(override.matches(name) for info in params for name in info.aliases)

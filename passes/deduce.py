@@ -1,0 +1,453 @@
+"""Walks the joint graph once per pipeline: each row's rule gives local rows with layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from ..annotations.layout import Axis, Dim, Factor, Layout, Sets, make_layout, whole
+from ..comm_plan import Combine
+from ..errors import DeduceError, HspmdError, InternalError
+from ..graph import (  # noqa: F401  (rules register on import)
+    constant_rules,
+    contraction_rules,
+    lookup_rules,
+    loss_rules,
+    norm_attention_rules,
+    pointwise_rules,
+    reduction_rules,
+    view_rules,
+)
+from ..graph.annotated import (
+    COMM,
+    STEP_REDUCE,
+    AnnotatedRow,
+    AnnotatedValue,
+    CommMarker,
+    GradTerm,
+    PipelineGraph,
+)
+from ..graph.ir import LogicalGraph, OriginKind, Phase, Ref, Row, refs_of, row_inputs
+from ..graph.lookup_rules import EMBEDDING
+from ..graph.rules import batch_coupled, consistent, find_rule, is_addend
+from ..strategy import PipelineSpec
+from .insert_comm import convert
+from .stages import RowKinds, assign_stages, classify
+
+SUM_OPS = "aten.add.Tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What deduction starts from: the batch cut, the parameters' layouts, and how tokens are cut.
+
+    batch: rows of the global batch per coordinate of the BATCH axis. layouts: (parameter, stage) ->
+    layout. tokens: per stage the token intervals per rank for sequence parallelism, by length.
+    """
+
+    batch: Sets
+    layouts: Callable[[str, int], Layout]
+    tokens: Callable[[int, int], Sets | None]
+    sequence_parallel: bool
+
+
+@dataclass(slots=True)
+class _Place:
+    """The row that is being deduced, and in which stage."""
+
+    row: Row
+    stage: int
+
+
+@dataclass(slots=True)
+class Deducer:
+    """One pipeline's deduction; implements `graph.rules.RuleContext`."""
+
+    graph: LogicalGraph
+    pipeline: PipelineSpec
+    placement: Placement
+    result: PipelineGraph
+    kinds: RowKinds
+    stages: list[int]
+    place: _Place
+    phase: Phase = Phase.FORWARD
+    values: dict[tuple[int, int], AnnotatedValue | tuple[AnnotatedValue, ...]] = field(default_factory=dict)
+    converted: dict[tuple[int, int, Layout], AnnotatedValue] = field(default_factory=dict)
+    transferred: dict[tuple[int, int], AnnotatedValue] = field(default_factory=dict)
+    steps: dict[int, AnnotatedValue] = field(default_factory=dict)
+    next_id: int = 0
+
+    @property
+    def row(self) -> Row:
+        """The row that is being deduced."""
+        return self.place.row
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether pending sums of token activations become sequence-split."""
+        return self.placement.sequence_parallel
+
+    # Operands
+
+    def operand(self, argument: object) -> AnnotatedValue:
+        """The value of a Ref in the current stage."""
+        if not isinstance(argument, Ref):
+            raise InternalError(f"{self.row.op} has no tensor at this argument", at=self.row.where)
+        value = self.value_of(argument.id, self.place.stage)
+        if isinstance(value, tuple):
+            raise InternalError(f"{self.row.op} uses a tuple as a tensor", at=self.row.where)
+        return value
+
+    def optional(self, argument: object) -> AnnotatedValue | None:
+        """The value of a Ref, or None."""
+        return None if argument is None else self.operand(argument)
+
+    def row_of(self, argument: object) -> Row:
+        """The row that a Ref names."""
+        if not isinstance(argument, Ref):
+            raise InternalError(f"{self.row.op} has no tensor at this argument", at=self.row.where)
+        return self.graph.rows[argument.id]
+
+    def producer_op(self, argument: object) -> str:
+        """The operator of the row that a Ref names."""
+        return self.row_of(argument).op
+
+    def value_of(self, row: int, stage: int) -> AnnotatedValue | tuple[AnnotatedValue, ...]:
+        """The value of a row in a stage: computed there on demand, or transferred from its stage."""
+        found = self.values.get((row, stage))
+        if found is not None:
+            return found
+        home = self.stages[row]
+        if home >= 0 and home != stage:
+            found = self._transfer(row, home, stage)
+        else:
+            logical = self.graph.rows[row]
+            found = self.within(logical, stage, lambda: self._compute(logical, stage))
+        self.values[row, stage] = found
+        return found
+
+    def _transfer(self, row: int, home: int, stage: int) -> AnnotatedValue:
+        value = self.values.get((row, home))
+        if value is None or isinstance(value, tuple):
+            raise InternalError(
+                f"stage {stage} needs {self.graph.rows[row].op} before stage {home} has it", at=self.row.where
+            )
+        return self.transfer(value, stage)
+
+    def within(
+        self, row: Row, stage: int, work: Callable[[], AnnotatedValue | tuple[AnnotatedValue, ...] | None]
+    ) -> AnnotatedValue | tuple[AnnotatedValue, ...]:
+        """Do `work` as part of another row's deduction."""
+        before = self.place
+        self.place = _Place(row, stage)
+        try:
+            return work()  # type: ignore[return-value]
+        finally:
+            self.place = before
+
+    # Rows
+
+    def run(self) -> PipelineGraph:
+        """Deduce all rows, the loss and the gradients."""
+        sums = _untied_sums(self.graph, self.stages)
+        for row in self.graph.rows:
+            if row.op == "placeholder" or self.kinds.on_demand(row.id) or row.id in sums:
+                continue
+            self.phase = row.phase
+            self.value_of(row.id, self.stages[row.id])
+        self._finish(sums)
+        return self.result
+
+    def _compute(self, row: Row, stage: int) -> AnnotatedValue | tuple[AnnotatedValue, ...]:
+        if row.op == "placeholder":
+            return self._leaf(row, stage)
+        if row.op == "getitem":
+            whole_value = self.value_of(self.row_of(row.args[0]).id, stage)
+            picked = whole_value[int(row.args[1])]  # type: ignore[index, call-overload]
+            self._complete(row, picked)
+            return picked
+        result = find_rule(row)(self, row)
+        if isinstance(result, AnnotatedValue):
+            self._complete(row, result)
+        return result
+
+    def _complete(self, row: Row, value: AnnotatedValue) -> None:
+        """Note which value realises a logical row."""
+        if value.layout.shape != tuple(row.shape or ()):
+            raise InternalError(
+                f"the rule of {row.op} gives shape {list(value.layout.shape)} for {list(row.shape or ())}",
+                at=row.where,
+                fix="report this model and strategy",
+            )
+        if value.logical is None:
+            value.logical = row.id
+        if not self.kinds.on_demand(row.id):
+            self.result.logical[row.id] = value
+
+    def _leaf(self, row: Row, stage: int) -> AnnotatedValue:
+        kind, name = row.origin.kind, row.origin.name
+        if kind is OriginKind.TANGENT:
+            return self.emit("hspmd.full", ((), 1.0, row.dtype), whole(()), dtype=row.dtype)
+        if kind is OriginKind.INPUT:
+            dims: tuple[Dim, ...] = ((Factor(self.graph.batch, Axis.BATCH, self.placement.batch),),)
+            layout = make_layout(dims + tuple((Factor(size),) for size in (row.shape or ())[1:]))
+            value = self._new(layout, row.dtype, stage, pure=True)
+            self.result.inputs[name, stage] = value
+        else:
+            buffer = kind is OriginKind.BUFFER
+            layout = whole(row.shape or ()) if buffer else self.placement.layouts(name, stage)
+            value = self._new(layout, row.dtype, stage, pure=buffer, constant=buffer)
+            self.result.params[name, stage] = value
+        return value
+
+    def _new(
+        self,
+        layout: Layout,
+        dtype: torch.dtype | None,
+        stage: int,
+        *,
+        pure: bool = False,
+        constant: bool = False,
+        via: tuple[Row, AnnotatedValue] | None = None,
+    ) -> AnnotatedValue:
+        if dtype is None:
+            raise InternalError(f"{self.row.op} has no dtype", at=self.row.where)
+        self.next_id += 1
+        return AnnotatedValue(self.next_id, layout, dtype, stage, pure, constant, via=via)
+
+    def emit(
+        self,
+        op: str,
+        args: tuple[object, ...],
+        layout: Layout,
+        *,
+        kwargs: dict[str, object] | None = None,
+        dtype: torch.dtype | None = None,
+        via: AnnotatedValue | None = None,
+        marker: CommMarker | None = None,
+    ) -> AnnotatedValue:
+        """Place a local row; one whose operands are pure waits for its first use."""
+        operands = list(_values_in(args))
+        pure = all(value.pure for value in operands)
+        constant = all(value.constant for value in operands)
+        made_by = (self.row, via) if via is not None else None
+        if dtype is None:
+            dtype = self.row.dtype if self.row.dtype is not None else operands[0].dtype
+        out = self._new(layout, dtype, self.place.stage, pure=pure, constant=constant, via=made_by)
+        row = AnnotatedRow(out, op, args, kwargs or {}, self.place.stage, self.phase, self.row.where, marker)
+        if pure:
+            out.producer = row
+        else:
+            self._put(row)
+        return out
+
+    def emit_many(
+        self,
+        op: str,
+        args: tuple[object, ...],
+        layouts: Sequence[Layout | None],
+        *,
+        kwargs: dict[str, object] | None = None,
+    ) -> tuple[AnnotatedValue, ...]:
+        """Place a local row with several outputs, and the picks of each."""
+        metas = self.row.outs or ()
+        joint = self.emit(op, args, whole(()), kwargs=kwargs, dtype=torch.float32)
+        parts = []
+        for index, layout in enumerate(layouts):
+            dtype = metas[index][1] if index < len(metas) and metas[index] is not None else torch.float32  # type: ignore[index]
+            parts.append(self.emit("getitem", (joint, index), layout or whole(()), dtype=dtype))
+        return tuple(parts)
+
+    def _put(self, row: AnnotatedRow) -> None:
+        """Append a row after the waiting rows that it uses."""
+        for value in _values_in((row.args, tuple(row.kwargs.values()))):
+            if value.producer is not None:
+                waiting, value.producer = value.producer, None
+                waiting.phase = self.phase
+                self._put(waiting)
+        self.result.rows.append(row)
+
+    # Conversions
+
+    def convert(self, value: AnnotatedValue, layout: Layout) -> AnnotatedValue:
+        """The value in another layout, each conversion done once."""
+        layout = make_layout(layout.dims, layout.partial)
+        if value.layout == layout:
+            return value
+        key = (value.id, self.place.stage, layout)
+        found = self.converted.get(key)
+        if found is None:
+            found = convert(self, value, layout)
+            self.converted[key] = found
+        return found
+
+    def settle(self, value: AnnotatedValue) -> AnnotatedValue:
+        """Without pending sums and addends; a pure sum over the batch becomes a step value."""
+        if Axis.BATCH in value.layout.partial:
+            if not value.pure:
+                raise batch_coupled(self.row, value.layout, "a sum over the batch enters an operator that is not linear")
+            value = self.step_value(value)
+        if not is_addend(value.layout):
+            return value
+        return self.convert(value, self._settled_layout(value.layout))
+
+    def _settled_layout(self, layout: Layout) -> Layout:
+        target = consistent(layout)
+        tokens = self._token_sets(layout) if Axis.TENSOR in layout.partial else None
+        if tokens is None:
+            return target
+        return target.with_dims(
+            (Factor(target.shape[1], Axis.SEQUENCE, tokens),) if index == 1 else dim
+            for index, dim in enumerate(target.dims)
+        )
+
+    def _token_sets(self, layout: Layout) -> Sets | None:
+        """How sequence parallelism cuts a [batch, tokens, features] value, None where it does not."""
+        shape = layout.shape
+        if not self.sequence_parallel or len(shape) != 3 or shape[0] != self.graph.batch:
+            return None
+        return self.placement.tokens(self.place.stage, shape[1])
+
+    def all_reduce(self, value: AnnotatedValue, combine: Combine) -> AnnotatedValue:
+        """Reduce pieces that are whole on every rank of the stage."""
+        stage = self.place.stage
+        if len(self.pipeline.stages[stage].devices) == 1:
+            return value
+        marker = CommMarker(value.layout, value.layout, combine, stage, stage)
+        return self.emit(COMM, (value,), value.layout, marker=marker, dtype=value.dtype)
+
+    def step_value(self, value: AnnotatedValue) -> AnnotatedValue:
+        """A pure sum over the batch, reduced over all micro-batches and pipelines once a step."""
+        found = self.steps.get(value.id)
+        if found is None:
+            settled = make_layout(value.layout.dims, value.layout.partial - {Axis.BATCH})
+            found = self.emit(STEP_REDUCE, (value,), settled, dtype=value.dtype)
+            self.steps[value.id] = found
+        return found
+
+    def transfer(self, value: AnnotatedValue, stage: int) -> AnnotatedValue:
+        """The value in another stage, settled first; tokens stay cut, everything else is whole there."""
+        found = self.transferred.get((value.id, stage))
+        if found is None:
+            source = self.within(self.row, value.stage, lambda: self._settle_ranks(value))
+            assert isinstance(source, AnnotatedValue)
+            target = self._across(source.layout, stage)
+            marker = CommMarker(source.layout, target, Combine.COPY, source.stage, stage)
+            found = self.within(
+                self.row, stage, lambda: self.emit(COMM, (source,), target, marker=marker, dtype=source.dtype)
+            )
+            assert isinstance(found, AnnotatedValue)
+            self.transferred[value.id, stage] = found
+        return found
+
+    def _settle_ranks(self, value: AnnotatedValue) -> AnnotatedValue:
+        return self.convert(value, self._settled_layout(value.layout)) if is_addend(value.layout) else value
+
+    def _across(self, layout: Layout, stage: int) -> Layout:
+        dims = []
+        for dim in layout.dims:
+            factors = []
+            for factor in dim:
+                if factor.axis is Axis.SEQUENCE:
+                    sets = self.placement.tokens(stage, factor.size)
+                    factor = Factor(factor.size) if sets is None else Factor(factor.size, Axis.SEQUENCE, sets)
+                elif factor.axis is Axis.TENSOR:
+                    factor = Factor(factor.size)
+                factors.append(factor)
+            dims.append(tuple(factors))
+        return make_layout(tuple(dims), layout.partial)
+
+    def is_lookup_of(self, index_row: int, rows: int) -> Factor | None:
+        """How the table that the forward looked up with this index is cut along its rows."""
+        for row in self.graph.rows:
+            if row.op != EMBEDDING or row.args[1] != Ref(index_row):
+                continue
+            table = self.value_of(self.row_of(row.args[0]).id, self.place.stage)
+            if isinstance(table, AnnotatedValue) and table.layout.shape[0] == rows and len(table.layout.dims[0]) == 1:
+                factor = table.layout.dims[0][0]
+                return factor if factor.axis is not None else None
+        return None
+
+    # Results
+
+    def _finish(self, sums: set[int]) -> None:
+        loss_stage = self.stages[self.graph.loss]
+        loss = self.value_of(self.graph.loss, max(loss_stage, 0))
+        assert isinstance(loss, AnnotatedValue)
+        self.phase = Phase.FORWARD
+        self.result.loss = self.within(
+            self.graph.rows[self.graph.loss], loss.stage, lambda: self._settle_ranks(loss)
+        )  # type: ignore[assignment]
+        self.phase = Phase.BACKWARD
+        for name, info in self.graph.params.items():
+            if info.grad is not None:
+                for row in _terms(self.graph, info.grad, sums):
+                    self._grad(name, row)
+
+    def _grad(self, name: str, row: int) -> None:
+        stage = max(self.stages[row], 0)
+        value = self.value_of(row, stage)
+        assert isinstance(value, AnnotatedValue)
+        if value.producer is not None:
+            waiting, value.producer = value.producer, None
+            self._put(waiting)
+        self.result.grads.append(GradTerm(name, stage, value))
+
+
+def _values_in(value: object) -> Sequence[AnnotatedValue]:
+    """Every value inside nested arguments."""
+    if isinstance(value, AnnotatedValue):
+        return (value,)
+    if isinstance(value, (tuple, list)):
+        return [found for item in value for found in _values_in(item)]
+    return ()
+
+
+values_in = _values_in
+
+
+def _untied_sums(graph: LogicalGraph, stages: list[int]) -> set[int]:
+    """Sums of a parameter's gradients from different stages: grad sync adds these, no row does."""
+    users: dict[int, int] = {}
+    for row in graph.rows:
+        for operand in row_inputs(row):
+            users[operand] = users.get(operand, 0) + 1
+    found: set[int] = set()
+    queue = [info.grad for info in graph.params.values() if info.grad is not None]
+    while queue:
+        row = graph.rows[queue.pop()]
+        refs = [ref.id for ref in refs_of(row.args)]
+        plain = row.op == SUM_OPS and len(refs) == 2 and not row.kwargs and len(row.args) == 2
+        if plain and not users.get(row.id) and stages[refs[0]] != stages[refs[1]]:
+            found.add(row.id)
+            for ref in refs:
+                users[ref] -= 1
+            queue += refs
+    return found
+
+
+def _terms(graph: LogicalGraph, row: int, sums: set[int]) -> list[int]:
+    if row not in sums:
+        return [row]
+    return [term for ref in refs_of(graph.rows[row].args) for term in _terms(graph, ref.id, sums)]
+
+
+def deduce(graph: LogicalGraph, pipeline: int, spec: PipelineSpec, placement: Placement) -> PipelineGraph:
+    """The annotated graph of one pipeline; DeduceError names the row's user line."""
+    kinds = classify(graph)
+    stages = assign_stages(graph, kinds, spec)
+    result = PipelineGraph(pipeline)
+    deducer = Deducer(graph, spec, placement, result, kinds, stages, _Place(graph.rows[0], 0))
+    try:
+        return deducer.run()
+    except (HspmdError, DeduceError):
+        raise
+    except (AssertionError, ValueError, TypeError, IndexError, KeyError) as error:
+        row = deducer.row
+        raise InternalError(
+            f"deduction of {row.op} failed: {type(error).__name__}: {error}",
+            at=row.where,
+            fix="report this model and strategy",
+        ) from error

@@ -1,0 +1,106 @@
+"""Which stage of a pipeline computes each row, and which rows every stage computes for itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import DeduceError
+from ..graph.ir import LogicalGraph, OriginKind, Phase, Row, row_inputs
+from ..strategy import PipelineSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RowKinds:
+    """What a row depends on. constant: nothing. pure: no parameter. static: no input (parameters alone)."""
+
+    constant: tuple[bool, ...]
+    pure: tuple[bool, ...]
+    static: tuple[bool, ...]
+
+    def on_demand(self, row: int) -> bool:
+        """Whether every stage that uses the row computes it for itself."""
+        return self.pure[row] or self.static[row]
+
+
+def classify(graph: LogicalGraph) -> RowKinds:
+    """Dependence of every row on parameters and inputs."""
+    constant: list[bool] = []
+    pure: list[bool] = []
+    static: list[bool] = []
+    for row in graph.rows:
+        kind = row.origin.kind if row.op == "placeholder" else None
+        inputs = row_inputs(row)
+        constant.append(_all(kind, (OriginKind.BUFFER, OriginKind.TANGENT), (constant[i] for i in inputs)))
+        pure_kinds = (OriginKind.BUFFER, OriginKind.TANGENT, OriginKind.INPUT)
+        pure.append(_all(kind, pure_kinds, (pure[i] for i in inputs)))
+        static_kinds = (OriginKind.BUFFER, OriginKind.TANGENT, OriginKind.PARAM)
+        static.append(_all(kind, static_kinds, (static[i] for i in inputs)))
+    return RowKinds(tuple(constant), tuple(pure), tuple(static))
+
+
+def _all(kind: OriginKind | None, accepted: tuple[OriginKind, ...], inputs: object) -> bool:
+    return kind in accepted if kind is not None else all(inputs)  # type: ignore[call-overload]
+
+
+def stage_of_layer(pipeline: PipelineSpec, layer: int) -> int:
+    """The stage whose layer range holds `layer`."""
+    for index, stage in enumerate(pipeline.stages):
+        if stage.layers[0] <= layer < stage.layers[1]:
+            return index
+    raise DeduceError(
+        f"layer {layer} belongs to no stage",
+        details=[("stages", str([list(stage.layers) for stage in pipeline.stages]))],
+        rule="the stages of a pipeline hold all layers of the model",
+        fix="let the last stage end at the model's number of layers",
+    )
+
+
+def assign_stages(graph: LogicalGraph, kinds: RowKinds, pipeline: PipelineSpec) -> list[int]:
+    """The stage of every row; -1 for rows that each stage computes on demand.
+
+    Forward: the layer's stage, never before an operand's; rows outside the layers follow their
+    operands, or, without one, come before their first user. Backward: the layer's stage, never
+    after an operand's.
+    """
+    first_use = _first_use(graph, kinds, pipeline)
+    stages = [-1] * len(graph.rows)
+    for row in graph.rows:
+        if kinds.on_demand(row.id) or row.op == "placeholder":
+            continue
+        operands = [stages[i] for i in row_inputs(row) if stages[i] >= 0]
+        if row.phase is Phase.FORWARD:
+            stages[row.id] = _forward_stage(row, operands, first_use[row.id], pipeline)
+        else:
+            gradients = [
+                stages[i] for i in row_inputs(row) if stages[i] >= 0 and graph.rows[i].phase is Phase.BACKWARD
+            ]
+            stages[row.id] = _backward_stage(row, operands, gradients, pipeline)
+    return stages
+
+
+def _forward_stage(row: Row, operands: list[int], first_use: int, pipeline: PipelineSpec) -> int:
+    own = [stage_of_layer(pipeline, row.layer)] if row.layer is not None else []
+    if operands or own:
+        return max(operands + own)
+    return first_use
+
+
+def _backward_stage(row: Row, operands: list[int], gradients: list[int], pipeline: PipelineSpec) -> int:
+    own = [stage_of_layer(pipeline, row.layer)] if row.layer is not None else []
+    if gradients or own:
+        return min(gradients + own)
+    return max(operands, default=len(pipeline.stages) - 1)
+
+
+def _first_use(graph: LogicalGraph, kinds: RowKinds, pipeline: PipelineSpec) -> list[int]:
+    """The earliest stage whose layers use a forward row, directly or through rows outside layers."""
+    last = len(pipeline.stages) - 1
+    earliest = [last] * len(graph.rows)
+    for row in reversed(graph.rows):
+        if row.phase is not Phase.FORWARD or kinds.on_demand(row.id):
+            continue
+        if row.layer is not None:
+            earliest[row.id] = stage_of_layer(pipeline, row.layer)
+        for i in row_inputs(row):
+            earliest[i] = min(earliest[i], earliest[row.id])
+    return earliest
