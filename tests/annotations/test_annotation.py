@@ -23,7 +23,7 @@ from tests.annotations.strategies import annotated
 
 
 @given(annotated())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_each_device_has_one_normal_region_of_its_local_shape(
     case: tuple[Annotation, tuple[int, ...]],
 ) -> None:
@@ -36,7 +36,7 @@ def test_each_device_has_one_normal_region_of_its_local_shape(
 
 
 @given(annotated())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_subgroups_hold_what_the_hetero_dim_says(case: tuple[Annotation, tuple[int, ...]]) -> None:
     annotation, shape = case
     regions = annotation.regions(shape)
@@ -49,7 +49,7 @@ def test_subgroups_hold_what_the_hetero_dim_says(case: tuple[Annotation, tuple[i
 
 
 @given(annotated())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_addends_of_every_alternative_add_up_to_the_value(case: tuple[Annotation, tuple[int, ...]]) -> None:
     """Addend i is 1 + i on the elements that its holders have; copies are counted once."""
     annotation, shape = case

@@ -27,7 +27,7 @@ Case = tuple[Annotation, tuple[int, ...]]
 
 
 @given(annotated())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_regions_and_addends_are_preserved(case: Case) -> None:
     annotation, shape = case
     assert same_layout(annotation, normalize(annotation), shape)
@@ -35,7 +35,7 @@ def test_regions_and_addends_are_preserved(case: Case) -> None:
 
 
 @given(annotated())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_idempotent(case: Case) -> None:
     annotation, shape = case
     once = normalize(annotation)
@@ -45,7 +45,7 @@ def test_idempotent(case: Case) -> None:
 
 
 @given(annotated(), st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_rewritten_annotations_have_one_form(case: Case, data: st.DataObject) -> None:
     annotation, shape = case
     other = data.draw(rewritten(annotation, shape))

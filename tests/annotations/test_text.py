@@ -11,7 +11,7 @@ from tests.annotations.strategies import annotated
 
 
 @given(annotated())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_round_trip(case: tuple[Annotation, tuple[int, ...]]) -> None:
     annotation, _ = case
     assert parse_annotation(str(annotation)) == annotation
