@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -95,8 +96,8 @@ class GptSize:
             bos_token_id=None,
             eos_token_id=None,
             use_cache=False,
-            loss_type="ForCausalLM",
         )
+        config.loss_type = "ForCausalLM"
         return GPT2LMHeadModel(config).train(), token_inputs(self.seq)
 
 
@@ -128,7 +129,7 @@ class Mlp(nn.Module):
         super().__init__()
         widths = [size.features, *[size.hidden] * (size.layers - 1), size.classes]
         modules: list[nn.Module] = []
-        for wide, next_wide in zip(widths, widths[1:], strict=False):
+        for wide, next_wide in pairwise(widths):
             modules += [nn.Linear(wide, next_wide), nn.ReLU()]
         self.net = nn.Sequential(*modules[:-1])
 
@@ -171,7 +172,7 @@ def builtin_factory(name: str, args: Mapping[str, str]) -> Callable[[], Made]:
         if not _is_count(text)
     ]
     changes = {key: int(text) for key, text in given.items() if _is_count(text)}
-    changed = replace(size, **changes)
+    changed = replace(size, **changes)  # type: ignore[arg-type]
     bad += list(changed.clashes())
     if bad:
         raise OptionError(

@@ -150,10 +150,10 @@ def _positions(config: Json) -> int:
 def _hf_model(fields: Json) -> nn.Module:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.for_model(**fields)
+    config = AutoConfig.for_model(**fields)  # type: ignore[arg-type]
     config.use_cache = False
     config.loss_type = config.loss_type or "ForCausalLM"
-    model: nn.Module = AutoModelForCausalLM.from_config(config)
+    model: nn.Module = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     return model.train()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import cast
 
 import torch
 
@@ -125,7 +126,7 @@ def torch_constant(name: object, kind: type) -> object:
 def _constant(step: InitStep) -> torch.Tensor:
     dtype, shape, values = step.args
     made = torch_constant(dtype, torch.dtype)
-    return torch.tensor(values, dtype=made).reshape(shape)  # type: ignore[arg-type]
+    return torch.tensor(values, dtype=cast(torch.dtype, made)).reshape(cast(list[int], shape))
 
 
 def _integer(value: object) -> int:

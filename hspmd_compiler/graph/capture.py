@@ -96,11 +96,11 @@ def new_fake_mode() -> FakeTensorMode:
     return FakeTensorMode(shape_env=ShapeEnv(tracked_fakes=[]), allow_non_fake_inputs=True, export=True)
 
 
-class DispatchRecorder(TorchDispatchMode):
+class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every tensor operator that runs inside it; `on_call` decides what the call returns."""
 
     def __init__(self, on_call: Callable[..., object]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._on_call = on_call
 
     def __torch_dispatch__(
@@ -162,7 +162,7 @@ def fake_like(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 def fake_copy(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
     """A copy of `model` with fake parameters and buffers, ties kept; the model itself is untouched."""
     memo = {id(t): fake_like(t, mode) for t in (*model.parameters(), *model.buffers())}
-    return copy.deepcopy(model, memo)  # type: ignore[arg-type]
+    return copy.deepcopy(model, memo)
 
 
 def capture_joint(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import fx
 
 from ..errors import TraceError
+from . import comm_marker
 from .ir import (
     InputInfo,
     LogicalGraph,
@@ -36,7 +38,7 @@ class RowFacts:
     layer: int | None = None
     module: str = ""
     phase: Phase = Phase.FORWARD
-    origin: Origin = Origin(OriginKind.ACTIVATION)
+    origin: Origin = field(default_factory=lambda: Origin(OriginKind.ACTIVATION))
     where: str = ""
 
 
@@ -104,7 +106,7 @@ def op_name(node: fx.Node, where: str = "") -> str:
 
 def _is_default(name: str, value: object) -> bool:
     if name == "device":
-        return value is None or torch.device(value).type == "cpu"  # type: ignore[arg-type]
+        return value is None or str(value) == "cpu"
     return name in _DEFAULT_KWARGS and (value is None or value == _DEFAULT_KWARGS[name])
 
 
@@ -139,7 +141,8 @@ def from_fx(module: fx.GraphModule) -> LogicalGraph:
             "this fx graph was not made by to_fx, so its parameters and loss are unknown",
             fix="trace the model with hspmd_compiler, or start from to_fx(graph)",
         )
-    loss, *rest = (ids[node] for node in module.graph.output_node().args[0])  # type: ignore[union-attr, arg-type]
+    outputs = cast(tuple[fx.Node, ...], module.graph.output_node().args[0])
+    loss, *rest = (ids[node] for node in outputs)
     return _with_outputs(rows, facts, loss, rest)
 
 
@@ -205,6 +208,8 @@ def target_of(op: str) -> Callable[..., object]:
     """The callable of a row's `op`."""
     if op == GETITEM:
         return operator.getitem
+    if op in comm_marker.OPERATORS:
+        return comm_marker.OPERATORS[op]
     namespace, name, overload = op.split(".")
     target: Callable[..., object] = getattr(getattr(getattr(torch.ops, namespace), name), overload)
     return target

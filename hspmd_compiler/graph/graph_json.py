@@ -144,7 +144,8 @@ class _Reader:
 
     def _each(self, name: str, read: Callable[[int, list[object]], Read]) -> list[Read]:
         found: list[Read] = []
-        for place, item in enumerate(self._one(name, lambda: _list(self.data.get(name)), [])):
+        items: list[object] = self._one(name, lambda: _list(self.data.get(name)), [])
+        for place, item in enumerate(items):
             try:
                 found.append(read(place, _list(item)))
             except (TypeError, ValueError, KeyError, IndexError) as error:

@@ -1,9 +1,10 @@
-"""Records how a factory fills its parameters, while it builds the model of fake tensors that `trace` takes."""
+"""Records how a factory fills its parameters, while it builds a model of fake tensors for `trace`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import nn
@@ -21,7 +22,7 @@ Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
 MOST_CONSTANTS = 1 << 16
 _MARK = 0x6873706D64 << 20  # seeds that no user chooses: the generator holds one unless it was reseeded
 _OVERWRITE = frozenset(
-    "normal_ uniform_ fill_ zero_ copy_ exponential_ log_normal_ cauchy_ geometric_ random_ bernoulli_".split()
+    ("normal_", "uniform_", "fill_", "zero_", "copy_", "exponential_", "log_normal_", "random_", "bernoulli_")
 )
 
 
@@ -281,7 +282,7 @@ class _Recorder:
 def _run(call: Call, made: Mapping[int, torch.Tensor]) -> object:
     if call.func is None:
         dtype, size, numbers = call.args
-        return torch.tensor(numbers, dtype=getattr(torch, str(dtype))).reshape(size)  # type: ignore[arg-type]
+        return torch.tensor(numbers, dtype=getattr(torch, str(dtype))).reshape(cast(tuple[int, ...], size))
     args = [_real(arg, made) for arg in call.args]
     return call.func(*args, **{key: _real(value, made) for key, value in call.kwargs.items()})
 

@@ -128,7 +128,7 @@ def _check(calls: Sequence[Call]) -> None:
             at=list(dict.fromkeys(call.where for call in (*bad, *own) if call.where))[:5],
             details=[(call.op, "is no initialiser operator") for call in bad[:5]]
             + [(call.op, "draws from a generator of its own") for call in own[:5]],
-            rule="parameters are made by aten operators and the default generator, so that ranks can replay them",
+            rule="parameters come from aten operators and the default generator, for ranks to replay",
             fix="use torch.manual_seed and torch.nn.init, or give the weights with --init FILE",
         )
 

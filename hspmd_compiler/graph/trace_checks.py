@@ -55,8 +55,8 @@ def _dropout_error(active: list[tuple[str, str]], at: Iterable[str] = ()) -> Tra
         at=at,
         details=shown,
         rule="random numbers drawn in the forward pass differ between one device and many",
-        fix="set dropout to 0 in the model's configuration, e.g. attn_pdrop=0, resid_pdrop=0, embd_pdrop=0 (GPT-2)"
-        " or attention_dropout=0 (Llama)",
+        fix="set dropout to 0 in the configuration: attn_pdrop=0, resid_pdrop=0, embd_pdrop=0 (GPT-2),"
+        " attention_dropout=0 (Llama), p=0 (nn.Dropout)",
     )
 
 
@@ -92,7 +92,7 @@ def capture_failed(error: Exception, where: str) -> TraceError:
         rule="forward must run the same tensor operators whatever the values of the batch",
         fix="remove branches, .item() and sizes that depend on tensor values from this line"
         if _is_data_dependent(error)
-        else "check that forward(**example_inputs) runs in eager, then rewrite this line with plain tensor operators",
+        else "see that forward(**example_inputs) runs in eager; write this line with plain tensor operators",
     )
 
 

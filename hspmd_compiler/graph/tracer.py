@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from ..errors import HspmdError, TraceError
+from ..errors import HspmdError
 from . import trace_checks as checks
 from .capture import (
     ASSERTION,
