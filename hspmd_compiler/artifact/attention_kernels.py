@@ -1,8 +1,8 @@
 """Attention of the local heads, forward and backward, on the kernel that the device offers.
 
-q, k, v are [batch, heads, sequence, width] with key and value heads already repeated; results lie in
-memory as [batch, sequence, heads, width], as PyTorch's own kernels leave them. No kernel is called
-when a size is zero: the CPU one kills the process for zero heads.
+q, k, v are [batch, heads, sequence, width] with key and value heads already repeated. By shape alone
+(meta tensors) the answer is the CPU kernel's. No kernel is called when a size is zero: the CPU one
+kills the process for zero heads.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def attention(
     scale: float | None,
 ) -> tuple[Tensor, Tensor]:
     """(output, log-sum-exp of each query's scores)."""
-    if q.is_meta or not (q.numel() and k.numel() and v.numel()):
+    if not (q.numel() and k.numel() and v.numel()):
         return _empty_like(q, v.shape[-1]), q.new_zeros(q.shape[:3], dtype=_lse_dtype(q))
     bias = _additive(mask, q)
-    if q.is_cpu:
+    if q.is_cpu or q.is_meta:
         op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
         out, lse = op(q, k, v, dropout_p, causal, attn_mask=bias, scale=scale)
         return out, lse
@@ -56,10 +56,10 @@ def attention_backward(
     scale: float | None,
 ) -> Gradients:
     """Gradients of q, k and v."""
-    if q.is_meta or not (q.numel() and k.numel() and v.numel()):
+    if not (q.numel() and k.numel() and v.numel()):
         return _empty_like(q), _empty_like(k), _empty_like(v)
     bias = _additive(mask, q)
-    if q.is_cpu:
+    if q.is_cpu or q.is_meta:
         op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
         dq, dk, dv = op(grad, q, k, v, out, lse, dropout_p, causal, attn_mask=bias, scale=scale)
         return dq, dk, dv

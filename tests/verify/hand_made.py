@@ -141,7 +141,7 @@ HIDDEN_OF = {0: (0, 3), 1: (3, 4), 2: (0, 4)}
 
 
 def tensor_and_data_parallel() -> Program:
-    """Pipeline 0: ranks 0 and 1 share the hidden units 3:1, rows 0-2 and 2-3. Pipeline 1: rank 2, rows 3-5."""
+    """Pipeline 0: ranks 0, 1 share the hidden units 3:1, rows 0-2 and 2-3. Pipeline 1: rank 2, rows 3-5."""
     sum_outputs = {
         rank: CommStep(0 if rank < 2 else 1, CommKind.ALL_REDUCE, (0, 1) if rank < 2 else (2,), Combine.SUM)
         for rank in range(3)
