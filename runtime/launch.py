@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,7 +112,8 @@ def _fork_all(directory: Path, job: Job, options: StartOptions, count: int, on_r
         def body(local: LocalRank, emit: Emit) -> None:
             torch.set_num_threads(options.threads)
             use_loopback()
-            own = _taken_over(listener) if local.rank == 0 else None
+            own = os.dup(listener.fileno()) if local.rank == 0 else None  # the store closes it itself
+            listener.close()
             place = Place(local.rank, count, local.local_index, port=port, listener=own)
             _run_one(directory, job, options, place, emit)
 
@@ -131,11 +131,6 @@ def _fork_some(
         _run_one(directory, job, options, place, emit)
 
     run_ranks(ranks, body, on_record)
-
-
-def _taken_over(listener: socket.socket) -> int:
-    """The descriptor of a socket, which the store closes itself."""
-    return os.dup(listener.fileno())
 
 
 def _own_place(needed: int) -> Place:

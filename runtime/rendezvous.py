@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -102,7 +102,7 @@ def connect(
     with peer_lost_in("setting up the process group"):
         dist.init_process_group(
             "gloo" if found.device.type == CPU else "nccl",
-            store=store,
+            store=cast(Any, store),
             rank=place.rank,
             world_size=place.world_size,
             timeout=timeouts.transfer,
