@@ -377,19 +377,32 @@ class Deducer:
         loss = self.value_of(self.graph.loss, max(loss_stage, 0))
         assert isinstance(loss, AnnotatedValue)
         self.phase = Phase.FORWARD
-        self.result.loss = self.within(
-            self.graph.rows[self.graph.loss], loss.stage, lambda: self._settle_ranks(loss)
-        )  # type: ignore[assignment]
+        self.result.loss = self.within(self.graph.rows[self.graph.loss], loss.stage, lambda: self._counted(loss))  # type: ignore[assignment]
         self.phase = Phase.BACKWARD
         for name, info in self.graph.params.items():
             if info.grad is not None:
                 for row in _terms(self.graph, info.grad, sums):
                     self._grad(name, row)
 
+    def _counted(self, loss: AnnotatedValue) -> AnnotatedValue:
+        """The loss as a share that all ranks and micro-batches can add up."""
+        return self.convert(self._settle_ranks(loss), whole((), self._everywhere()))
+
+    def _everywhere(self) -> frozenset[Axis]:
+        """The axes that have more than one coordinate."""
+        axes = {Axis.BATCH} if len(self.placement.batch) > 1 else set()
+        return frozenset(axes | ({Axis.TENSOR} if len(self.pipeline.stages[self.place.stage].devices) > 1 else set()))
+
+    def _batch_share(self, value: AnnotatedValue) -> AnnotatedValue:
+        """A gradient that does not depend on the batch counts once."""
+        batch = self._everywhere() & {Axis.BATCH}
+        return self.convert(value, make_layout(value.layout.dims, value.layout.partial | batch))
+
     def _grad(self, name: str, row: int) -> None:
         stage = max(self.stages[row], 0)
         value = self.value_of(row, stage)
         assert isinstance(value, AnnotatedValue)
+        value = self.within(self.graph.rows[row], stage, lambda: self._batch_share(value))  # type: ignore[assignment]
         if value.producer is not None:
             waiting, value.producer = value.producer, None
             self._put(waiting)

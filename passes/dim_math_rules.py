@@ -221,18 +221,25 @@ def _named(rule: Rule, ops: Sequence[str]) -> dict[str, Rule]:
 
 
 _CONSTANTS = (
-    "zeros_like.default ones_like.default full_like.default empty_like.default rand_like.default "
-    "randn_like.default new_zeros.default new_ones.default new_full.default new_empty.default"
-).split()
+    *("zeros_like.default", "ones_like.default", "full_like.default", "empty_like.default"),
+    *("rand_like.default", "randn_like.default"),
+    *("new_zeros.default", "new_ones.default", "new_full.default", "new_empty.default"),
+)
 _REDUCTIONS = (
-    "sum.dim_IntList sum.default mean.dim mean.default amax.default amin.default var.correction "
-    "std.correction prod.dim_int logsumexp.default linalg_vector_norm.default any.dim all.dim"
-).split()
-_ALONG_DIM = "_softmax.default _safe_softmax.default cumsum.default cumprod.default logcumsumexp.default".split()
+    *("sum.dim_IntList", "sum.default", "mean.dim", "mean.default", "prod.dim_int"),
+    *("amax.default", "amin.default", "any.dim", "all.dim"),
+    *("var.correction", "std.correction", "logsumexp.default", "linalg_vector_norm.default"),
+)
+_ALONG_DIM = (
+    *("_softmax.default", "_safe_softmax.default"),
+    *("cumsum.default", "cumprod.default", "logcumsumexp.default"),
+)
 _ATTENTION = (
-    "_scaled_dot_product_flash_attention_for_cpu.default _scaled_dot_product_flash_attention.default "
-    "_scaled_dot_product_efficient_attention.default _scaled_dot_product_cudnn_attention.default"
-).split()
+    "_scaled_dot_product_flash_attention_for_cpu.default",
+    "_scaled_dot_product_flash_attention.default",
+    "_scaled_dot_product_efficient_attention.default",
+    "_scaled_dot_product_cudnn_attention.default",
+)
 
 MATH_RULES: dict[str, Rule] = {
     **_named(constant, _CONSTANTS),

@@ -185,7 +185,8 @@ def _take_factor(
     deducer: Deducer, value: AnnotatedValue, layout: Layout, refined: Refined, index: int
 ) -> AnnotatedValue:
     src, dst = refined.pairs[index]
-    intervals = PerCoordinate(lambda at: within(src.held(at), dst.held(at)))
+    by_position = Axis.BATCH in (src.axis, dst.axis)
+    intervals = PerCoordinate(lambda at: within(src.held(at), dst.held(at)), by_position)
     dim = _dim_of(refined, index)
     if refined.counts[dim] == 1:
         return deducer.emit("hspmd.take", (value, dim, intervals), layout)

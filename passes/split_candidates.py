@@ -9,7 +9,7 @@ from math import prod
 
 from ..graph.ir import LogicalGraph
 from .dim_flow import DimFlow
-from .dim_terms import DimTerms, Facts, Form
+from .term_store import Facts, Form, TermStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def find_places(graph: LogicalGraph, flow: DimFlow) -> dict[int, list[Place]]:
     return found
 
 
-def _walk(terms: DimTerms, term: int, at: Place) -> Iterator[tuple[int, Place]]:
+def _walk(terms: TermStore, term: int, at: Place) -> Iterator[tuple[int, Place]]:
     """Places inside a term whose elements are `at.stride` rows long."""
     root, form = terms.find(term), terms.form(term)
     if form is Form.ATOM:
@@ -102,7 +102,20 @@ def _is_useful(facts: Facts) -> bool:
     return not facts.whole and bool(facts.vocab or (facts.made and facts.used))
 
 
-def _candidate(terms: DimTerms, places: dict[int, list[Place]], atom: int, inner: int | None) -> Candidate:
+def whole_dims(graph: LogicalGraph, flow: DimFlow) -> dict[tuple[str, int], str]:
+    """Why parameter dims stay whole, by parameter and dim; without those that a group could split."""
+    reasons: dict[tuple[str, int], str] = {}
+    splittable = set()
+    for atom, places in find_places(graph, flow).items():
+        facts = flow.terms.facts(atom)
+        for place in places:
+            if _is_useful(facts):
+                splittable.add((place.param, place.dim))
+            reasons.setdefault((place.param, place.dim), facts.whole or "no two parameter products share it")
+    return {key: reason for key, reason in reasons.items() if key not in splittable}
+
+
+def _candidate(terms: TermStore, places: dict[int, list[Place]], atom: int, inner: int | None) -> Candidate:
     return Candidate(
         atom=atom,
         size=terms.sizes[atom],

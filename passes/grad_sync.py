@@ -1,0 +1,221 @@
+"""Gradient reduction over unequal pipelines: elements with the same contributors and holders share a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from ..annotations.layout import (
+    Axis,
+    Coordinate,
+    Dim,
+    Factor,
+    Intervals,
+    Layout,
+    dim_size,
+    intersect,
+    union,
+    within,
+)
+from ..annotations.refine import boxes_of
+from ..comm_plan import Box, GradBucket, GradPiece, box_volume
+
+Region = tuple[Intervals, ...]
+
+
+def dim_intervals(dim: Dim, at: Coordinate) -> Intervals:
+    """The elements of a dim that a coordinate holds, as intervals of the whole dim."""
+    held: Intervals = ((0, 1),)
+    inner = 1
+    for factor in reversed(dim):
+        held = _outer(factor, held, inner, at)
+        inner *= factor.size
+    return held if dim_size(dim) else ()
+
+
+def _outer(factor: Factor, held: Intervals, inner: int, at: Coordinate) -> Intervals:
+    if held == ((0, inner),):
+        return union((low * inner, high * inner) for low, high in factor.held(at))
+    indices = (index for low, high in factor.held(at) for index in range(low, high))
+    return union((low + index * inner, high + index * inner) for index in indices for low, high in held)
+
+
+def region(layout: Layout, rank: int) -> Region:
+    """What a rank of a stage holds, per dim; the batch axis does not cut it."""
+    return tuple(dim_intervals(dim, Coordinate(rank, 0)) for dim in layout.dims)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A rank's piece of a tensor."""
+
+    rank: int
+    region: Region
+
+    @property
+    def view(self) -> tuple[int, ...]:
+        """Shape of the local tensor."""
+        return tuple(sum(high - low for low, high in held) for held in self.region)
+
+    def has(self, cell: Box) -> bool:
+        """Whether the rank holds a cell of the common grid."""
+        return all(intersect(held, (part,)) == (part,) for held, part in zip(self.region, cell, strict=True))
+
+    def local(self, boxes: Iterable[Box]) -> tuple[Box, ...]:
+        """Boxes of the whole tensor in the rank's local tensor."""
+        return tuple(
+            tuple(within(held, (part,))[0] for held, part in zip(self.region, box, strict=True)) for box in boxes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One addend of a gradient: ranks of a stage, each an addend itself, or all consistent copies."""
+
+    holders: tuple[Holder, ...]
+    addends: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GradLayout:
+    """Everything one parameter's reduction depends on."""
+
+    shape: tuple[int, ...]
+    terms: tuple[Term, ...]
+    holders: tuple[Holder, ...]
+
+
+def make_term(layout: Layout, ranks: Sequence[int]) -> Term:
+    """The addend that a stage's gradient of this layout is."""
+    cut = layout.cut(ranks=True)
+    addends = Axis.TENSOR in layout.partial or (cut is not None and cut[1].contrib)
+    return Term(make_holders(layout, ranks), addends)
+
+
+def make_holders(layout: Layout, ranks: Sequence[int]) -> tuple[Holder, ...]:
+    """The pieces of a stage's ranks."""
+    return tuple(Holder(rank, region(layout, index)) for index, rank in enumerate(ranks))
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """Boxes whose elements have the same contributors and the same holders."""
+
+    contributors: tuple[int, ...]
+    needers: tuple[int, ...]
+    boxes: tuple[Box, ...]
+
+    @property
+    def group(self) -> tuple[int, ...]:
+        """Ranks that take part in the reduction."""
+        return tuple(sorted({*self.contributors, *self.needers}))
+
+
+def atoms(layout: GradLayout) -> list[Atom]:
+    """Partition a parameter; local copies come out as atoms of a single rank."""
+    everyone = [holder for term in layout.terms for holder in term.holders] + list(layout.holders)
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Box]] = {}
+    for cell in _grid(layout.shape, everyone):
+        for key in _parties(layout, cell):
+            found.setdefault(key, []).append(cell)
+    return [Atom(key[0], key[1], _merge(cells)) for key, cells in found.items()]
+
+
+def _grid(shape: tuple[int, ...], holders: Sequence[Holder]) -> Iterable[Box]:
+    """Cells between all bounds of all pieces, row-major."""
+    parts: list[Intervals] = []
+    for dim, size in enumerate(shape):
+        bounds = {0, size} | {bound for h in holders for interval in h.region[dim] for bound in interval}
+        ordered = sorted(bounds)
+        parts.append(tuple(zip(ordered, ordered[1:], strict=False)))
+    return product(*parts)
+
+
+def _parties(layout: GradLayout, cell: Box) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(contributors, needers) of a cell; several where each needer has the only addend itself."""
+    needers = tuple(sorted(holder.rank for holder in layout.holders if holder.has(cell)))
+    contributors: list[int] = []
+    for term in layout.terms:
+        having = [holder.rank for holder in term.holders if holder.has(cell)]
+        if not term.addends:
+            having = [rank for rank in having if rank in needers] or having
+            if len(layout.terms) == 1 and set(needers) <= set(having):
+                return [((rank,), (rank,)) for rank in needers]
+            having = having[:1]
+        contributors += having
+    return [(tuple(sorted(contributors)), needers)]
+
+
+def _merge(cells: list[Box]) -> tuple[Box, ...]:
+    """Cells joined along the dims in which they lie side by side."""
+    boxes = cells
+    for dim in range(len(cells[0]) if cells else 0):
+        rows: dict[Box, list[tuple[int, int]]] = {}
+        for box in boxes:
+            rows.setdefault((*box[:dim], (0, 0), *box[dim + 1 :]), []).append(box[dim])
+        boxes = [(*key[:dim], part, *key[dim + 1 :]) for key, parts in rows.items() for part in union(parts)]
+    return tuple(sorted(boxes))
+
+
+def buckets(layouts: dict[str, GradLayout], dtypes: dict[str, str]) -> dict[int, list[GradBucket]]:
+    """Gradient buckets per rank: one flat all-reduce per group and dtype, in one global order."""
+    pieces: dict[tuple[tuple[int, ...], str], list[tuple[str, Atom]]] = {}
+    cache: dict[GradLayout, list[Atom]] = {}
+    for name, layout in layouts.items():
+        if layout not in cache:
+            cache[layout] = atoms(layout)
+        for atom in cache[layout]:
+            pieces.setdefault((atom.group, dtypes[name]), []).append((name, atom))
+    result: dict[int, list[GradBucket]] = {}
+    ordered = sorted(pieces.items(), key=lambda item: (len(item[0][0]), item[0]))
+    for number, ((group, dtype), members) in enumerate(ordered):
+        for rank in group:
+            mine = tuple(_piece(name, layouts[name], atom, rank) for name, atom in members)
+            result.setdefault(rank, []).append(GradBucket(number, group, dtype, mine))
+    return result
+
+
+def _piece(name: str, layout: GradLayout, atom: Atom, rank: int) -> GradPiece:
+    source = next((h for term in layout.terms for h in term.holders if h.rank == rank), None)
+    target = next((holder for holder in layout.holders if holder.rank == rank), None)
+    gives, takes = rank in atom.contributors, rank in atom.needers
+    return GradPiece(
+        name,
+        sum(box_volume(box) for box in atom.boxes),
+        source.view if gives and source else None,
+        source.local(atom.boxes) if gives and source else None,
+        target.view if takes and target else None,
+        target.local(atom.boxes) if takes and target else None,
+    )
+
+
+def shard_boxes(holder: Holder) -> tuple[tuple[Box, Box], ...]:
+    """(box of the whole, box of the local tensor) pairs of a piece."""
+    boxes = boxes_of(list(holder.region))
+    return tuple(zip(boxes, holder.local(boxes), strict=True))
+
+
+def owned_boxes(holders: Sequence[Holder]) -> dict[int, tuple[tuple[Box, Box], ...]]:
+    """Per rank the elements whose first holder it is, so that each element has one owner."""
+    if not holders:
+        return {}
+    shape = tuple(max((high for h in holders for _, high in h.region[d]), default=0) for d in range(len(holders[0].region)))
+    owned: dict[int, list[Box]] = {holder.rank: [] for holder in holders}
+    ordered = sorted(holders, key=lambda holder: holder.rank)
+    for cell in _grid(shape, ordered):
+        owner = next((holder for holder in ordered if holder.has(cell)), None)
+        if owner is not None:
+            owned[owner.rank].append(cell)
+    by_rank = {holder.rank: holder for holder in ordered}
+    return {
+        rank: tuple(zip(merged, by_rank[rank].local(merged), strict=True))
+        for rank, cells in owned.items()
+        for merged in (_merge(cells),)
+    }
+
+
+def elements(boxes: Iterable[tuple[Box, Box]]) -> int:
+    """Elements in pairs of boxes."""
+    return sum(prod(high - low for low, high in box) for box, _ in boxes)
