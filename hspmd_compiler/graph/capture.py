@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
+import logging
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass
 from enum import Enum
 
@@ -33,6 +36,7 @@ from .ir import Origin, OriginKind
 
 OLDEST_TORCH = (2, 11)
 PREFIX = "model."
+_SHAPE_LOG = logging.getLogger("torch.fx.experimental.symbolic_shapes")
 ASSERTION = "aten._assert_tensor_metadata.default"
 
 
@@ -185,14 +189,19 @@ def capture_joint(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without warnings, and without garbage collection: tracing makes little garbage and many objects."""
-    collecting = gc.isenabled()
+    """Without warnings and what torch prints of a failure, and without garbage collection: tracing makes
+    little garbage and many objects.
+    """
+    collecting, level, printed = gc.isenabled(), _SHAPE_LOG.level, io.StringIO()
     gc.disable()
+    _SHAPE_LOG.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(printed):
             warnings.simplefilter("ignore")
             yield
+        sys.stderr.write(printed.getvalue())
     finally:
+        _SHAPE_LOG.setLevel(level)
         if collecting:
             gc.enable()
 

@@ -24,6 +24,7 @@ from .ir import (
     Row,
     map_refs,
 )
+from .trace_checks import value_dependent
 
 FACTS = "hspmd"
 PLACEHOLDER = "placeholder"
@@ -70,7 +71,10 @@ def rows_of(
 
 
 def _row(id: int, node: fx.Node, ids: dict[fx.Node, int], facts: RowFacts) -> Row:
-    shape, dtype, outs = _metas(node.meta.get("val"))
+    try:
+        shape, dtype, outs = _metas(node.meta.get("val"))
+    except RuntimeError:  # int() of a size that depends on values
+        raise value_dependent((facts.where,)) from None
     is_op = node.op == "call_function"
     return Row(
         id,

@@ -12,6 +12,7 @@ from .capture import LossModule
 from .ir import LogicalGraph, Row, row_inputs
 
 ALLOWED_NAMESPACES = ("aten", "hspmd")
+_SHOWN = 12
 _RNG_TAG = torch.Tag.nondeterministic_seeded
 
 
@@ -48,8 +49,21 @@ def check_dropout_modules(model: nn.Module) -> None:
         raise _dropout_error(active)
 
 
+def _random_error(rows: list[Row]) -> TraceError:
+    drawn = [(row.module or "the model", row.op) for row in rows]
+    if any("dropout" in row.op or "dot_product" in row.op for row in rows):
+        return _dropout_error(drawn, _places(rows))
+    return TraceError(
+        "the forward pass draws random numbers",
+        at=_places(rows),
+        details=drawn[:_SHOWN],
+        rule="random numbers drawn in the forward pass differ between one device and many",
+        fix="draw them outside and pass them as an input of the batch",
+    )
+
+
 def _dropout_error(active: list[tuple[str, str]], at: Iterable[str] = ()) -> TraceError:
-    shown = active[:12] + ([("...", f"{len(active) - 12} more")] if len(active) > 12 else [])
+    shown = active[:_SHOWN] + ([("...", f"{len(active) - _SHOWN} more")] if len(active) > _SHOWN else [])
     return TraceError(
         "dropout is active",
         at=at,
@@ -96,6 +110,16 @@ def capture_failed(error: Exception, where: str) -> TraceError:
     )
 
 
+def value_dependent(at: Iterable[str]) -> TraceError:
+    """The error for a number or a size that depends on what a tensor holds."""
+    return TraceError(
+        "the model reads the value of a tensor as a Python number or size",
+        at=at,
+        rule="forward must run the same tensor operators whatever the values of the batch",
+        fix="keep it a tensor (no .item(), nonzero() or boolean indexing)",
+    )
+
+
 def _is_data_dependent(error: Exception) -> bool:
     text = f"{type(error).__name__} {error}".lower()
     return any(
@@ -115,9 +139,12 @@ def check_operators(graph: LogicalGraph) -> None:
             fix="choose the library's plain implementation (for HF: attn_implementation='sdpa',"
             " experts_implementation='batched_mm')",
         )
+    scalars = [row for row in graph.rows if row.shape is None and row.outs is None]
+    if scalars:
+        raise value_dependent(_places(scalars))
     random = [row for row in graph.rows if _is_random(row)]
     if random:
-        raise _dropout_error([(row.module or "the model", row.op) for row in random], _places(random))
+        raise _random_error(random)
 
 
 def _places(rows: list[Row]) -> list[str]:

@@ -24,6 +24,7 @@ from .capture import (
     sequence_number,
     stack_trace,
 )
+from .constants import replace_constants
 from .fx_convert import PLACEHOLDER, RowFacts, rows_of
 from .ir import (
     InputInfo,
@@ -94,6 +95,7 @@ class _Assembler:
 
     def graph(self) -> LogicalGraph:
         """The graph with tied weights merged and dead rows gone."""
+        replace_constants(self.joint.graph)
         nodes = [n for n in self.joint.graph.nodes if str(n.target) != ASSERTION]
         rows, ids = rows_of(nodes, self._facts)
         self._assign_layers(rows, ids)
