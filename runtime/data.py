@@ -115,7 +115,7 @@ class FactoryData:
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on behind the last batch that was used."""
-        self.epoch, self._batches, self._seed = _read_position(state)
+        self.epoch, self._batches, self._seed = read_position(state)
         self._inner = None
         if state.get("iterator") is not None:
             self._inner = self._start()
@@ -156,7 +156,7 @@ def load_factory(name: str) -> Factory:
     return cast(Factory, found)
 
 
-def _read_position(state: Mapping[str, object]) -> tuple[int, int, int]:
+def read_position(state: Mapping[str, object]) -> tuple[int, int, int]:
     """Epoch, batches and seed of a data state."""
     values = [state.get(key) for key in ("epoch", "batches", "seed")]
     if not all(isinstance(value, int) for value in values):

@@ -53,7 +53,7 @@ class Failure:
 
     def error(self, who: str) -> HspmdError:
         """The error to raise; `who` names the rank that failed."""
-        kind = getattr(errors, self.kind, RunError) if self.kind else RunError
+        kind = PeerLost if self.is_consequence else getattr(errors, self.kind or "RunError", RunError)
         what = self.what if self.kind else f"{who} failed: {self.what}"
         details = [*self.details, ("rank", who)] if self.kind else self.details
         built = kind(what, at=self.at, details=details, rule=self.rule, fix=self.fix)

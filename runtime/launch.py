@@ -2,70 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
-from ..artifact import paths
-from ..artifact.manifest import Manifest
-from ..artifact.store import load, read_manifest
-from ..errors import RunError
+from ..artifact.store import read_manifest
+from ..errors import HspmdError, RunError
 from .engine import Engine
-from .initial_params import InitialState
+from .failure import Failure
+from .last_words import tell, tell_from_outside, with_cause
+from .opening import StartOptions, open_engine
 from .processes import run_ranks
 from .rank_process import Emit, LocalRank
-from .rendezvous import (
-    Place,
-    Timeouts,
-    check_world_size,
-    connect,
-    disconnect,
-    is_under_torchrun,
-    listen,
-    use_loopback,
-)
+from .rendezvous import Place, disconnect, is_under_torchrun, listen, use_loopback
+from .transport import PeerLost
 
 Job = Callable[[Engine, Emit], None]
-
-
-@dataclass(frozen=True, slots=True)
-class StartOptions:
-    """How ranks come up. seed: of the initialisation. weights: a safetensors file to start from.
-
-    threads: torch threads of each rank started here.
-    """
-
-    seed: int = 0
-    weights: Path | None = None
-    timeouts: Timeouts = field(default_factory=Timeouts)
-    threads: int = 1
-
-
-def open_engine(
-    directory: str | Path, options: StartOptions | None = None, place: Place | None = None
-) -> Engine:
-    """This process's rank, connected to the others; place: from torchrun's environment by default.
-
-    A program of one rank needs no environment.
-    """
-    options = options or StartOptions()
-    path = Path(directory)
-    manifest = read_manifest(path)
-    needed = len(manifest.device_kinds)
-    place = place or _own_place(needed)
-    check_world_size(place.world_size, needed)
-    artifact = load(path, place.rank)
-    own = artifact.rank_program(place.rank)
-    connected = connect(place, artifact.program, own, fingerprint_of(manifest), options.timeouts)
-    initial = InitialState.of(artifact, options.seed, options.weights)
-    params = initial.shards_of(artifact.program, own.shards, connected.transport)
-    engine = Engine(artifact.program, manifest.optimizer, connected.transport, params)
-    engine.places = connected.roll.places
-    return engine
 
 
 def launch(
@@ -91,17 +45,17 @@ def launch(
         _fork_some(Path(directory), job, options, _checked(ranks, needed), needed, on_record)
 
 
-def fingerprint_of(manifest: Manifest) -> str:
-    """What all ranks of a run must agree on: the compiled program, model and strategy."""
-    entry = manifest.entry(paths.PROGRAM)
-    parts = (manifest.model_fingerprint, manifest.strategy_fingerprint, entry.sha256 if entry else "")
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
 def _run_one(directory: Path, job: Job, options: StartOptions, place: Place, emit: Emit) -> None:
-    engine = open_engine(directory, options, place)
-    job(engine, emit if place.rank == 0 else lambda record: None)
-    engine.transport.sum_over_ranks(torch.zeros((), device=engine.transport.device))  # nobody leaves early
+    opened = open_engine(directory, options, place)
+    transport = opened.engine.transport
+    try:
+        job(opened.engine, emit if place.rank == 0 else lambda record: None)
+        transport.sum_over_ranks(torch.zeros((), device=transport.device))  # nobody leaves early
+    except PeerLost as lost:
+        raise with_cause(lost, opened.store) from lost
+    except Exception as error:
+        tell(opened.store, f"rank {place.rank} failed: {Failure.of(error).what}")
+        raise
     disconnect()
 
 
@@ -130,13 +84,12 @@ def _fork_some(
         place = Place(local.rank, count, local.local_index, address, port)
         _run_one(directory, job, options, place, emit)
 
-    run_ranks(ranks, body, on_record)
-
-
-def _own_place(needed: int) -> Place:
-    if needed == 1 and not is_under_torchrun():
-        return Place(0, 1, 0)
-    return Place.from_environment()
+    try:
+        run_ranks(ranks, body, on_record)
+    except HspmdError as error:
+        if not isinstance(error, PeerLost):
+            tell_from_outside(address, port, error.what)
+        raise
 
 
 def _checked(ranks: Sequence[int], needed: int) -> list[int]:

@@ -67,10 +67,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A rank that has met the others."""
+    """A rank that has met the others, and the store they met at."""
 
     transport: TorchDist
     roll: Roll
+    store: Store
 
 
 def is_under_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
@@ -107,7 +108,8 @@ def connect(
             world_size=place.world_size,
             timeout=timeouts.transfer,
         )
-    return Connected(TorchDist(found.device, program.groups, timeouts.transfer, roll.shortcuts), roll)
+    transport = TorchDist(found.device, program.groups, timeouts.transfer, roll.shortcuts)
+    return Connected(transport, roll, store)
 
 
 def disconnect() -> None:

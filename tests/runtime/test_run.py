@@ -21,7 +21,8 @@ from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.runtime.checkpoint import save
 from hspmd_compiler.runtime.data import BatchShape, FactoryData, own_rows
 from hspmd_compiler.runtime.engine import Engine
-from hspmd_compiler.runtime.launch import StartOptions, launch
+from hspmd_compiler.runtime.launch import launch
+from hspmd_compiler.runtime.opening import StartOptions
 from hspmd_compiler.runtime.rank_process import Emit
 from hspmd_compiler.runtime.rendezvous import Timeouts
 from hspmd_compiler.runtime.train import train
@@ -240,7 +241,8 @@ import os, signal, sys
 sys.path[:0] = [{root!r}]
 from datetime import timedelta
 from tests.runtime import hand_made
-from hspmd_compiler.runtime.launch import StartOptions, launch
+from hspmd_compiler.runtime.launch import launch
+from hspmd_compiler.runtime.opening import StartOptions
 from hspmd_compiler.runtime.rendezvous import Timeouts
 
 def job(engine, emit):
