@@ -221,7 +221,9 @@ class _Tally:
             self._drop(value)
 
     def _hold(self, value: int, result: Any) -> None:
-        tensors = [item for item in (result if isinstance(result, tuple) else (result,)) if item is not None]
+        tensors = [
+            item for item in (result if isinstance(result, (tuple, list)) else (result,)) if item is not None
+        ]
         mine = [(storage_of(item), item.untyped_storage().nbytes()) for item in tensors]
         mine = [pair for pair in dict.fromkeys(mine) if pair[0] not in self._outside]
         self._storages[value] = mine
