@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Protocol, cast
 
 import torch
@@ -143,14 +145,17 @@ class FactoryData:
 
 
 def load_factory(name: str) -> Factory:
-    """The factory that `module:factory` names."""
+    """The factory that `module:factory` names; the current folder is importable."""
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise RunError(f"--data {name} is not module:factory", fix="for example --data my_data:batches")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
     try:
         found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise RunError(f"--data {name} can't be loaded", details=[("reason", str(error))]) from error
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise RunError(f"--data {name} can't be loaded", details=[("reason", reason)]) from error
     if not callable(found):
         raise RunError(f"--data {name} is not a function", details=[("type", type(found).__name__)])
     return cast(Factory, found)

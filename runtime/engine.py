@@ -62,6 +62,11 @@ class Engine:
         return self._plan.program.rows
 
     @property
+    def class_program(self) -> ClassProgram:
+        """The local code that this rank shares with others."""
+        return self._plan.shared
+
+    @property
     def params(self) -> Mapping[str, Tensor]:
         """This rank's shards of parameters and buffers."""
         return self._state.params

@@ -19,6 +19,8 @@ from .rank_process import Emit, LocalRank
 from .rendezvous import Place, disconnect, is_under_torchrun, listen, use_loopback
 from .transport import PeerLost
 
+__all__ = ["Job", "StartOptions", "launch"]
+
 Job = Callable[[Engine, Emit], None]
 
 

@@ -1,0 +1,42 @@
+"""The data source of an engine: by the name of a factory, or from text files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..artifact.program import ClassProgram, InputKind, Segment, Shard, Value
+from .data import FactoryData, load_factory
+from .engine import Engine
+from .text_data import TextData, open_text
+
+EMBEDDINGS = frozenset({"aten.embedding.default", "hspmd.vocab_embedding"})
+
+
+def factory_source(engine: Engine, name: str, seed: int = 0) -> FactoryData:
+    """Global batches of `module:factory`."""
+    return FactoryData(load_factory(name), engine.shape, seed)
+
+
+def text_source(
+    engine: Engine, files: Sequence[Path], tokenizer: Path | None = None, seed: int = 0
+) -> TextData:
+    """This rank's rows of text; RunError where the model's vocabulary is too small, if this rank sees it."""
+    tokens = open_text(files, vocabulary_of(engine.class_program, engine.shards), tokenizer)
+    return TextData(tokens, engine.shape, engine.rows, engine.keys, seed)
+
+
+def vocabulary_of(shared: ClassProgram, shards: Sequence[Shard]) -> int | None:
+    """Rows of the smallest whole table that a class program looks batch inputs up in; None without one."""
+    rows = {shard.name: shard.whole_shape[0] for shard in shards if shard.whole_shape}
+    tables = {name for segment in shared.segments for name in _tables(segment)}
+    return min((rows[name] for name in tables if name in rows), default=None)
+
+
+def _tables(segment: Segment) -> Iterator[str]:
+    """Parameters in which a segment looks up what comes straight from the batch."""
+    params = {item.value: item.name for item in segment.inputs if item.kind is InputKind.PARAM}
+    data = {item.value for item in segment.inputs if item.kind is InputKind.DATA}
+    for row in segment.rows:
+        if row.op in EMBEDDINGS and isinstance(row.args[0], Value) and row.args[1] in data:
+            yield from (params[row.args[0]],) if row.args[0] in params else ()

@@ -1,0 +1,202 @@
+"""Every kind of communication over real gloo, uneven and empty too, against plain indexing."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from hspmd_compiler.artifact import boxes
+from hspmd_compiler.artifact.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Send
+from hspmd_compiler.comm_plan import Box, Combine, CommKind, CommStep, GradBucket, Piece
+from hspmd_compiler.runtime.exchange_plan import ExchangePlan, Shortcut
+from hspmd_compiler.runtime.processes import run_ranks
+from hspmd_compiler.runtime.rank_process import Emit, LocalRank
+from hspmd_compiler.runtime.rendezvous import listen, use_loopback
+from hspmd_compiler.runtime.torch_dist import TorchDist
+
+WORLD = (0, 1, 2)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool)
+
+
+def on_three_ranks(check: object, shortcuts: frozenset[int] = frozenset()) -> None:
+    """Run `check(transport)` on three connected ranks."""
+    with listen() as listener:
+        port = listener.getsockname()[1]
+
+        def body(local: LocalRank, emit: Emit) -> None:
+            torch.set_num_threads(1)
+            use_loopback()
+            own = os.dup(listener.fileno()) if local.rank == 0 else None
+            wait = timedelta(seconds=20)
+            store = dist.TCPStore(  # type: ignore[attr-defined]
+                "127.0.0.1", port, 3, local.rank == 0, wait, False, master_listen_fd=own
+            )
+            dist.init_process_group("gloo", store=store, rank=local.rank, world_size=3, timeout=wait)
+            check(TorchDist(torch.device("cpu"), [(0, 2), WORLD, (1,), (0, 2)], wait, shortcuts))  # type: ignore[operator]
+            dist.barrier()
+            dist.destroy_process_group()
+
+        run_ranks(WORLD, body, lambda record: None)
+
+
+def value_of(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(rank)
+    return (10 * torch.randn(shape, generator=generator)).to(dtype)
+
+
+def uneven(kind: CommKind, combine: Combine, rank: int, dtype: torch.dtype, number: int) -> CommStep:
+    """Rank r has r rows of 3; rank 0 wants all, 1 nothing, 2 the last column of all in two boxes, or sums."""
+    name = str(dtype).removeprefix("torch.")
+    starts = {0: 0, 1: 0, 2: 1}
+    sends, recvs = [], []
+    if rank:
+        sends = [Piece(0, (((0, rank), (0, 3)),)), Piece(2, (((0, rank), (2, 3)), ((0, 1), (0, 1))))]
+    view = {0: (3, 3), 1: None, 2: (3, 2)}[rank]
+    for source in (1, 2):
+        low, high = starts[source], starts[source] + source
+        if rank == 0:
+            rows: Box = ((low, high), (0, 3)) if combine is Combine.COPY else ((0, source), (0, 3))
+            recvs.append(Piece(source, (rows,)))
+        elif rank == 2:
+            recvs.append(Piece(source, (((low, high), (0, 1)), ((source, source + 1), (1, 2)))))
+    return CommStep(
+        number,
+        kind,
+        WORLD,
+        combine,
+        (rank, 3) if rank else None,
+        view,
+        view,
+        tuple(sends),
+        tuple(recvs),
+        dtype=name,
+    )
+
+
+def expected_of(steps: dict[int, CommStep], rank: int, dtype: torch.dtype) -> torch.Tensor | None:
+    """What arrives, by cutting every source here."""
+    if steps[rank].dst_view is None:
+        return None
+    arrived = {
+        source: boxes.cut(steps[source], value_of(source, (source, 3), dtype))[rank] for source in (1, 2)
+    }
+    return boxes.paste(steps[rank], arrived, torch.empty(0, dtype=dtype))
+
+
+def check_exchanges(transport: TorchDist) -> None:
+    rank = transport.rank
+    number = 0
+    for dtype in DTYPES:
+        for kind in (CommKind.ALL_TO_ALL, CommKind.SEND_RECV, CommKind.ALL_GATHER):
+            for combine in (Combine.COPY, Combine.SUM):
+                if combine is Combine.SUM and dtype is torch.bool:
+                    continue
+                number += 1
+                steps = {each: uneven(kind, combine, each, dtype, number) for each in WORLD}
+                source = value_of(rank, (rank, 3), dtype) if rank else None
+                for _ in range(2):
+                    answer = transport.answer(Exchange(steps[rank], source))
+                    expected = expected_of(steps, rank, dtype)
+                    assert (answer is None) == (expected is None)
+                    assert answer is None or expected is None or torch.equal(answer, expected), (kind, dtype)
+
+
+def test_uneven_exchanges() -> None:
+    on_three_ranks(check_exchanges)
+
+
+def check_reductions(transport: TorchDist) -> None:
+    rank = transport.rank
+    if rank != 1:
+        step = CommStep(1, CommKind.ALL_REDUCE, (0, 2), Combine.MAX)
+        transposed = value_of(rank, (2, 3), torch.float32).t()
+        kept = transposed.clone()
+        both = [value_of(each, (2, 3), torch.float32).t() for each in (0, 2)]
+        assert torch.equal(transport.answer(AllReduce(step, transposed)), torch.maximum(*both))  # type: ignore[arg-type]
+        assert torch.equal(transposed, kept)
+    expanded = torch.ones(1).expand(4)
+    total = transport.answer(AllReduce(CommStep(2, CommKind.ALL_REDUCE, WORLD, Combine.SUM), expanded, True))
+    assert total is not None and total.tolist() == [3] * 4 and expanded.tolist() == [1] * 4
+    alone = torch.ones(2)
+    assert transport.answer(AllReduce(CommStep(3, CommKind.ALL_REDUCE, (rank,), Combine.SUM), alone)) is alone
+    flat = torch.full((3,), float(rank))
+    summed = transport.answer(GradReduce(GradBucket(0, WORLD, "float32", ()), flat))
+    assert summed is not None and summed.tolist() == [3] * 3
+    loss = transport.answer(LossReduce(torch.tensor(1.5 * rank, dtype=torch.float64)))
+    assert loss is not None and float(loss) == 4.5
+
+
+def test_reductions() -> None:
+    on_three_ranks(check_reductions)
+
+
+def check_transfers(transport: TorchDist) -> None:
+    """Both ends send before they receive, and receive in another order than was sent."""
+    rank = transport.rank
+    if rank == 1:
+        transport.finish_sends()
+        return
+    peer = 2 - rank
+    send = CommStep(1, CommKind.SEND_RECV, (0, 2), src_view=(4, 5), sends=(Piece(peer, (((0, 4), (1, 3)),)),))
+    recv = CommStep(
+        1,
+        CommKind.SEND_RECV,
+        (0, 2),
+        dst_view=(4, 2),
+        dst_shape=(8,),
+        recvs=(Piece(peer, (((0, 4), (0, 2)),)),),
+    )
+    empty = CommStep(
+        2, CommKind.SEND_RECV, (0, 2), src_view=(4, 5), sends=(Piece(peer, (((0, 0), (0, 5)),)),)
+    )
+    for mb in range(5):
+        transport.answer(Send(send, value_of(rank + 10 * mb, (4, 5), torch.float32), tag=mb))
+    transport.answer(Send(empty, torch.zeros(4, 5), tag=9))
+    for mb in reversed(range(5)):
+        answer = transport.answer(Recv(recv, tag=mb))
+        expected = value_of(peer + 10 * mb, (4, 5), torch.float32)[:, 1:3].reshape(-1)
+        assert answer is not None and torch.equal(answer, expected)
+    transport.finish_sends()
+
+
+def test_transfers() -> None:
+    on_three_ranks(check_transfers)
+
+
+def even(kind: CommKind, rank: int, number: int) -> CommStep:
+    """An all-gather or reduce-scatter of equal pieces of two elements."""
+    own: Box = ((2 * rank, 2 * rank + 2),)
+    whole: Box = ((0, 2),)
+    if kind is CommKind.ALL_GATHER:
+        sends = tuple(Piece(peer, (whole,)) for peer in WORLD)
+        recvs = tuple(Piece(peer, (((2 * peer, 2 * peer + 2),),)) for peer in WORLD)
+        return CommStep(number, kind, WORLD, Combine.COPY, (2,), (6,), (3, 2), sends, recvs)
+    assert own
+    sends = tuple(Piece(peer, (((2 * peer, 2 * peer + 2),),)) for peer in WORLD)
+    recvs = tuple(Piece(peer, (whole,)) for peer in WORLD)
+    return CommStep(number, kind, WORLD, Combine.SUM, (6,), (2,), (1, 2), sends, recvs)
+
+
+def check_shortcuts(transport: TorchDist) -> None:
+    for kind, size in ((CommKind.ALL_GATHER, 2), (CommKind.REDUCE_SCATTER, 6)):
+        source = value_of(transport.rank, (size,), torch.float32)
+        by_collective = transport.answer(Exchange(even(kind, transport.rank, 1), source))
+        by_splits = transport.answer(Exchange(even(kind, transport.rank, 2), source))
+        assert by_collective is not None and by_splits is not None
+        torch.testing.assert_close(by_collective, by_splits)
+        assert by_collective.shape == ((3, 2) if size == 2 else (1, 2))
+
+
+def test_shortcuts_do_the_same() -> None:
+    on_three_ranks(check_shortcuts, frozenset({1}))
+
+
+def test_which_steps_have_shortcuts() -> None:
+    for rank in WORLD:
+        assert ExchangePlan.of(even(CommKind.ALL_GATHER, rank, 1)).shortcut is Shortcut.ALL_GATHER
+        assert ExchangePlan.of(even(CommKind.REDUCE_SCATTER, rank, 1)).shortcut is Shortcut.REDUCE_SCATTER
+        step = uneven(CommKind.ALL_GATHER, Combine.COPY, rank, torch.float32, 1)
+        assert ExchangePlan.of(step).shortcut is Shortcut.NONE
