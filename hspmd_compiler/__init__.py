@@ -11,12 +11,13 @@ if not (Path(__file__).parent / "passes").is_dir():  # links lost, as in a zip: 
 
 if TYPE_CHECKING:
     from .api import compile, load
+    from .graph.comm_marker import comm
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "compile", "load"]
+__all__ = ["__version__", "comm", "compile", "load"]
 
-_HOMES = {"compile": "api", "load": "api"}
+_HOMES = {"comm": "graph.comm_marker", "compile": "api", "load": "api"}
 
 
 def __getattr__(name: str) -> object:

@@ -18,7 +18,7 @@ from .sections import Cell, Listing, Section, Table
 from .store import Artifact
 
 GRADIENT = "gradient"
-LOSS = "loss"
+NAMES_SHOWN = 5
 
 
 def overview(artifact: Artifact) -> list[Section]:
@@ -117,13 +117,12 @@ def tensor_page(artifact: Artifact, name: str) -> list[Section]:
 
 
 def _unknown_tensor(artifact: Artifact, name: str) -> ArtifactError:
-    names = {shard.name for own in artifact.program.ranks for shard in own.shards} | set(
-        artifact.program.aliases
-    )
-    near = difflib.get_close_matches(name, names, n=3)
+    held = {shard.name for own in artifact.program.ranks for shard in own.shards}
+    names = sorted(held | set(artifact.program.aliases))
+    near = difflib.get_close_matches(name, names, n=NAMES_SHOWN) or names[:NAMES_SHOWN]
     return ArtifactError(
         f"the artifact has no parameter or buffer {name!r}",
-        details=[("near", ", ".join(near))] if near else [("names", f"{len(names)}, see --rank R")],
+        details=[("names", ", ".join(near) + (", ..." if len(near) < len(names) else ""))],
         fix="give the name as in the model's state_dict",
     )
 

@@ -59,6 +59,9 @@ def model_arguments(pairs: list[str]) -> dict[str, str]:
     bad += [(key, "given more than once") for key in sorted(set(names)) if names.count(key) > 1]
     if bad:
         raise OptionError(
-            "--arg is not understood", details=bad, rule="--arg is KEY=VALUE, once for each KEY", fix="--arg layers=2"
+            "--arg is not understood",
+            details=bad,
+            rule="--arg is KEY=VALUE, once for each KEY",
+            fix="--arg layers=2",
         )
     return {key: value for key, _, value in split}

@@ -21,7 +21,7 @@ def add_optimizer_flags(parser: ArgumentParser) -> None:
         "--no-decay", action="append", metavar="GLOB", help="parameters without weight decay; repeatable"
     )
     group.add_argument("--max-grad-norm", type=float, help="clip the global norm of the gradients")
-    group.add_argument("--schedule", choices=[name.value for name in ScheduleName], help="of the learning rate")
+    group.add_argument("--lr-schedule", "--schedule", choices=[name.value for name in ScheduleName])
     group.add_argument("--warmup-steps", type=int)
     group.add_argument("--total-steps", type=int, help="where the schedule reaches zero")
 
@@ -39,7 +39,7 @@ def optimizer_from(args: Namespace) -> OptimizerConfig:
         "no_decay": args.no_decay,
         "max_grad_norm": args.max_grad_norm,
     }
-    schedule = {"name": args.schedule, "warmup_steps": args.warmup_steps, "total_steps": args.total_steps}
+    schedule = {"name": args.lr_schedule, "warmup_steps": args.warmup_steps, "total_steps": args.total_steps}
     given["schedule"] = {key: value for key, value in schedule.items() if value is not None} or None
     return OptimizerConfig.from_json({key: value for key, value in given.items() if value is not None})
 

@@ -2,41 +2,80 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 from argparse import ArgumentParser, Namespace
-from collections import Counter
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ..artifact.sections import Cell, Section, Table
-from ..errors import OptionError
+from ..artifact.sections import Cell, Listing, Section, Table
+from ..log import task
 from .command import Command, add_json, add_model, model_arguments
 from .show import progress, show_sections
 
 if TYPE_CHECKING:
     from ..graph.ir import LogicalGraph
 
-KILOBYTE = 1 << 10
 MEGABYTE = 1 << 20
+RSS_UNIT = 1 if sys.platform == "darwin" else 1 << 10  # bytes in a unit of ru_maxrss
 
 
 def add_flags(parser: ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("--batch", type=int, metavar="N", help="samples to trace at (default: the example's)")
+    parser.add_argument(
+        "--batch", type=int, metavar="N", help="samples to trace at (default: as in the example)"
+    )
+    parser.add_argument("--rows", action="store_true", help="print every value of the graph")
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
     """Traces and prints; weights are never made."""
+    from ..graph.capture import new_fake_mode
     from ..graph.tracer import trace
-    from ..log import task
     from ..models import load_model
 
     source = load_model(args.model, model_arguments(args.arg))
     start = perf_counter()
     with progress(), task(f"trace {source.name}"):
-        graph = trace(source.factory, batch=_batch(args.batch, source.factory))
-    show_sections(graph_sections(graph, perf_counter() - start), args.json)
+        with new_fake_mode():
+            model, inputs = source.build()
+        samples = max((len(tensor) for tensor in inputs.values() if tensor.dim()), default=1)
+        graph = trace(model, inputs, batch=samples if args.batch is None else args.batch)
+    show_sections([*graph_sections(graph, perf_counter() - start), *_rows(graph, args.rows)], args.json)
     return 0
+
+
+def graph_sections(graph: LogicalGraph, seconds: float) -> list[Section]:
+    """What was captured: numbers, operators, layers, parameters."""
+    from ..graph.printer import parameter_table, summarize
+
+    summary = summarize(graph)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
+    facts: list[tuple[Cell, ...]] = [
+        ("batch", summary.batch),
+        ("nodes", summary.rows),
+        ("forward operators", summary.forward),
+        ("backward operators", summary.backward),
+        ("layers", len(summary.layers)),
+        ("trainable elements", summary.trainable_elements),
+        *((f"input {name}", text) for name, text in summary.inputs),
+        ("seconds", round(seconds, 3)),
+        ("peak memory MB", round(peak / MEGABYTE, 1)),
+    ]
+    return [
+        Table("graph", "graph", ("fact", "value"), tuple(facts)),
+        Table("operators", "operators", ("operator", "forward", "backward"), summary.operators),
+        Listing("layers", "layers", summary.layers or ("none found",)),
+        Listing("parameters", "parameters", tuple(parameter_table(summary))),
+        Listing("without gradient", "without gradient, as in eager", summary.without_gradient or ("none",)),
+    ]
+
+
+def _rows(graph: LogicalGraph, wanted: bool) -> list[Section]:
+    from ..graph.printer import format_graph
+
+    return [Listing("rows", "values", tuple(format_graph(graph).splitlines()))] if wanted else []
 
 
 COMMAND = Command("trace", "capture a model and print its operators, layers and parameters", add_flags, run)

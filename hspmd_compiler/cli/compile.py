@@ -1,0 +1,62 @@
+"""`hspmd compile`: a model and a strategy become an artifact."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from ..strategy import DeviceKind
+from ..strategy_read import read_strategy
+from .command import Command, add_json, add_model, model_arguments
+from .optimizer_flags import add_optimizer_flags, optimizer_from
+from .show import progress, show_sections
+
+
+def add_flags(parser: ArgumentParser) -> None:
+    add_model(parser)
+    parser.add_argument(
+        "--strategy", type=Path, required=True, metavar="FILE", help="JSON, YAML or KEY=VALUE lines"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="DIR", help="where the artifact goes"
+    )
+    parser.add_argument("--rank", type=int, metavar="R", help="write only what rank R needs")
+    parser.add_argument(
+        "--device",
+        choices=[kind.value for kind in DeviceKind],
+        default=DeviceKind.CPU.value,
+        help="default: cpu",
+    )
+    parser.add_argument(
+        "--dump", type=Path, metavar="DIR", help="write the graph after every pass, as NN-name.txt"
+    )
+    parser.add_argument("--force", action="store_true", help="replace DIR even if it is not an artifact")
+    add_json(parser)
+    add_optimizer_flags(parser)
+
+
+def run(args: Namespace) -> int:
+    """Compiles, writes, and shows what was written."""
+    optimizer = optimizer_from(args)
+    arguments = model_arguments(args.arg)
+
+    from ..artifact.inspect import overview
+    from ..artifact.store import load
+    from ..models import load_model
+
+    strategy = read_strategy(args.strategy)
+    source = load_model(args.model, arguments)
+
+    from ..api import compile
+
+    with progress():
+        program = compile(
+            source, strategy=strategy, optimizer=optimizer, device=DeviceKind(args.device), dump=args.dump
+        )
+        program.save(args.output, weights=False, rank=args.rank, force=args.force)
+        artifact = load(args.output)
+    show_sections(overview(artifact), args.json)
+    return 0
+
+
+COMMAND = Command("compile", "compile a model and a strategy into one program per rank", add_flags, run)

@@ -1,0 +1,112 @@
+"""`hspmd run`: trains an artifact on this host's ranks, or as one rank under torchrun."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import OptionError
+from .command import Command
+from .training_view import view_for
+
+if TYPE_CHECKING:
+    from ..runtime.data import DataSource
+    from ..runtime.engine import Engine
+    from ..runtime.rank_process import Emit
+
+
+def add_flags(parser: ArgumentParser) -> None:
+    parser.add_argument("directory", type=Path, metavar="DIR", help="an artifact")
+    parser.add_argument("--ranks", type=_ranks, metavar="R,R", help="start only these, e.g. 4,5,6 or 4-6")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", metavar="MODULE:FACTORY", help="makes an iterator of global batches")
+    source.add_argument("--text", type=Path, nargs="+", metavar="FILE", help="train a language model on text")
+    parser.add_argument(
+        "--tokenizer", type=Path, metavar="DIR", help="a HF tokenizer for --text (default: bytes)"
+    )
+    parser.add_argument("--steps", type=int, metavar="N")
+    parser.add_argument("--epochs", type=int, metavar="N")
+    parser.add_argument("--init", type=Path, metavar="FILE", help="safetensors with the model's names")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the trained weights as safetensors")
+    parser.add_argument("--seed", type=int, default=0, help="of initialisation and data order (default: 0)")
+    parser.add_argument("--lr", type=float, help="learning rate (default: the artifact's)")
+    parser.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="torch threads per rank (default: 1)"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON line per step")
+
+
+def run(args: Namespace) -> int:
+    """Trains; the loss of each step is shown where rank 0 runs."""
+    _check(args)
+
+    from ..runtime.checkpoint import check_writable
+    from ..runtime.launch import launch
+    from ..runtime.opening import StartOptions
+
+    if args.save is not None:
+        check_writable(args.save)
+    options = StartOptions(seed=args.seed, weights=args.init, threads=args.threads)
+    with view_for(args.json, args.steps) as view:
+        launch(
+            args.directory, lambda engine, emit: _train(engine, emit, args), options, args.ranks, view.show
+        )
+    return 0
+
+
+def _check(args: Namespace) -> None:
+    bad = [(f"--{name}", f"{value}: a whole number above 0") for name, value in _counts(args) if value < 1]
+    if args.steps is None and args.epochs is None:
+        bad.append(("--steps", "neither --steps nor --epochs is given"))
+    if args.lr is not None and not 0 <= args.lr < float("inf"):
+        bad.append(("--lr", f"{args.lr}: a number of 0 or more"))
+    if args.tokenizer is not None and args.text is None:
+        bad.append(("--tokenizer", "goes with --text only"))
+    bad += [("--text", f"{path}: no such file") for path in args.text or () if not path.is_file()]
+    if args.init is not None and not args.init.is_file():
+        bad.append(("--init", f"{args.init}: no such file"))
+    if bad:
+        raise OptionError("the run can't start as asked", details=bad)
+
+
+def _counts(args: Namespace) -> list[tuple[str, int]]:
+    named = [("steps", args.steps), ("epochs", args.epochs), ("threads", args.threads)]
+    return [(name, value) for name, value in named if value is not None]
+
+
+def _train(engine: Engine, emit: Emit, args: Namespace) -> None:
+    """What every rank does."""
+    from ..runtime.checkpoint import save
+    from ..runtime.train import train
+
+    if args.lr is not None:
+        engine.lr = args.lr
+    emit({"ranks": list(engine.places)})
+    train(engine, _data(engine, args), args.steps, args.epochs, lambda record: emit(asdict(record)))
+    if args.save is not None:
+        save(engine, args.save)
+
+
+def _data(engine: Engine, args: Namespace) -> DataSource:
+    from ..runtime.sources import factory_source, text_source
+
+    if args.text is None:
+        return factory_source(engine, args.data, args.seed)
+    return text_source(engine, args.text, args.tokenizer, args.seed)
+
+
+def _ranks(text: str) -> list[int]:
+    ranks: list[int] = []
+    for part in text.split(","):
+        low, dash, high = part.partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()):
+            raise ArgumentTypeError(f"{text!r} is not a list of ranks such as 4,5,6 or 4-6")
+        ranks += range(int(low), int(high or low) + 1)
+    return ranks
+
+
+COMMAND = Command(
+    "run", "train an artifact: all local ranks, some of them, or one under torchrun", add_flags, run
+)

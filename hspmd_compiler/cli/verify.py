@@ -1,0 +1,52 @@
+"""`hspmd verify`: all ranks of an artifact stepped in one process."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from ..errors import OptionError
+from .command import MODEL_HELP, Command, add_json, add_model_arguments, model_arguments
+from .show import progress, show_json
+
+
+def add_flags(parser: ArgumentParser) -> None:
+    parser.add_argument("directory", type=Path, metavar="DIR", help="an artifact")
+    parser.add_argument(
+        "--values", action="store_true", help="compare numbers with the eager model, in float64"
+    )
+    parser.add_argument(
+        "--rows", action="store_true", help="compare every value with the single-device graph"
+    )
+    parser.add_argument("--model", metavar="MODEL", help=f"the model to compare with: {MODEL_HELP}")
+    add_model_arguments(parser)
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Reports what was matched and compared; a misfit is an error with exit code 1."""
+    arguments = model_arguments(args.arg)
+    if arguments and args.model is None:
+        raise OptionError("--arg is given without --model", fix="name the model that the arguments belong to")
+
+    from ..artifact.store import load
+    from ..models import load_model
+
+    with progress():
+        artifact = load(args.directory)
+        source = None if args.model is None else load_model(args.model, arguments)
+
+        from ..api import verify
+
+        report = verify(artifact, values=args.values, rows=args.rows, model=source)
+    if args.json:
+        show_json(report.to_json())
+    else:
+        from rich.console import Console
+
+        Console(width=None if sys.stdout.isatty() else 120).print(report.rendered())
+    return 0
+
+
+COMMAND = Command("verify", "prove that the programs of all ranks fit together", add_flags, run)
