@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ..errors import TraceError
-from .capture import LossModule
+from .capture import LossModule, storage_key
 from .ir import LogicalGraph, Row, row_inputs
 
 ALLOWED_NAMESPACES = ("aten", "hspmd")
@@ -60,6 +60,21 @@ def _random_error(rows: list[Row]) -> TraceError:
         rule="random numbers drawn in the forward pass differ between one device and many",
         fix="draw them outside and pass them as an input of the batch",
     )
+
+
+def check_shared_memory(model: nn.Module) -> None:
+    """Different parameters must not be windows on one memory: an update of one would change the other."""
+    owners: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters():
+        owners.setdefault(storage_key(parameter), []).append(name)
+    shared = [(names[0], f"shares memory with {', '.join(names[1:])}") for names in owners.values() if names[1:]]
+    if shared:
+        raise TraceError(
+            "parameters overlap in memory",
+            details=shared[:_SHOWN],
+            rule="a parameter has memory of its own; tied weights are one parameter under several names",
+            fix="tie whole parameters (b.weight = a.weight), or clone the part",
+        )
 
 
 def _dropout_error(active: list[tuple[str, str]], at: Iterable[str] = ()) -> TraceError:
@@ -205,8 +220,11 @@ def _eager_gradients(
     model: nn.Module, inputs: Mapping[str, torch.Tensor], mode: torch._subclasses.FakeTensorMode
 ) -> set[str]:
     """Names of the parameters to which eager autograd gives a gradient, found on fake tensors."""
-    params = dict(model.named_parameters())
-    with mode, torch.enable_grad():
-        loss = LossModule(model, tuple(inputs), loss_of)(*inputs.values())
-        grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
+    params = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    try:
+        with mode, torch.enable_grad():
+            loss = LossModule(model, tuple(inputs), loss_of)(*inputs.values())
+            grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
+    except Exception:
+        return set(params)  # eager can't be asked without numbers, so nothing may be missing
     return {name for name, grad in zip(params, grads, strict=True) if grad is not None}

@@ -58,6 +58,7 @@ def trace(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, b
         example_inputs = made_inputs if example_inputs is None else example_inputs
     checks.check_inputs(example_inputs, batch)
     checks.check_dropout_modules(model)
+    checks.check_shared_memory(model)
     mode = fake_mode_of(model)
     if mode is None:
         mode = new_fake_mode()

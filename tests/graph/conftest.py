@@ -1,0 +1,124 @@
+"""Models and the eager step that traced graphs are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from hspmd_compiler.graph.fx_convert import to_fx
+from hspmd_compiler.graph.ir import LogicalGraph, OriginKind
+
+Batch = dict[str, torch.Tensor]
+Step = tuple[torch.Tensor, dict[str, torch.Tensor]]
+
+
+def token_batch(samples: int, seq: int, vocab: int) -> Batch:
+    """Random tokens; some labels are ignored."""
+    generator = torch.Generator().manual_seed(5)
+    ids = torch.randint(0, vocab, (samples, seq), generator=generator)
+    labels = ids.clone()
+    labels[0, : seq // 2] = -100
+    return {"input_ids": ids, "labels": labels}
+
+
+@pytest.fixture(scope="session")
+def llama() -> tuple[nn.Module, Batch]:
+    """HF Llama with grouped-query attention; the number of samples is odd and equals no other size."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=64,
+        max_position_embeddings=16,
+        use_cache=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    torch.manual_seed(0)
+    return LlamaForCausalLM(config).train(), token_batch(5, 12, 64)
+
+
+@pytest.fixture(scope="session")
+def gpt2() -> tuple[nn.Module, Batch]:
+    """HF GPT-2: tied embedding, fused c_attn, no dropout."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        vocab_size=64,
+        n_positions=16,
+        attn_pdrop=0.0,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        use_cache=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(config).train(), token_batch(5, 12, 64)
+
+
+class Mlp(nn.Module):
+    """Three linear layers with ReLU between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.net(x), y)
+
+
+@pytest.fixture(scope="session")
+def mlp() -> tuple[nn.Module, Batch]:
+    torch.manual_seed(0)
+    return Mlp(), {"x": torch.randn(5, 6), "y": torch.tensor([0, 3, 1, 2, 0])}
+
+
+def eager_step(model: nn.Module, batch: Batch) -> Step:
+    """Loss and gradients by autograd, by parameter name."""
+    model.zero_grad()
+    output = model(**batch)
+    loss = output if isinstance(output, torch.Tensor) else output.loss
+    loss.backward()
+    grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return loss.detach(), grads
+
+
+def traced_step(graph: LogicalGraph, model: nn.Module, batch: Batch) -> Step:
+    """Loss and gradients of the graph run as an fx module."""
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    values = [
+        torch.ones(())
+        if row.origin.kind is OriginKind.TANGENT
+        else (batch if row.origin.kind is OriginKind.INPUT else tensors)[row.origin.name].detach()
+        for row in graph.rows
+        if row.op == "placeholder"
+    ]
+    loss, *outputs = to_fx(graph)(*values)
+    names = [p.name for p in graph.params.values() if p.grad is not None]
+    return loss, dict(zip(names, outputs, strict=False))
+
+
+@pytest.fixture(scope="session")
+def check_equal() -> Callable[[LogicalGraph, nn.Module, Batch], None]:
+    """Fails unless the graph and eager give the same bits, loss and every gradient."""
+
+    def check(graph: LogicalGraph, model: nn.Module, batch: Batch) -> None:
+        (loss, grads), (wanted, wanted_grads) = traced_step(graph, model, batch), eager_step(model, batch)
+        assert torch.equal(loss, wanted)
+        assert grads.keys() == wanted_grads.keys()
+        different = [name for name in grads if not torch.equal(grads[name], wanted_grads[name])]
+        assert not different
+
+    return check

@@ -1,0 +1,194 @@
+"""What tracing refuses: each error names the user's line or module, and the way out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hspmd_compiler.errors import TraceError
+from hspmd_compiler.graph import capture, trace_checks
+from hspmd_compiler.graph.tracer import trace
+
+
+class Linear(nn.Module):
+    """What the models below have: a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 4)
+        self.drop = nn.Identity()
+
+
+class Branch(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        if self.out(x).sum() > 0:
+            return self.out(x).sum()
+        return x.sum()
+
+
+class Item(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        return self.out(x).sum() * x.max().item()
+
+
+class Masked(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        return self.out(x)[x > 0].sum()
+
+
+class WrongShape(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        return self.out(x.view(7, 5)).sum()
+
+
+class Dropout(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        return functional.dropout(self.out(x), 0.1).sum()
+
+
+class AttentionDropout(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        q = self.out(x).view(x.shape[0], 1, 1, 4)
+        return functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5).sum()
+
+
+class Noise(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        return (self.out(x) + torch.randn_like(x)).sum()
+
+
+class NotScalar(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        return self.out(x)
+
+
+class NoLoss(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        return {"logits": self.out(x)}
+
+
+class NoGradient(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        return self.out(x).detach().sum()
+
+
+TABLE_OF_LITERALS = torch.randn(200, 4)
+
+
+class OutsideTensor(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        return (self.out(x) * TABLE_OF_LITERALS[:1]).sum()
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Branch, ["can't be traced", "test_trace_errors.py:", "in Branch.forward", "remove branches"]),
+        (Item, ["value of a tensor", "test_trace_errors.py:", "x.max().item()"]),
+        (Masked, ["value of a tensor", "in Masked.forward", "boolean indexing"]),
+        (WrongShape, ["can't be traced", "in WrongShape.forward", "shape '[7, 5]' is invalid"]),
+        (Dropout, ["dropout is active", "in Dropout.forward", "set dropout to 0"]),
+        (AttentionDropout, ["dropout is active", "in AttentionDropout.forward", "set dropout to 0"]),
+        (Noise, ["random numbers", "in Noise.forward", "pass them as an input"]),
+        (NotScalar, ["the loss is float32[3, 4], not a scalar", ".mean()"]),
+        (NoLoss, ["dict without a loss", "return the loss"]),
+        (NoGradient, ["does not depend on any trainable parameter"]),
+        (OutsideTensor, ["no parameter, buffer or input", "in OutsideTensor.forward", "register_buffer"]),
+    ],
+)
+def test_refused_forward(model: type[Linear], words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(TraceError) as caught:
+        trace(model(), {"x": torch.ones(2, 4)}, batch=3)
+    text = str(caught.value)
+    assert [word for word in words if word not in text] == []
+    assert "\n  fix " in text and "\n  rule " in text
+    assert capfd.readouterr().err == ""
+
+
+class Plain(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        return self.drop(self.out(x)).sum()
+
+
+def test_dropout_modules_are_named() -> None:
+    model = Plain()
+    model.drop = nn.Sequential(nn.Dropout(0.1), nn.Dropout(0.0), nn.Dropout1d(0.3))
+    with pytest.raises(TraceError) as caught:
+        trace(model, {"x": torch.ones(2, 4)}, batch=3)
+    text = str(caught.value)
+    assert "drop.0" in text and "drop.2" in text and "drop.1" not in text and "attn_pdrop=0" in text
+    trace(model.eval(), {"x": torch.ones(2, 4)}, batch=3)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        (None, ["no example inputs"]),
+        ({}, ["no example inputs"]),
+        ({"x": torch.ones(2, 4), "n": 3, "s": [1]}, ["n    is a int", "s    is a list"]),
+        ({"x": torch.ones(2, 4), "y": torch.ones(3)}, ["x    has 2 samples", "y    has 3 samples"]),
+        ({"x": torch.ones(())}, ["x    has no dim 0"]),
+    ],
+)
+def test_refused_inputs(inputs: dict[str, torch.Tensor] | None, words: list[str]) -> None:
+    with pytest.raises(TraceError) as caught:
+        trace(Plain(), inputs, batch=3)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_refused_batch_size() -> None:
+    with pytest.raises(TraceError, match="is 0, not a positive number"):
+        trace(Plain(), {"x": torch.ones(2, 4)}, batch=0)
+
+
+def test_parameters_that_overlap_in_memory_are_refused() -> None:
+    model = Plain()
+    model.part = nn.Parameter(model.out.weight.data[:2])
+    with pytest.raises(TraceError, match=r"out\.weight +shares memory with part|part +shares memory with"):
+        trace(model, {"x": torch.ones(2, 4)}, batch=3)
+
+
+def test_a_lost_gradient_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on the meta device, where torch captures some losses without any backward and says nothing."""
+    own = capture._roles
+
+    def without_gradients(graph: torch.fx.Graph) -> list[capture.OutputRole | None]:
+        kinds = (None if role and role.kind is capture.OutputKind.GRAD else role for role in own(graph))
+        return list(kinds)
+
+    monkeypatch.setattr(capture, "_roles", without_gradients)
+    with pytest.raises(TraceError, match="lost gradients that eager autograd computes"):
+        trace(Plain(), {"x": torch.ones(2, 4)}, batch=3)
+
+
+def test_old_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.9.1+cpu")
+    with pytest.raises(TraceError, match=r"torch 2\.9\.1\+cpu is too old"):
+        trace(Plain(), {"x": torch.ones(2, 4)}, batch=3)
+
+
+@torch.library.custom_op("hspmd_test::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@twice.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+twice.register_autograd(lambda ctx, grad: grad * 2)
+
+
+class Foreign(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        return twice(self.out(x)).sum()
+
+
+def test_operators_of_a_library_are_refused() -> None:
+    with pytest.raises(TraceError, match=r"hspmd_test\.twice\.default") as caught:
+        trace(Foreign(), {"x": torch.ones(2, 4)}, batch=3)
+    assert "in Foreign.forward" in str(caught.value)
+    assert trace_checks.ALLOWED_NAMESPACES == ("aten", "hspmd")
