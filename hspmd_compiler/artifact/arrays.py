@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -44,6 +44,16 @@ class Arrays(Protocol[V]):
         self, bucket: GradBucket, flat: V, shards: Mapping[str, Shard], synced: dict[str, V]
     ) -> None:
         """Put what this rank receives of a reduced bucket into its synchronised gradients."""
+
+    def keep_bucket(
+        self,
+        bucket: GradBucket,
+        grads: Mapping[str, V],
+        owned: Container[str],
+        shards: Mapping[str, Shard],
+        synced: dict[str, V],
+    ) -> None:
+        """A bucket of this rank alone: its gradients are synchronised. owned: those it may take over."""
 
 
 class TorchArrays:
@@ -102,6 +112,22 @@ class TorchArrays:
             start += piece.length
             if piece.dst_boxes is not None and piece.dst_view is not None:
                 self._receive(piece, values, shards[piece.param], synced)
+
+    def keep_bucket(
+        self,
+        bucket: GradBucket,
+        grads: Mapping[str, Tensor],
+        owned: Container[str],
+        shards: Mapping[str, Shard],
+        synced: dict[str, Tensor],
+    ) -> None:
+        """See Arrays."""
+        empty = self._empty(bucket.dtype)
+        for piece in bucket.pieces:
+            if piece.dst_boxes is not None and piece.dst_view is not None:
+                values = self._packed(piece, grads, empty)
+                mine = values if piece.param in owned else values.clone()
+                self._receive(piece, mine, shards[piece.param], synced)
 
     def _packed(self, piece: GradPiece, grads: Mapping[str, Tensor], empty: Tensor) -> Tensor:
         if piece.src_boxes is None or piece.src_view is None or piece.param not in grads:

@@ -8,10 +8,10 @@ from typing import Generic, Protocol, TypeAlias
 
 from torch import Tensor
 
-from ..comm_plan import CommKind, CommStep
+from ..comm_plan import CommKind, CommStep, GradBucket
 from ..errors import InternalError
 from .arrays import Arrays
-from .liveness import MicroKey, last_pieces, last_reads
+from .liveness import MicroKey, fresh_grads, last_pieces, last_reads
 from .program import (
     ClassProgram,
     InputKind,
@@ -73,6 +73,7 @@ class RankPlan:
 
     releases: per instruction, the values it is the last to read. kept: values that a later
     instruction reads. grad_releases: per bucket, the gradients that no later bucket reads.
+    fresh_grads: per segment, the gradients that it makes in memory of their own.
     """
 
     program: RankProgram
@@ -80,6 +81,7 @@ class RankPlan:
     releases: list[frozenset[MicroKey]]
     kept: frozenset[MicroKey]
     grad_releases: list[frozenset[str]]
+    fresh_grads: list[frozenset[str]]
     shards: dict[str, Shard]
 
 
@@ -89,8 +91,15 @@ def plan_rank(program: Program, rank: int) -> RankPlan:
     shared = program.classes[mine.class_name]
     releases = last_reads(mine.instructions, shared)
     kept = frozenset(key for keys in releases for key in keys)
-    grads = last_pieces(mine.grad_buckets)
-    return RankPlan(mine, shared, releases, kept, grads, {shard.name: shard for shard in mine.shards})
+    return RankPlan(
+        mine,
+        shared,
+        releases,
+        kept,
+        last_pieces(mine.grad_buckets),
+        [fresh_grads(segment) for segment in shared.segments],
+        {shard.name: shard for shard in mine.shards},
+    )
 
 
 def micro_batches(program: RankProgram, batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
@@ -150,7 +159,7 @@ class _Walk(Generic[V]):
         del inputs
         outputs = yield from self._answered(run)
         for output, value in zip(segment.outputs, outputs, strict=True):
-            self._write(output, instruction.mb, value)
+            self._write(output, instruction, value)
 
     def _answered(self, run: SegmentRun[V]) -> Generator[Request[V], V | None, tuple[V, ...]]:
         """Run a segment, its `comm` rows turned into requests."""
@@ -180,12 +189,12 @@ class _Walk(Generic[V]):
             raise self._missing(f"value {item.value.id} of micro-batch {mb}")
         return self.state.micro.pop(key) if last else self.state.micro[key]
 
-    def _write(self, output: SegmentOutput, mb: int, value: V) -> None:
+    def _write(self, output: SegmentOutput, instruction: Instruction, value: V) -> None:
         state, number = self.state, output.value.id
         if output.kind is OutputKind.MICRO:
-            self._keep((mb, number), value)
+            self._keep((instruction.mb, number), value)
         elif output.kind is OutputKind.GRAD:
-            self._add_grad(output.name, value)
+            self._add_grad(output.name, value, output.name in self.plan.fresh_grads[instruction.segment])
         elif output.kind is OutputKind.LOSS:
             state.loss = self.arrays.add_loss(state.loss, value)
         elif output.kind is OutputKind.STEP:
@@ -197,13 +206,12 @@ class _Walk(Generic[V]):
         if key in self.plan.kept:
             self.state.micro[key] = value
 
-    def _add_grad(self, name: str, value: V) -> None:
-        grads = self.state.grads
-        if name in grads:
-            grads[name] = self.arrays.accumulate(grads[name], value, name in self.state.owned_grads)
-            self.state.owned_grads.add(name)
-        else:
-            grads[name] = self.arrays.accumulate(None, value, False)
+    def _add_grad(self, name: str, value: V, fresh: bool) -> None:
+        grads, owned = self.state.grads, self.state.owned_grads
+        total = grads.get(name)
+        grads[name] = self.arrays.accumulate(total, value, name in owned)
+        if total is not None or fresh:
+            owned.add(name)
 
     def _step_reduce(self, instruction: Instruction) -> InstructionRun[V]:
         steps, number = self.state.steps, instruction.value
@@ -230,17 +238,23 @@ class _Walk(Generic[V]):
         state = self.state
         state.synced.clear()
         for bucket, done in zip(self.plan.program.grad_buckets, self.plan.grad_releases, strict=True):
-            flat = self.arrays.pack_bucket(bucket, state.grads)
+            if len(bucket.group) == 1:
+                self.arrays.keep_bucket(
+                    bucket, state.grads, state.owned_grads, self.plan.shards, state.synced
+                )
+            else:
+                yield from self._reduce_bucket(bucket)
             for name in done:
                 state.grads.pop(name, None)
-            if len(bucket.group) > 1:
-                request = GradReduce(bucket, flat)
-                del flat
-                flat = self._received((yield request))
-            self.arrays.unpack_bucket(bucket, flat, self.plan.shards, state.synced)
-            del flat
         state.grads.clear()
         state.owned_grads.clear()
+
+    def _reduce_bucket(self, bucket: GradBucket) -> InstructionRun[V]:
+        flat = self.arrays.pack_bucket(bucket, self.state.grads)
+        request = GradReduce(bucket, flat)
+        del flat
+        reduced = self._received((yield request))
+        self.arrays.unpack_bucket(bucket, reduced, self.plan.shards, self.state.synced)
 
     def _loss(self, instruction: Instruction) -> InstructionRun[V]:
         share = self.arrays.add_loss(self.state.loss, None)

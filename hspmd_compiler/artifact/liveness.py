@@ -21,6 +21,8 @@ FRESH_OPS = frozenset(
         "aten.sub.Tensor",
         "aten.mul.Tensor",
         "aten.sum.dim_IntList",
+        "aten.embedding_dense_backward.default",
+        "hspmd.vocab_embedding_backward",
         "hspmd.vocab_embedding",
         "hspmd.exp_sum",
         "hspmd.row_max",
@@ -29,7 +31,12 @@ FRESH_OPS = frozenset(
     }
 )
 """Operators whose result is new memory that nothing else refers to."""
-VIEW_OPS = ALIASES | {"aten.view.default", "aten._unsafe_view.default"}
+VIEW_OPS = ALIASES | {
+    "aten.view.default",
+    "aten._unsafe_view.default",
+    "aten.t.default",
+    "aten.transpose.int",
+}
 
 
 def values_in(argument: object) -> Iterator[int]:
@@ -69,32 +76,39 @@ def unread_inputs(segment: Segment) -> list[int]:
 
 def overwritable_comms(segment: Segment, dead: list[list[int]]) -> set[int]:
     """Indexes of `comm` rows that may reduce their operand in place: fresh memory, read for the last time."""
-    readers: dict[int, int] = {output.value.id: 1 for output in segment.outputs}
-    makers: dict[int, LocalRow] = {}
-    for row in segment.rows:
-        makers[row.out.id] = row
-        for value in row_reads(row):
-            readers[value] = readers.get(value, 0) + 1
+    fresh = fresh_values(segment)
     return {
         index
         for index, row in enumerate(segment.rows)
         if row.op == COMM
         and isinstance(row.args[0], Value)
         and row.args[0].id in dead[index]
-        and _is_fresh(row.args[0].id, makers, readers)
+        and row.args[0].id in fresh
     }
 
 
-def _is_fresh(value: int, makers: dict[int, LocalRow], readers: dict[int, int]) -> bool:
-    maker = makers.get(value)
-    while maker is not None and readers[value] == 1:
-        if maker.op in FRESH_OPS:
-            return True
-        if maker.op not in VIEW_OPS:
-            return False
-        value = row_reads(maker)[0]
-        maker = makers.get(value)
-    return False
+def fresh_grads(segment: Segment) -> frozenset[str]:
+    """Parameters whose gradient comes out in memory that nothing else refers to."""
+    fresh = fresh_values(segment)
+    grads = [output for output in segment.outputs if output.kind is OutputKind.GRAD]
+    return frozenset(output.name for output in grads if output.value.id in fresh)
+
+
+def fresh_values(segment: Segment) -> set[int]:
+    """Values in memory of their own that are read exactly once, as an operand or as an output."""
+    readers: dict[int, int] = {}
+    for output in segment.outputs:
+        readers[output.value.id] = readers.get(output.value.id, 0) + 1
+    for row in segment.rows:
+        for value in row_reads(row):
+            readers[value] = readers.get(value, 0) + 1
+    fresh: set[int] = set()
+    for row in segment.rows:
+        reads = row_reads(row)
+        own = row.op in FRESH_OPS or (row.op in VIEW_OPS and reads[0] in fresh)
+        if own and readers.get(row.out.id) == 1:
+            fresh.add(row.out.id)
+    return fresh
 
 
 def micro_reads(instruction: Instruction, program: ClassProgram) -> list[MicroKey]:

@@ -31,8 +31,13 @@ def _unread(plan: RankPlan) -> Iterator[tuple[str, str]]:
     for index in sorted(ran):
         segment = plan.shared.segments[index]
         for output in segment.outputs:
-            if output.kind is OutputKind.GRAD and output.name not in read:
+            if output.kind is OutputKind.GRAD and output.name not in read and not _is_empty(plan, output.name):
                 yield output.name, f"made by {segment.name}, in no bucket"
+
+
+def _is_empty(plan: RankPlan, name: str) -> bool:
+    """Whether the rank holds no element of a parameter (an empty share)."""
+    return name in plan.shards and prod(plan.shards[name].shape) == 0
 
 
 def _uncovered(plan: RankPlan) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -142,6 +142,17 @@ class ShapeArrays:
             check_boxes(where, piece.dst_view, piece.dst_boxes, piece.length)
             if piece.param not in synced:
                 synced[piece.param] = self.make(shape, flat.dtype)
+
+    def keep_bucket(
+        self,
+        bucket: GradBucket,
+        grads: Mapping[str, ShapeValue],
+        owned: Container[str],
+        shards: Mapping[str, Shard],
+        synced: dict[str, ShapeValue],
+    ) -> None:
+        """See Arrays."""
+        self.unpack_bucket(bucket, self.pack_bucket(bucket, grads), shards, synced)
 
 
 def check_view(where: str, shape: tuple[int, ...], view: tuple[int, ...]) -> None:
