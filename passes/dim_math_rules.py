@@ -101,21 +101,24 @@ def index_select(flow: DimFlow, row: Row) -> Found:
 
 def reduce(flow: DimFlow, row: Row) -> Found:
     """`sum`, `mean`, ... over some dims."""
-    dims = flow.of(row.args[0])
-    reduced = dims_argument(row, 1, len(dims))
-    flow.mark_whole([dims[dim] for dim in reduced], f"{row.op} is over it")
-    return _reduced(flow, dims, reduced, row.shape or ())
+    return _over(flow, row, 1, row.shape or ())
+
+
+def vector_norm(flow: DimFlow, row: Row) -> Found:
+    """A norm over some dims, named after its order."""
+    return _over(flow, row, 2, row.shape or ())
 
 
 def reduce_with_places(flow: DimFlow, row: Row) -> Found:
     """`max` and `min` over one dim: the values, and where they were."""
+    return [_over(flow, row, 1, out[0] if out else ()) for out in row.outs or ()]
+
+
+def _over(flow: DimFlow, row: Row, place: int, shape: Sequence[int]) -> Dims:
+    """The dims of a reduction over those that argument `place` names."""
     dims = flow.of(row.args[0])
-    reduced = dims_argument(row, 1, len(dims))
+    reduced = dims_argument(row, place, len(dims))
     flow.mark_whole([dims[dim] for dim in reduced], f"{row.op} is over it")
-    return [_reduced(flow, dims, reduced, out[0] if out else ()) for out in row.outs or ()]
-
-
-def _reduced(flow: DimFlow, dims: Dims, reduced: set[int], shape: Sequence[int]) -> Dims:
     if len(shape) == len(dims):
         return tuple(flow.terms.free(1) if dim in reduced else term for dim, term in enumerate(dims))
     return tuple(term for dim, term in enumerate(dims) if dim not in reduced)
@@ -130,28 +133,21 @@ def along_dim(flow: DimFlow, row: Row) -> Found:
 
 def layer_norm(flow: DimFlow, row: Row) -> Found:
     """The last dims are normalised; the statistics keep the others."""
-    dims = flow.of(row.args[0])
-    start = len(dims) - len(argument(row, 1))
-    for operand in (argument(row, 2), argument(row, 3)):
-        if isinstance(operand, Ref):
-            flow.unify_all([dims[start:], flow.of(operand)])
-    flow.mark_whole(dims[start:], f"{row.op} is over it")
-    return _with_statistics(flow, row, dims, start)
+    return _normalised(flow, row, (argument(row, 2), argument(row, 3)))
 
 
 def rms_norm(flow: DimFlow, row: Row) -> Found:
     """Like a layer norm, without mean and bias."""
+    return _normalised(flow, row, (argument(row, 2),))
+
+
+def _normalised(flow: DimFlow, row: Row, weights: Sequence[object]) -> list[Dims]:
     dims = flow.of(row.args[0])
     start = len(dims) - len(argument(row, 1))
-    if isinstance(argument(row, 2), Ref):
-        flow.unify_all([dims[start:], flow.of(row.args[2])])
-    flow.mark_whole(dims[start:], f"{row.op} is over it")
-    return _with_statistics(flow, row, dims, start)
-
-
-def _with_statistics(flow: DimFlow, row: Row, dims: Dims, start: int) -> list[Dims]:
-    statistics = (*dims[:start], *flow.free((1,) * (len(dims) - start)))
-    return [dims, *(statistics for _ in (row.outs or ())[1:])]
+    last = flow.unify_all([dims[start:], *(flow.of(weight) for weight in weights if isinstance(weight, Ref))])
+    flow.mark_whole(last, f"{row.op} is over it")
+    statistics = (*dims[:start], *flow.free((1,) * len(last)))
+    return [(*dims[:start], *last), *(statistics for _ in (row.outs or ())[1:])]
 
 
 def attention(flow: DimFlow, row: Row) -> Found:
@@ -228,7 +224,7 @@ _CONSTANTS = (
 _REDUCTIONS = (
     *("sum.dim_IntList", "sum.default", "mean.dim", "mean.default", "prod.dim_int"),
     *("amax.default", "amin.default", "any.dim", "all.dim"),
-    *("var.correction", "std.correction", "logsumexp.default", "linalg_vector_norm.default"),
+    *("var.correction", "std.correction", "logsumexp.default"),
 )
 _ALONG_DIM = (
     *("_softmax.default", "_safe_softmax.default"),
@@ -250,6 +246,7 @@ MATH_RULES: dict[str, Rule] = {
     **_named(mm, ("mm.default", "bmm.default")),
     **_named(addmm, ("addmm.default", "baddbmm.default")),
     **_named(same, ("fill.Scalar", "bernoulli.default")),
+    "aten.linalg_vector_norm.default": vector_norm,
     "aten.masked_fill.Tensor": pointwise,
     "aten.embedding.default": embedding,
     "aten.index.Tensor": index,
