@@ -31,7 +31,7 @@ from ..graph.annotated import (
 )
 from ..graph.ir import LogicalGraph, OriginKind, Phase, Ref, Row, refs_of, row_inputs
 from ..graph.lookup_rules import EMBEDDING
-from ..graph.rules import batch_coupled, consistent, find_rule, is_addend
+from ..graph.rules import at_first, batch_coupled, consistent, find_rule, is_addend
 from ..strategy import PipelineSpec
 from .insert_comm import convert
 from .stages import RowKinds, assign_stages, classify
@@ -322,8 +322,14 @@ class Deducer:
         """A pure sum over the batch, reduced over all micro-batches and pipelines once a step."""
         found = self.steps.get(value.id)
         if found is None:
+            if is_addend(value.layout):
+                raise InternalError(f"a count is pending over ranks in {self.row.op}", at=self.row.where)
             settled = make_layout(value.layout.dims, value.layout.partial - {Axis.BATCH})
-            found = self.emit(STEP_REDUCE, (value,), settled, dtype=value.dtype)
+            share = value
+            if len(self.pipeline.stages[self.place.stage].devices) > 1:
+                pending = make_layout(settled.dims, value.layout.partial | {Axis.TENSOR})
+                share = self.emit("hspmd.zero_unless", (value, at_first(Axis.TENSOR)), pending, dtype=value.dtype)
+            found = self.emit(STEP_REDUCE, (share,), settled, dtype=value.dtype)
             self.steps[value.id] = found
         return found
 

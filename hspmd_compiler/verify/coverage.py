@@ -31,7 +31,11 @@ def _unread(plan: RankPlan) -> Iterator[tuple[str, str]]:
     for index in sorted(ran):
         segment = plan.shared.segments[index]
         for output in segment.outputs:
-            if output.kind is OutputKind.GRAD and output.name not in read and not _is_empty(plan, output.name):
+            if (
+                output.kind is OutputKind.GRAD
+                and output.name not in read
+                and not _is_empty(plan, output.name)
+            ):
                 yield output.name, f"made by {segment.name}, in no bucket"
 
 

@@ -1,0 +1,383 @@
+"""Annotated pipelines to a Program: segments by class, tables by rank, instructions by schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..annotations.layout import Coordinate, whole
+from ..comm_plan import Box, CommStep, GradBucket
+from ..errors import DeduceError
+from ..graph.annotated import AnnotatedRow, AnnotatedValue, PipelineGraph
+from ..graph.ir import LogicalGraph, ParamInfo, Phase
+from ..passes.annotate import first_coordinate
+from ..passes.grad_sync import (
+    GradLayout,
+    Holder,
+    Term,
+    buckets,
+    make_holders,
+    make_term,
+    owned_boxes,
+    shard_boxes,
+)
+from ..passes.liveness import Crossing, LivePipeline, StageRows, live_pipeline, operands_of
+from ..passes.resolve_comm import CommResolver
+from ..passes.schedule import ActionKind, build_schedule
+from ..strategy import Strategy
+from .lower_stage import Outputs, StageLowering, by_position
+from .program import (
+    ClassProgram,
+    Instruction,
+    Op,
+    OutputKind,
+    Program,
+    RankProgram,
+    Segment,
+    Shard,
+)
+
+FORWARD, BACKWARD, STEP = 0, 1, 2
+PARTS = 3
+
+Given = tuple[tuple[OutputKind, AnnotatedValue, str], ...]
+
+
+@dataclass(slots=True)
+class StagePlan:
+    """A lowered stage. variants: per local micro-batch, which variant of the segments it runs.
+
+    first_of: per variant the batch coordinate that stands for it. segments: forward, backward and
+    step segment of each variant.
+    """
+
+    pipeline: int
+    stage: int
+    ranks: tuple[int, ...]
+    rows: StageRows
+    lowering: StageLowering
+    variants: list[int]
+    first_of: list[int]
+    segments: list[Segment]
+
+
+@dataclass(slots=True)
+class Lowering:
+    """The work of one compile: every stage of every pipeline."""
+
+    graph: LogicalGraph
+    strategy: Strategy
+    pipelines: list[PipelineGraph]
+    device_kind: str
+    resolver: CommResolver = field(default_factory=CommResolver)
+
+    def run(self) -> Program:
+        """Lower everything."""
+        live = [
+            live_pipeline(graph, len(self.strategy.pipelines[p].stages)) for p, graph in enumerate(self.pipelines)
+        ]
+        plans = [
+            self._stage(p, s, rows) for p, pipeline in enumerate(live) for s, rows in enumerate(pipeline.stages)
+        ]
+        step_groups = self._step_groups(plans)
+        grads = self._grad_buckets()
+        shards = self._shards()
+        classes = Classes()
+        tags = self._tags(live)
+        ranks = [
+            program
+            for plan in plans
+            for program in self._rank_programs(plan, classes, step_groups, grads, shards, tags)
+        ]
+        ranks.sort(key=lambda program: program.rank)
+        inputs = {
+            name: (info.shape, str(info.dtype).removeprefix("torch.")) for name, info in self.graph.inputs.items()
+        }
+        aliases = {alias: name for name, info in self.graph.params.items() for alias in info.aliases}
+        groups = _groups(ranks)
+        return Program(
+            self.strategy.world_size, self.strategy.global_batch, inputs, aliases, classes.programs, ranks, groups
+        )
+
+    def stage_ranks(self, pipeline: int, stage: int) -> tuple[int, ...]:
+        """Ranks of a stage in the order of its devices."""
+        by_device = self.strategy.ranks()
+        return tuple(by_device[device] for device in self.strategy.pipelines[pipeline].stages[stage].devices)
+
+    # Segments
+
+    def _stage(self, pipeline: int, stage: int, rows: StageRows) -> StagePlan:
+        ranks = self.stage_ranks(pipeline, stage)
+        lowering = StageLowering(self.pipelines[pipeline], stage, len(ranks), len(self.graph.rows), rows)
+        variants, first_of = self._variants(pipeline, rows)
+        plan = StagePlan(pipeline, stage, ranks, rows, lowering, variants, first_of, [])
+        for batch in first_of:
+            plan.segments += self._segments(plan, batch)
+        return plan
+
+    def _variants(self, pipeline: int, rows: StageRows) -> tuple[list[int], list[int]]:
+        """Micro-batches that run the same segments, and the batch coordinate that stands for each."""
+        positional = by_position(rows)
+        offset = first_coordinate(self.strategy, pipeline)
+        keys: dict[object, int] = {}
+        variants: list[int] = []
+        first_of: list[int] = []
+        for index, (low, high) in enumerate(self.strategy.rows(pipeline)):
+            at = Coordinate(0, offset + index)
+            key = (high - low, tuple(literal.at(at) for literal in positional))
+            if key not in keys:
+                keys[key] = len(first_of)
+                first_of.append(offset + index)
+            variants.append(keys[key])
+        return variants, first_of
+
+    def _segments(self, plan: StagePlan, batch: int) -> list[Segment]:
+        """The forward, backward and step segment of one variant."""
+        rows, graph = plan.rows, self.pipelines[plan.pipeline]
+        early, late = _given(graph, plan.stage, rows)
+        forward_made = {row.out.id: row.out for row in rows.forward}
+        backward_made = {row.out.id: row.out for row in rows.backward}
+        sent = {crossing.source.id for crossing in rows.departures}
+        read = {value.id for row in rows.backward for value in operands_of(row)}
+        kept = tuple(value for number, value in forward_made.items() if number in sent | read)
+        leaving = tuple(value for number, value in backward_made.items() if number in sent)
+        number = f"{plan.first_of.index(batch)}"
+        return [
+            plan.lowering.segment(f"forward.{number}", rows.forward, Outputs(kept, early), batch),
+            plan.lowering.segment(f"backward.{number}", rows.backward, Outputs(leaving, late), batch),
+            self._step_segment(plan, number, batch),
+        ]
+
+    def _step_segment(self, plan: StagePlan, number: str, batch: int) -> Segment:
+        needed = {row.out.id: row for step in plan.rows.steps for row in step.rows}
+        rows = [row for row in self.pipelines[plan.pipeline].rows if row.out.id in needed] if needed else []
+        special = tuple((OutputKind.STEP, step.share, "") for step in plan.rows.steps)
+        return plan.lowering.segment(f"step.{number}", rows, Outputs((), special), batch)
+
+    # Tables
+
+    def _step_groups(self, plans: list[StagePlan]) -> list[tuple[int, ...]]:
+        """Per step value, the ranks that reduce it: those of the one stage per pipeline that uses it."""
+        using = [plan for plan in plans if plan.rows.steps]
+        pipelines = [plan.pipeline for plan in using]
+        counts = {len(plan.rows.steps) for plan in using}
+        if len(set(pipelines)) != len(pipelines) or len(counts) > 1:
+            raise DeduceError(
+                "a count over the whole batch is used in several stages",
+                at=[plan.rows.steps[0].row.where for plan in using],
+                rule="a value summed over the batch from inputs alone is used in one stage of each pipeline",
+                fix="use the count in the loss only, or put its users into one stage",
+            )
+        ranks = tuple(sorted(rank for plan in using for rank in plan.ranks))
+        return [ranks] * (counts.pop() if counts else 0)
+
+    def _grad_layouts(self) -> dict[str, GradLayout]:
+        terms: dict[str, list[Term]] = {}
+        for p, graph in enumerate(self.pipelines):
+            for term in graph.grads:
+                terms.setdefault(term.param, []).append(make_term(term.value.layout, self.stage_ranks(p, term.stage)))
+        return {
+            name: GradLayout(info.shape, tuple(terms[name]), tuple(self._holders(name)))
+            for name, info in self.graph.params.items()
+            if name in terms
+        }
+
+    def _grad_buckets(self) -> dict[int, list[GradBucket]]:
+        dtypes = {name: str(info.dtype).removeprefix("torch.") for name, info in self.graph.params.items()}
+        return buckets(self._grad_layouts(), dtypes)
+
+    def _holders(self, name: str) -> list[Holder]:
+        """Every rank's piece of a parameter; one that no row uses is kept whole by the first stages."""
+        found: list[Holder] = []
+        for p, graph in enumerate(self.pipelines):
+            stages = sorted(stage for held, stage in graph.params if held == name) or [0]
+            for stage in stages:
+                used = graph.params.get((name, stage))
+                layout = used.layout if used is not None else whole(self.graph.params[name].shape)
+                found += make_holders(layout, self.stage_ranks(p, stage))
+        return found
+
+    def _shards(self) -> dict[int, list[Shard]]:
+        result: dict[int, list[Shard]] = {}
+        owners: dict[tuple[Holder, ...], dict[int, tuple[tuple[Box, Box], ...]]] = {}
+        for name, info in self.graph.params.items():
+            holders = tuple(self._holders(name))
+            if holders not in owners:
+                owners[holders] = owned_boxes(holders)
+            for holder in holders:
+                shard = _shard(info, holder, owners[holders][holder.rank])
+                result.setdefault(holder.rank, []).append(shard)
+        return result
+
+    def _tags(self, live: list[LivePipeline]) -> dict[int, int]:
+        """The first tag of each crossing; micro-batch m has the m-th after it."""
+        tags: dict[int, int] = {}
+        count = 0
+        for p, pipeline in enumerate(live):
+            for stage in pipeline.stages:
+                for crossing in stage.arrivals:
+                    tags[id(crossing.row)] = count
+                    count += len(self.strategy.rows(p))
+        return tags
+
+    def _rank_programs(
+        self,
+        plan: StagePlan,
+        classes: Classes,
+        steps: list[tuple[int, ...]],
+        grads: dict[int, list[GradBucket]],
+        shards: dict[int, list[Shard]],
+        tags: dict[int, int],
+    ) -> list[RankProgram]:
+        name = classes.name_of(plan.segments)
+        comms = [self._comm(plan, row, batch) for row, batch in plan.lowering.slots]
+        reduces = [self.resolver.reduce(group) for group in steps] if plan.rows.steps else []
+        crossings = Crossings.of(self, plan, tags)
+        instructions = schedule_stage(self, plan, crossings, len(comms))
+        return [
+            RankProgram(
+                rank=rank,
+                device=self.strategy.pipelines[plan.pipeline].stages[plan.stage].devices[index],
+                pipeline=plan.pipeline,
+                stage=plan.stage,
+                coordinate=index,
+                class_name=name,
+                device_kind=self.strategy.kind_of(self.strategy.devices[rank]) or self.device_kind,
+                rows=self.strategy.rows(plan.pipeline),
+                literals=plan.lowering.literals[index],
+                comms=[step[rank] for step in (*comms, *reduces)],
+                transfers=[step[rank] for step in crossings.steps_of(rank)],
+                shards=shards.get(rank, []),
+                grad_buckets=grads.get(rank, []),
+                instructions=instructions,
+            )
+            for index, rank in enumerate(plan.ranks)
+        ]
+
+    def _comm(self, plan: StagePlan, row: AnnotatedRow, batch: int) -> dict[int, CommStep]:
+        assert row.marker is not None
+        return self.resolver.collective(row.marker, plan.ranks, batch)
+
+
+def _given(graph: PipelineGraph, stage: int, rows: StageRows) -> tuple[Given, Given]:
+    """Gradients and the loss that a stage gives, by the segment that has them first."""
+    gives = [(OutputKind.GRAD, term.value, term.param) for term in graph.grads if term.stage == stage]
+    if graph.loss is not None and graph.loss.stage == stage:
+        gives.insert(0, (OutputKind.LOSS, graph.loss, ""))
+    backward = {row.out.id for row in rows.backward}
+    early = tuple(give for give in gives if give[1].id not in backward and give[0] is OutputKind.LOSS)
+    return early, tuple(give for give in gives if give not in early)
+
+
+def _shard(info: ParamInfo, holder: Holder, owned: tuple[tuple[Box, Box], ...]) -> Shard:
+    return Shard(
+        name=info.name,
+        dtype=str(info.dtype).removeprefix("torch."),
+        shape=holder.view,
+        view=holder.view,
+        whole_shape=info.shape,
+        whole_view=info.shape,
+        boxes=shard_boxes(holder),
+        owned=owned,
+        trainable=info.trainable,
+        is_buffer=info.is_buffer,
+    )
+
+
+@dataclass(slots=True)
+class Classes:
+    """Class programs by content: stages with the same work share one."""
+
+    programs: dict[str, ClassProgram] = field(default_factory=dict)
+    by_content: dict[str, str] = field(default_factory=dict)
+
+    def name_of(self, segments: list[Segment]) -> str:
+        """The class with these segments, new if there is none."""
+        content = repr(segments)
+        if content not in self.by_content:
+            name = f"c{len(self.programs)}"
+            self.by_content[content] = name
+            self.programs[name] = ClassProgram(name, segments)
+        return self.by_content[content]
+
+
+@dataclass(slots=True)
+class Crossings:
+    """A stage's transfers: slot of (crossing, variant), and the steps of all ranks per slot."""
+
+    arrivals: list[Crossing]
+    departures: list[Crossing]
+    slots: dict[tuple[int, int], int]
+    steps: list[dict[int, CommStep]]
+    tags: dict[int, int]
+
+    @staticmethod
+    def of(lowering: Lowering, plan: StagePlan, tags: dict[int, int]) -> Crossings:
+        """Resolve every crossing of a stage for each variant of its micro-batches."""
+        result = Crossings(plan.rows.arrivals, plan.rows.departures, {}, [], tags)
+        for crossing in (*result.arrivals, *result.departures):
+            source = lowering.stage_ranks(plan.pipeline, crossing.source_stage)
+            target = lowering.stage_ranks(plan.pipeline, crossing.target_stage)
+            for variant, batch in enumerate(plan.first_of):
+                assert crossing.row.marker is not None
+                result.slots[id(crossing.row), variant] = len(result.steps)
+                result.steps.append(lowering.resolver.transfer(crossing.row.marker, source, target, batch))
+        return result
+
+    def steps_of(self, rank: int) -> list[dict[int, CommStep]]:
+        """The steps by slot; every rank of the stage has all of them."""
+        return [step for step in self.steps if rank in step]
+
+
+def schedule_stage(
+    lowering: Lowering, plan: StagePlan, crossings: Crossings, first_reduce: int
+) -> list[Instruction]:
+    """A stage's instructions: counts, the schedule's actions with their transfers, then the step's end."""
+    spec = lowering.strategy.pipelines[plan.pipeline]
+    count = len(plan.variants)
+    result: list[Instruction] = []
+    if plan.rows.steps:
+        result += [
+            Instruction(Op.STEP_COMPUTE, segment=plan.variants[mb] * PARTS + STEP, mb=mb) for mb in range(count)
+        ]
+        result += [
+            Instruction(Op.STEP_REDUCE, value=plan.lowering.number(step.share), slot=first_reduce + index)
+            for index, step in enumerate(plan.rows.steps)
+        ]
+    schedule = build_schedule(lowering.strategy.schedule, len(spec.stages), count)
+    for action in schedule.stages[plan.stage]:
+        phase = Phase.FORWARD if action.kind is ActionKind.FORWARD else Phase.BACKWARD
+        result += _action(plan, crossings, phase, action.micro_batch)
+    return [*result, Instruction(Op.GRAD_SYNC), Instruction(Op.LOSS), Instruction(Op.OPTIMIZER)]
+
+
+def _action(plan: StagePlan, crossings: Crossings, phase: Phase, mb: int) -> list[Instruction]:
+    """Receive what the phase reads, compute, send what it made."""
+    variant = plan.variants[mb]
+    made = {row.out.id for row in (plan.rows.forward if phase is Phase.FORWARD else plan.rows.backward)}
+
+    def move(op: Op, crossing: Crossing, value: AnnotatedValue) -> Instruction:
+        slot = crossings.slots[id(crossing.row), variant]
+        tag = crossings.tags[id(crossing.row)] + mb
+        return Instruction(op, mb=mb, value=plan.lowering.number(value), slot=slot, tag=tag)
+
+    part = FORWARD if phase is Phase.FORWARD else BACKWARD
+    op = Op.FORWARD if phase is Phase.FORWARD else Op.BACKWARD
+    return [
+        *(move(Op.RECV, c, c.row.out) for c in crossings.arrivals if c.row.phase is phase),
+        Instruction(op, segment=variant * PARTS + part, mb=mb),
+        *(move(Op.SEND, c, c.source) for c in crossings.departures if c.source.id in made),
+    ]
+
+
+def _groups(ranks: list[RankProgram]) -> list[tuple[int, ...]]:
+    """Every rank list that a collective uses, shortest first."""
+    steps = {step.group for program in ranks for step in program.comms}
+    reductions = {bucket.group for program in ranks for bucket in program.grad_buckets}
+    return sorted((group for group in steps | reductions if len(group) > 1), key=lambda group: (len(group), group))
+
+
+def lower(
+    graph: LogicalGraph, strategy: Strategy, pipelines: list[PipelineGraph], device_kind: str
+) -> Program:
+    """The Program of a strategy from its deduced pipelines."""
+    return Lowering(graph, strategy, pipelines, device_kind).run()

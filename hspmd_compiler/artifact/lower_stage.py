@@ -1,0 +1,167 @@
+"""One stage of one pipeline as segments: local rows, with holes where its ranks' literals differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from ..annotations.layout import Coordinate
+from ..errors import InternalError
+from ..graph.annotated import COMM, STEP_REDUCE, AnnotatedRow, AnnotatedValue, PerCoordinate, PipelineGraph
+from ..graph.ir import OriginKind
+from ..passes.liveness import StageRows, operands_of
+from .program import (
+    DType,
+    Hole,
+    InputKind,
+    LocalRow,
+    OutputKind,
+    Segment,
+    SegmentInput,
+    SegmentOutput,
+    Value,
+)
+
+DROPPED_KWARGS = frozenset({"device", "pin_memory", "layout", "memory_format", "non_blocking"})
+ALIAS = "aten.alias.default"
+SAME_VALUE = frozenset({"aten.clone.default", "hspmd.comm.default", "hspmd.comm_backward.default"})
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What a segment has to give: values kept for later, and gradients, the loss or step shares."""
+
+    micro: tuple[AnnotatedValue, ...] = ()
+    special: tuple[tuple[OutputKind, AnnotatedValue, str], ...] = ()
+
+
+@dataclass(slots=True)
+class StageLowering:
+    """Lowers the rows of one stage. ranks: number of ranks. slots: comm rows in order of their slot.
+
+    literals: per rank, the values of the class program's holes.
+    """
+
+    graph: PipelineGraph
+    stage: int
+    ranks: int
+    logical_rows: int
+    rows: StageRows
+    numbers: dict[int, int] = field(default_factory=dict)
+    taken: set[int] = field(default_factory=set)
+    slots: list[tuple[AnnotatedRow, int]] = field(default_factory=list)
+    literals: list[list[object]] = field(default_factory=list)
+    renamed: dict[int, AnnotatedValue] = field(default_factory=dict)
+    next_number: int = 0
+
+    def __post_init__(self) -> None:
+        self.literals = [[] for _ in range(self.ranks)]
+        self.next_number = self.logical_rows
+        self.renamed = {step.row.out.id: step.share for step in self.rows.steps}
+
+    def number(self, value: AnnotatedValue) -> int:
+        """The value's id in the class program: its logical row's id, else a fresh one."""
+        value = self.renamed.get(value.id, value)
+        found = self.numbers.get(value.id)
+        if found is None:
+            found = self._new_number(value)
+            self.numbers[value.id] = found
+            self.taken.add(found)
+        return found
+
+    def _new_number(self, value: AnnotatedValue) -> int:
+        if value.logical is not None and value.logical not in self.taken:
+            return value.logical
+        self.next_number += 1
+        return self.next_number - 1
+
+    def segment(self, name: str, rows: Sequence[AnnotatedRow], outputs: Outputs, batch: int) -> Segment:
+        """Rows of one phase as a segment for the micro-batch at coordinate `batch`."""
+        local = [self._row(row, batch) for row in rows]
+        made = {row.out.id for row in rows}
+        inputs: dict[int, SegmentInput] = {}
+        given = [value for _, value, _ in outputs.special]
+        for value in (*(operand for row in rows for operand in operands_of(row)), *given):
+            if value.id not in made and value.id not in inputs:
+                inputs[value.id] = self._input(value)
+        numbers = sorted(self.number(value) for value in outputs.micro)
+        results = [SegmentOutput(OutputKind.MICRO, Value(number)) for number in numbers]
+        results += [SegmentOutput(kind, Value(self.number(value)), name) for kind, value, name in outputs.special]
+        return Segment(name, list(inputs.values()), local, results)
+
+    def _input(self, value: AnnotatedValue) -> SegmentInput:
+        number = Value(self.number(value))
+        if value.id in self.renamed:
+            return SegmentInput(InputKind.STEP, number)
+        for kind, table in ((InputKind.PARAM, self.graph.params), (InputKind.DATA, self.graph.inputs)):
+            for (name, stage), held in table.items():
+                if stage == self.stage and held is value:
+                    return SegmentInput(kind, number, name)
+        return SegmentInput(InputKind.MICRO, number)
+
+    def _row(self, row: AnnotatedRow, batch: int) -> LocalRow:
+        out = Value(self.number(row.out))
+        logical = row.out.logical
+        if row.op == COMM:
+            self.slots.append((row, batch))
+            source = operands_of(row)[0]
+            return LocalRow(out, COMM, (Value(self.number(source)), len(self.slots) - 1), {}, logical)
+        if row.op in SAME_VALUE:
+            return LocalRow(out, ALIAS, (self._argument(row.args[0], batch),), {}, logical)
+        args = tuple(self._argument(argument, batch) for argument in row.args)
+        kwargs = {
+            key: self._argument(value, batch)
+            for key, value in row.kwargs.items()
+            if key not in DROPPED_KWARGS and value is not None
+        }
+        return LocalRow(out, row.op, args, kwargs, logical)
+
+    def _argument(self, argument: object, batch: int) -> object:
+        if isinstance(argument, AnnotatedValue):
+            return Value(self.number(argument))
+        if isinstance(argument, PerCoordinate):
+            return self._literal(argument, batch)
+        if isinstance(argument, (tuple, list)):
+            return tuple(self._argument(item, batch) for item in argument)
+        if isinstance(argument, torch.dtype):
+            return DType(str(argument).removeprefix("torch."))
+        if argument is None or isinstance(argument, (bool, int, float, str)):
+            return argument
+        raise InternalError(
+            f"argument {argument!r} can't be written into a program",
+            rule="arguments are values, numbers, strings and dtypes",
+            fix="report this model",
+        )
+
+    def _literal(self, literal: PerCoordinate, batch: int) -> object:
+        """The literal itself where all ranks agree, else a hole that each rank fills."""
+        values = [literal.at(Coordinate(rank, batch)) for rank in range(self.ranks)]
+        if all(value == values[0] for value in values):
+            return values[0]
+        for own, value in zip(self.literals, values, strict=True):
+            own.append(value)
+        return Hole(len(self.literals[0]) - 1)
+
+
+def by_position(rows: StageRows) -> list[PerCoordinate]:
+    """Literals that differ between micro-batches of one size."""
+    every = [*rows.forward, *rows.backward, *(row for step in rows.steps for row in step.rows)]
+    return [literal for row in every for literal in _literals(row.args) if literal.by_position]
+
+
+def _literals(value: object) -> list[PerCoordinate]:
+    if isinstance(value, PerCoordinate):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [found for item in value for found in _literals(item)]
+    return []
+
+
+def is_input(graph: PipelineGraph, value: AnnotatedValue) -> bool:
+    """Whether a value is a leaf (parameter or batch tensor) rather than computed."""
+    return any(held is value for held in (*graph.params.values(), *graph.inputs.values()))
+
+
+__all__ = ["OriginKind", "STEP_REDUCE", "Outputs", "StageLowering", "by_position", "is_input"]

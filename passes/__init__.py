@@ -1,0 +1,1 @@
+"""Passes from an annotated strategy to rows that every rank can run."""

@@ -1,0 +1,111 @@
+"""What of a pipeline's rows is needed, and how rows fall into forward, backward and step segments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..errors import InternalError
+from ..graph.annotated import COMM, STEP_REDUCE, AnnotatedRow, AnnotatedValue, PipelineGraph
+from ..graph.ir import Phase
+from .deduce import values_in
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A value that is sent from one stage to another. row: the marker's row, in the target stage."""
+
+    row: AnnotatedRow
+    source: AnnotatedValue
+
+    @property
+    def source_stage(self) -> int:
+        assert self.row.marker is not None
+        return self.row.marker.source_stage
+
+    @property
+    def target_stage(self) -> int:
+        return self.row.stage
+
+
+@dataclass(frozen=True, slots=True)
+class StepValue:
+    """A value made once a step: its share, summed over micro-batches and ranks, and its result."""
+
+    row: AnnotatedRow
+    share: AnnotatedValue
+    rows: tuple[AnnotatedRow, ...]
+
+
+@dataclass(slots=True)
+class StageRows:
+    """One stage's rows in order, its crossings and step values."""
+
+    forward: list[AnnotatedRow] = field(default_factory=list)
+    backward: list[AnnotatedRow] = field(default_factory=list)
+    arrivals: list[Crossing] = field(default_factory=list)
+    departures: list[Crossing] = field(default_factory=list)
+    steps: list[StepValue] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class LivePipeline:
+    """The needed rows of a pipeline by stage. made: value id -> the row that makes it."""
+
+    stages: list[StageRows]
+    made: dict[int, AnnotatedRow]
+
+
+def operands_of(row: AnnotatedRow) -> list[AnnotatedValue]:
+    """Values that a row reads."""
+    return list(values_in((row.args, tuple(row.kwargs.values()))))
+
+
+def live_pipeline(graph: PipelineGraph, stages: int) -> LivePipeline:
+    """Keep what the loss and the gradients need."""
+    made = {row.out.id: row for row in graph.rows}
+    roots = [term.value for term in graph.grads]
+    roots += [graph.loss] if graph.loss is not None else []
+    live = _closure(roots, made, through_steps=False)
+    result = LivePipeline([StageRows() for _ in range(stages)], made)
+    for row in graph.rows:
+        if row.out.id in live:
+            _sort_in(row, result)
+    return result
+
+
+def _sort_in(row: AnnotatedRow, result: LivePipeline) -> None:
+    stage = result.stages[row.stage]
+    marker = row.marker
+    if row.op == COMM and marker is not None and marker.source_stage != marker.target_stage:
+        crossing = Crossing(row, operands_of(row)[0])
+        stage.arrivals.append(crossing)
+        result.stages[marker.source_stage].departures.append(crossing)
+    elif row.op == STEP_REDUCE:
+        share = operands_of(row)[0]
+        needed = _closure([share], result.made, through_steps=True)
+        rows = tuple(other for other in result.made.values() if other.out.id in needed)
+        stage.steps.append(StepValue(row, share, rows))
+    elif row.phase is Phase.FORWARD:
+        stage.forward.append(row)
+    else:
+        stage.backward.append(row)
+
+
+def _closure(roots: Iterable[AnnotatedValue], made: dict[int, AnnotatedRow], through_steps: bool) -> set[int]:
+    """Ids of values that the roots need; a step value's share is needed in the step segment alone."""
+    live: set[int] = set()
+    queue = list(roots)
+    while queue:
+        value = queue.pop()
+        if value.id in live:
+            continue
+        live.add(value.id)
+        row = made.get(value.id)
+        if row is None:
+            continue
+        if row.op == STEP_REDUCE and through_steps:
+            raise InternalError("a count over the batch depends on another one", at=row.where)
+        if row.op != STEP_REDUCE:
+            queue += operands_of(row)
+    return live
