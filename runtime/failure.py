@@ -39,7 +39,7 @@ class Failure:
                 error.fix,
                 isinstance(error, PeerLost),
             )
-        text = "".join(traceback.format_exception_only(error)).strip()
+        text = " ".join("".join(traceback.format_exception_only(error)).split())
         return cls("", text, details=(("trace", _trace(error)),))
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import timedelta
 
+import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from .roll_call import Store
@@ -31,6 +32,8 @@ def with_cause(lost: PeerLost, store: Store) -> PeerLost:
     try:
         store.wait([FAILED], HEARING)
         cause = store.get(FAILED).decode()
+    except dist.DistNetworkError:
+        cause = "not known; rank 0, which keeps the ranks' messages, is gone too"
     except RuntimeError:
         return lost
     return PeerLost(lost.what, details=[*lost.details, ("cause", cause)], fix=lost.fix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 from collections.abc import Mapping
@@ -108,6 +109,7 @@ def connect(
             world_size=place.world_size,
             timeout=timeouts.transfer,
         )
+    atexit.register(disconnect)
     transport = TorchDist(found.device, program.groups, timeouts.transfer, roll.shortcuts)
     return Connected(transport, roll, store)
 

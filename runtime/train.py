@@ -49,20 +49,20 @@ def train(
     if steps is None and epochs is None:
         raise RunError("how long to train is not given", fix="give steps, epochs or both")
     tokens = tokens_of(engine.program)
-    taken = 0
-    while epochs is None or data.epoch < epochs:
+    taken = empty_epochs = 0
+    while taken != steps and (epochs is None or data.epoch < epochs):
         before, epoch = taken, data.epoch
-        for batch in data if steps is None or taken < steps else ():
+        for batch in data:
             lr, start = engine.current_lr, perf_counter()
             loss = engine.step(batch, local=data.local)
-            taken += 1
             seconds = perf_counter() - start
+            taken += 1
             on_step(StepRecord(engine.steps, epoch, loss, lr, engine.grad_norm, seconds, tokens))
             if taken == steps:
-                return taken
-        if taken == before:
-            _check_not_empty(steps, taken)
-            return taken
+                break
+        empty_epochs = 0 if taken > before else empty_epochs + 1
+        if empty_epochs > 1:  # one may be the used-up rest of an epoch
+            raise _no_batch()
     return taken
 
 
@@ -72,9 +72,8 @@ def tokens_of(program: Program) -> int:
     return math.prod(shape)
 
 
-def _check_not_empty(steps: int | None, taken: int) -> None:
-    if steps is None or taken < steps:
-        raise RunError(
-            "the data has not one whole batch",
-            rule="an epoch has at least one batch of the size that the program was compiled for",
-        )
+def _no_batch() -> RunError:
+    return RunError(
+        "the data has not one whole batch",
+        rule="an epoch has at least one batch of the size that the program was compiled for",
+    )

@@ -8,7 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,12 +20,13 @@ from safetensors.torch import load_file, save_file
 from hspmd_compiler.errors import ArtifactError, HspmdError, RunError
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.runtime.checkpoint import save
-from hspmd_compiler.runtime.data import BatchShape, FactoryData, own_rows
+from hspmd_compiler.runtime.data import FactoryData, own_rows
 from hspmd_compiler.runtime.engine import Engine
 from hspmd_compiler.runtime.launch import launch
 from hspmd_compiler.runtime.opening import StartOptions
-from hspmd_compiler.runtime.rank_process import Emit
-from hspmd_compiler.runtime.rendezvous import Timeouts
+from hspmd_compiler.runtime.processes import run_ranks
+from hspmd_compiler.runtime.rank_process import Emit, LocalRank
+from hspmd_compiler.runtime.rendezvous import Timeouts, use_loopback
 from hspmd_compiler.runtime.train import train
 
 from . import hand_made
@@ -103,14 +105,18 @@ def test_training_loop_and_changed_learning_rate(tmp_path: Path) -> None:
     directory = hand_made.save(tmp_path / "artifact", SGD)
 
     def job(engine: Engine, emit: Emit) -> None:
-        data = FactoryData(batches, BatchShape.of(engine.program))
+        data = FactoryData(batches, engine.shape)
 
         def on_step(record: object) -> None:
             emit({name: getattr(record, name) for name in ("step", "epoch", "loss", "lr", "tokens")})
             engine.lr = 0.05
 
-        assert train(engine, data, steps=4, epochs=2, on_step=on_step) == 4
+        assert train(engine, data, steps=3, epochs=2, on_step=on_step) == 3
+        assert train(engine, data, steps=1, on_step=on_step) == 1
         assert train(engine, data, epochs=2, on_step=on_step) == 2
+        assert train(engine, data, steps=0) == 0
+        with pytest.raises(RunError, match="whole batch"):
+            train(engine, FactoryData(lambda: iter([]), engine.shape), steps=1)
 
     records: list[dict[str, object]] = []
     launch(directory, job, QUICK, on_record=lambda record: records.append(dict(record)))
@@ -210,6 +216,46 @@ def test_killing_a_rank_ends_all(tmp_path: Path, victim: int) -> None:
     assert time.monotonic() - start < 10
 
 
+def elsewhere(action: Callable[[], None]) -> int:
+    """The id of a process that runs `action`, as another host's launcher would."""
+    pid = os.fork()
+    if not pid:
+        try:
+            with suppress(HspmdError):
+                action()
+        finally:
+            os._exit(0)
+    return pid
+
+
+@pytest.mark.parametrize("how", ["killed", "failed"])
+def test_launchers_of_two_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    directory = hand_made.save(tmp_path / "artifact", SGD)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")  # put back afterwards
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    use_loopback()
+
+    def job(engine: Engine, emit: Emit) -> None:
+        for step in range(10_000):
+            if step == 5 and engine.rank == 2:
+                if how == "failed":
+                    raise KeyError("broken data")
+                os.kill(os.getpid(), signal.SIGKILL)
+            engine.step(hand_made.batch(step))
+
+    other = elsewhere(lambda: launch(directory, job, QUICK, [2]))
+    start = time.monotonic()
+    with pytest.raises(RunError) as caught:
+        launch(directory, job, QUICK, [0, 1])
+    assert time.monotonic() - start < 20
+    os.waitpid(other, 0)
+    assert "rank 2" in dict(caught.value.details)["cause"]
+
+
 def test_a_failing_rank_is_named(tmp_path: Path) -> None:
     directory = hand_made.save(tmp_path / "artifact", SGD)
 
@@ -246,8 +292,8 @@ from hspmd_compiler.runtime.opening import StartOptions
 from hspmd_compiler.runtime.rendezvous import Timeouts
 
 def job(engine, emit):
-    for step in range({steps}):
-        if step == 3 and {kill} == engine.rank:
+    for step in range(100_000):
+        if step == {steps} + 1 and {victim} == engine.rank:
             os.kill(os.getpid(), signal.SIGKILL)
         emit({{"loss": engine.step(hand_made.batch(step))}})
 
@@ -258,25 +304,37 @@ launch({directory!r}, job, StartOptions(seed=3), on_record=show)
 """
 
 
-def under_torchrun(tmp_path: Path, steps: int, kill: int) -> subprocess.CompletedProcess[str]:
+def test_under_torchrun_a_killed_rank_ends_all(tmp_path: Path) -> None:
     directory = hand_made.save(tmp_path / "artifact", SGD)
-    root = Path(__file__).resolve().parents[2]
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT.format(root=str(root), directory=str(directory), steps=steps, kill=kill))
+    root = str(Path(__file__).resolve().parents[2])
+    script.write_text(SCRIPT.format(root=root, directory=str(directory), victim=1, steps=STEPS))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--standalone", script]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-
-
-def test_under_torchrun(tmp_path: Path) -> None:
-    done = under_torchrun(tmp_path, STEPS, kill=-1)
-    assert done.returncode == 0, done.stderr
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0 and "SIGKILL" in done.stderr and "rank      : 1" in done.stderr
     losses = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("record")]
-    assert losses == pytest.approx(eager(SGD, STEPS)[0], rel=1e-13)
+    assert losses[:STEPS] == pytest.approx(eager(SGD, STEPS)[0], rel=1e-13)
 
 
-def test_killed_under_torchrun(tmp_path: Path) -> None:
-    start = time.monotonic()
-    done = under_torchrun(tmp_path, 100_000, kill=1)
-    assert done.returncode != 0 and "rank: 1" in done.stderr.replace(" ", "").replace("rank:", "rank: ")
-    assert time.monotonic() - start < 40
+def test_one_rank_by_the_environment(tmp_path: Path) -> None:
+    """What torchrun does, without its start-up time."""
+    directory = hand_made.save(tmp_path / "artifact", SGD)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def job(engine: Engine, emit: Emit) -> None:
+        for step in range(STEPS):
+            emit({"rank": engine.rank, "loss": engine.step(hand_made.batch(step))})
+
+    def body(local: LocalRank, emit: Emit) -> None:
+        use_loopback()
+        os.environ.update(RANK=str(local.rank), WORLD_SIZE="3", LOCAL_RANK=str(local.rank))
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        launch(directory, job, QUICK, on_record=emit)
+
+    records: list[dict[str, object]] = []
+    run_ranks(range(3), body, lambda record: records.append(dict(record)))
+    assert {record["rank"] for record in records} == {0}
+    assert [record["loss"] for record in records] == pytest.approx(eager(SGD, STEPS)[0], rel=1e-13)
