@@ -312,7 +312,7 @@ def test_under_torchrun_a_killed_rank_ends_all(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--standalone", script]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode != 0 and "SIGKILL" in done.stderr and "rank      : 1" in done.stderr
+    assert done.returncode != 0 and "exitcode  : -9" in done.stderr, done.stderr
     losses = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("record")]
     assert losses[:STEPS] == pytest.approx(eager(SGD, STEPS)[0], rel=1e-13)
 
