@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,8 @@ def sources() -> Iterator[tuple[str, Path]]:
                 yield ".".join((PACKAGE, *top, *parts)), path
 
 
-def imports(module: str, path: Path, late: bool = True) -> Iterator[tuple[int, str]]:
+@cache
+def imports(module: str, path: Path, late: bool = True) -> list[tuple[int, str]]:
     """(line, absolute dotted name) of every import in a file, type-checking ones left out.
 
     late: those inside functions too.
@@ -98,13 +100,15 @@ def imports(module: str, path: Path, late: bool = True) -> Iterator[tuple[int, s
         for statement in node.body
         for inner in ast.walk(statement)
     }
+    found: list[tuple[int, str]] = []
     for node in ast.walk(tree) if late else tree.body:
         if node in typing_only:
             continue
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield from ((node.lineno, name) for name in from_names(module, node))
+            found += [(node.lineno, name) for name in from_names(module, node)]
+    return found
 
 
 def from_names(module: str, node: ast.ImportFrom) -> list[str]:
