@@ -89,15 +89,28 @@ def plan_rank(program: Program, rank: int) -> RankPlan:
     """Find last uses once, before the first step. Only this rank's program needs to be there."""
     mine = next(own for own in program.ranks if own.rank == rank)
     shared = program.classes[mine.class_name]
+    return _plan(mine, shared, _fresh_by_segment(shared))
+
+
+def plan_ranks(program: Program) -> list[RankPlan]:
+    """`plan_rank` for all ranks; what a class shares is found once."""
+    fresh = {name: _fresh_by_segment(shared) for name, shared in program.classes.items()}
+    return [_plan(mine, program.classes[mine.class_name], fresh[mine.class_name]) for mine in program.ranks]
+
+
+def _fresh_by_segment(shared: ClassProgram) -> list[frozenset[str]]:
+    return [fresh_grads(segment) for segment in shared.segments]
+
+
+def _plan(mine: RankProgram, shared: ClassProgram, fresh: list[frozenset[str]]) -> RankPlan:
     releases = last_reads(mine.instructions, shared)
-    kept = frozenset(key for keys in releases for key in keys)
     return RankPlan(
         mine,
         shared,
         releases,
-        kept,
+        frozenset(key for keys in releases for key in keys),
         last_pieces(mine.grad_buckets),
-        [fresh_grads(segment) for segment in shared.segments],
+        fresh,
         {shard.name: shard for shard in mine.shards},
     )
 

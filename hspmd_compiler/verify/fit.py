@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..artifact.execute import RankPlan, RankState, plan_rank, run_step
+from ..artifact.execute import RankPlan, RankState, plan_ranks, run_step
 from ..artifact.literals import torch_dtype
 from ..artifact.program import Program
 from .blocked import RankRun
@@ -17,7 +17,7 @@ from .shapes import Meter, ShapeArrays, ShapeValue
 
 def check_fit(program: Program) -> LockstepReport:
     """Step every rank through one training step by shape; a VerifyError at the first misfit."""
-    plans = [plan_rank(program, rank) for rank in range(program.world_size)]
+    plans = plan_ranks(program)
     for plan in plans:
         check_gradients(plan)
     meters = [Meter() for _ in plans]

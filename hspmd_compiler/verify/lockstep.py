@@ -4,33 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic
 
 from ..artifact.program import Op
 from ..artifact.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Send, V
 from ..comm_plan import Combine
 from ..errors import HspmdError, VerifyError
-from .blocked import OPTIMIZER_CHANNEL, Channel, RankRun, channel_of, typed
-from .matching import BOX_RULE, OURS, Volumes, check_alike, check_exchange, volumes_of
+from .blocked import OPTIMIZER_CHANNEL, Channel, RankRun, channel_of
+from .mail import Mail
+from .matching import OURS, Volumes, check_alike, check_exchange, check_type, volumes_of
 from .report import GRAD_REDUCE, LOSS_REDUCE, SEND_RECV, Event
 
 Update = Callable[[], None]
 """Called once all ranks have reached their OPTIMIZER instruction."""
-
-Mailbox = tuple[int, int, int]
-"""(sender, receiver, tag)."""
-
-
-@dataclass(slots=True)
-class Message(Generic[V]):
-    """What a rank sent and nobody has received yet. rows: of the global batch that it belongs to."""
-
-    value: V
-    volumes: tuple[int, ...]
-    step: int
-    rows: tuple[int, int] | None
-    where: str
 
 
 class Lockstep(Generic[V]):
@@ -43,8 +29,7 @@ class Lockstep(Generic[V]):
         self._updaters = tuple(run.rank for run in runs if _has_optimizer(run))
         self._ready: deque[tuple[RankRun[V], V | None]] = deque((run, None) for run in runs)
         self._waiting: dict[Channel, list[RankRun[V]]] = {}
-        self._receivers: dict[Mailbox, RankRun[V]] = {}
-        self._mail: dict[Mailbox, Message[V]] = {}
+        self._mail: Mail[V] = Mail()
         self._volumes: dict[int, tuple[Volumes, Volumes]] = {}
         self._events: list[Event] = []
 
@@ -148,60 +133,21 @@ class Lockstep(Generic[V]):
         return None if request.step.dst_view is None else run.arrays.paste(request.step, arrived)
 
     def _post(self, run: RankRun[V], request: Send[V]) -> None:
-        check_type(run, request.value, request.step.dtype)
-        sent = self._volumes_of(run)[0]
-        for peer, value in run.arrays.cut(request.step, request.value).items():
-            if peer not in sent:
-                continue
-            box = (run.rank, peer, request.tag)
-            if box in self._mail:
-                raise VerifyError(
-                    f"rank {run.rank} sends to rank {peer} twice under tag {request.tag}",
-                    details=[(f"rank {run.rank}", run.doing()), ("before", self._mail[box].where)],
-                    rule="a tag belongs to one transfer of one micro-batch",
-                    fix=OURS,
-                )
-            self._mail[box] = Message(value, sent[peer], request.step.id, rows_of(run), run.doing())
-            if box in self._receivers:
-                receiver = self._receivers[box]
-                assert isinstance(receiver.request, Recv), "only receivers wait for mail"
-                self._try_receive(receiver, receiver.request)
+        for receiver in self._mail.post(run, request, self._volumes_of(run)[0]):
+            assert isinstance(receiver.request, Recv), "only receivers wait for mail"
+            self._try_receive(receiver, receiver.request)
         self._ready.append((run, None))
 
     def _try_receive(self, run: RankRun[V], request: Recv) -> None:
-        wanted = {(peer, run.rank, request.tag): sizes for peer, sizes in self._volumes_of(run)[1].items()}
-        self._receivers.update(dict.fromkeys(wanted, run))
-        if any(box not in self._mail for box in wanted):
+        messages = self._mail.collect(run, request, self._volumes_of(run)[1])
+        if messages is None:
             return
-        arrived: dict[int, V] = {}
-        for box, sizes in wanted.items():
-            message = self._mail.pop(box)
-            del self._receivers[box]
-            self._check_message(run, request, message, sizes, self._runs[box[0]])
-            arrived[box[0]] = message.value
-            ranks = (box[0], run.rank)
-            moved = size_of(message.value) if box[0] != run.rank else 0
-            note = request.step.note
-            self._events.append(Event(SEND_RECV, ranks, moved, Op.RECV.value, request.step.id, "", note))
+        for sender, message in messages.items():
+            moved = size_of(message.value) if sender != run.rank else 0
+            ranks, step = (sender, run.rank), request.step
+            self._events.append(Event(SEND_RECV, ranks, moved, Op.RECV.value, step.id, "", step.note))
+        arrived = {sender: message.value for sender, message in messages.items()}
         self._ready.append((run, run.arrays.paste(request.step, arrived)))
-
-    def _check_message(
-        self, run: RankRun[V], request: Recv, message: Message[V], sizes: tuple[int, ...], sender: RankRun[V]
-    ) -> None:
-        checks: tuple[tuple[str, object, object], ...] = (
-            ("step", message.step, request.step.id),
-            ("rows", message.rows, rows_of(run)),
-            ("boxes of elements", message.volumes, sizes),
-            ("type", type_name(message.value), request.step.dtype),
-        )
-        for name, sent, wanted in checks:
-            if sent != wanted:
-                raise VerifyError(
-                    f"tag {request.tag}: {name} {sent} is sent, {wanted} is expected",
-                    details=[(f"rank {sender.rank}", message.where), (f"rank {run.rank}", run.doing())],
-                    rule=BOX_RULE,
-                    fix=OURS,
-                )
 
     def _volumes_of(self, run: RankRun[V]) -> tuple[Volumes, Volumes]:
         request = run.request
@@ -220,10 +166,7 @@ class Lockstep(Generic[V]):
 
     def _check_end(self) -> None:
         blocked = [run for run in self._runs.values() if not run.finished]
-        unread = [
-            (f"tag {tag}", f"from rank {sender} to rank {receiver}: {message.where}")
-            for (sender, receiver, tag), message in self._mail.items()
-        ]
+        unread = self._mail.unread()
         if blocked:
             raise self._deadlock(blocked, unread)
         if unread:
@@ -248,16 +191,12 @@ class Lockstep(Generic[V]):
         assert run.request is not None, "a blocked rank has a request"
         channel = channel_of(run.request, self._world)
         if channel is None:
-            lacking = [box[0] for box, other in self._receivers.items() if other is run]
-            missing: Sequence[int | str] = [peer for peer in lacking if not self._has_mail(run, peer)]
+            missing: Sequence[int | str] = self._mail.lacking(run)
         else:
             here = {other.rank for other in self._waiting.get(channel, [])}
             members = self._updaters if channel == OPTIMIZER_CHANNEL else channel
             missing = [rank for rank in members if rank not in here]
         return f", waits for rank {', '.join(map(str, missing))}"
-
-    def _has_mail(self, run: RankRun[V], peer: int) -> bool:
-        return isinstance(run.request, Recv) and (peer, run.rank, run.request.tag) in self._mail
 
 
 def failed(run: RankRun[V], error: Exception) -> VerifyError:
@@ -268,17 +207,6 @@ def failed(run: RankRun[V], error: Exception) -> VerifyError:
             error.what, at=(at, *error.at), details=error.details, rule=error.rule, fix=error.fix or OURS
         )
     return VerifyError(str(error).splitlines()[0], at=at, fix=OURS)
-
-
-def check_type(run: RankRun[V], value: V, wanted: str) -> None:
-    """The element type that a step announces is the one of its value."""
-    if type_name(value) != wanted:
-        raise VerifyError(
-            f"rank {run.rank} hands over {typed(value)} where {wanted} is announced",
-            details=[(f"rank {run.rank}", run.doing())],
-            rule="receivers allocate by the type that the step announces",
-            fix=OURS,
-        )
 
 
 def reduced(run: RankRun[V]) -> V:
@@ -292,22 +220,9 @@ def reduced(run: RankRun[V]) -> V:
     return request.share
 
 
-def rows_of(run: RankRun[V]) -> tuple[int, int] | None:
-    """Rows of the global batch that the current instruction works on."""
-    instruction, rows = run.instruction, run.plan.program.rows
-    if instruction is None or not 0 <= instruction.mb < len(rows):
-        return None
-    return rows[instruction.mb]
-
-
 def size_of(value: V) -> int:
     """Bytes."""
     return value.numel() * value.dtype.itemsize
-
-
-def type_name(value: V) -> str:
-    """Element type, by torch name."""
-    return str(value.dtype).removeprefix("torch.")
 
 
 def _has_optimizer(run: RankRun[V]) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..artifact.requests import AllReduce, Exchange, GradReduce, Request, V
+from ..artifact.requests import AllReduce, ArrayLike, Exchange, GradReduce, Request, V
 from ..comm_plan import CommStep, Piece, box_volume
 from ..errors import VerifyError
-from .blocked import RankRun
+from .blocked import RankRun, typed
 
 Volumes = dict[int, tuple[int, ...]]
 """Elements of each box, in order, by peer."""
@@ -46,6 +46,22 @@ def mismatch(first: RankRun[V], second: RankRun[V], what: str, rule: str) -> Ver
     """An error that shows both ranks."""
     details = [(f"rank {run.rank}", run.doing()) for run in (first, second)]
     return VerifyError(what, details=details, rule=rule, fix=OURS)
+
+
+def check_type(run: RankRun[V], value: V, wanted: str) -> None:
+    """The element type that a step announces is the one of its value."""
+    if type_name(value) != wanted:
+        raise VerifyError(
+            f"rank {run.rank} hands over {typed(value)} where {wanted} is announced",
+            details=[(f"rank {run.rank}", run.doing())],
+            rule="receivers allocate by the type that the step announces",
+            fix=OURS,
+        )
+
+
+def type_name(value: ArrayLike) -> str:
+    """Element type, by torch name."""
+    return str(value.dtype).removeprefix("torch.")
 
 
 ALIKE = ("request", "step", "kind", "combination", "type and size", "pieces")

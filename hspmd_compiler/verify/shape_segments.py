@@ -54,41 +54,61 @@ class Recording:
     extra: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class BoundSegment:
+    """A segment of one rank. key: equal for ranks whose rows compute the same."""
+
+    segment: Segment
+    literals: Sequence[object]
+    slots: Sequence[int]
+    steps: Sequence[CommStep]
+    key: tuple[object, ...]
+
+
 class ShapeBook:
     """All recordings of a run. computed: how many segments were really computed."""
 
     def __init__(self) -> None:
         self._recordings: dict[tuple[object, ...], Recording] = {}
+        self._read: dict[int, tuple[list[int], list[LocalRow]]] = {}
 
     @property
     def computed(self) -> int:
         """Segments computed on meta tensors so far."""
         return len(self._recordings)
 
-    def get(
-        self, plan: RankPlan, segment: Segment, inputs: Sequence[ShapeValue], owned: Sequence[bool]
-    ) -> Recording:
+    def bound(self, plan: RankPlan) -> list[BoundSegment]:
+        """The segments of one rank with all that is its own."""
+        return [self._bound(plan, segment) for segment in plan.shared.segments]
+
+    def get(self, bound: BoundSegment, inputs: Sequence[ShapeValue], owned: Sequence[bool]) -> Recording:
         """The recording for these inputs, made at first need."""
+        key = (bound.key, tuple(typed_of(value) for value in inputs), tuple(owned))
+        if key not in self._recordings:
+            self._recordings[key] = _record(bound, inputs, owned)
+        return self._recordings[key]
+
+    def _bound(self, plan: RankPlan, segment: Segment) -> BoundSegment:
+        if id(segment) not in self._read:
+            comms = [row for row in segment.rows if row.op == COMM]
+            self._read[id(segment)] = (segment_holes(segment), comms)
+        holes, comms = self._read[id(segment)]
         literals = plan.program.literals
-        slots = [_slot(row, literals) for row in segment.rows if row.op == COMM]
+        slots = [_slot(row, literals) for row in comms]
         steps = [plan.program.comms[slot] for slot in slots]
         key = (
             id(segment),
-            tuple(repr(literals[index]) for index in segment_holes(segment)),
-            tuple(typed_of(value) for value in inputs),
-            tuple(owned),
+            tuple(repr(literals[index]) for index in holes),
             tuple((step.kind, step.dst_shape, step.dtype) for step in steps),
         )
-        if key not in self._recordings:
-            self._recordings[key] = _record(segment, literals, inputs, owned, steps, slots)
-        return self._recordings[key]
+        return BoundSegment(segment, literals, slots, steps, key)
 
 
 class ShapeSegments:
     """`Segments` of one rank by shape."""
 
     def __init__(self, plan: RankPlan, book: ShapeBook, meter: Meter) -> None:
-        self._plan = plan
+        self._segments = book.bound(plan)
         self._book = book
         self._meter = meter
 
@@ -96,8 +116,7 @@ class ShapeSegments:
         self, segment: int, mb: int, inputs: list[ShapeValue], owned: list[bool]
     ) -> SegmentRun[ShapeValue]:
         """See Segments."""
-        recording = self._book.get(self._plan, self._plan.shared.segments[segment], inputs, owned)
-        return self._replay(recording, list(inputs))
+        return self._replay(self._book.get(self._segments[segment], inputs, owned), list(inputs))
 
     def _replay(self, recording: Recording, inputs: list[ShapeValue]) -> SegmentRun[ShapeValue]:
         self._meter.note(recording.extra)
@@ -139,21 +158,14 @@ def _slot(row: LocalRow, literals: Sequence[object]) -> int:
     return slot
 
 
-def _record(
-    segment: Segment,
-    literals: Sequence[object],
-    inputs: Sequence[ShapeValue],
-    owned: Sequence[bool],
-    steps: Sequence[CommStep],
-    slots: Sequence[int],
-) -> Recording:
+def _record(bound: BoundSegment, inputs: Sequence[ShapeValue], owned: Sequence[bool]) -> Recording:
     metas = [
         torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=META) for value in inputs
     ]
-    tally = _Tally(segment, metas, owned)
+    tally = _Tally(bound.segment, metas, owned)
     recording = Recording()
-    run = interpret_segment(segment, literals, list(metas), META, tally.seen)
-    outputs = _answer_all(run, steps, slots, recording)
+    run = interpret_segment(bound.segment, bound.literals, list(metas), META, tally.seen)
+    outputs = _answer_all(run, bound, recording)
     recording.extra = tally.most
     own = {storage_of(meta): index for index, meta in enumerate(metas)}
     memory: dict[int, int] = {}
@@ -167,13 +179,12 @@ def _record(
 
 def _answer_all(
     run: Generator[CommCall[Tensor], Tensor, tuple[Tensor, ...]],
-    steps: Sequence[CommStep],
-    slots: Sequence[int],
+    bound: BoundSegment,
     recording: Recording,
 ) -> tuple[Tensor, ...]:
     """Drive one segment alone: every communication answers with what its step says."""
     answer: Tensor | None = None
-    for step, slot in zip(steps, slots, strict=True):
+    for step, slot in zip(bound.steps, bound.slots, strict=True):
         _, operand, _ = next(run) if answer is None else run.send(answer)
         answer = _answer(step, operand)
         taken = None if operand is None else typed_of(operand)

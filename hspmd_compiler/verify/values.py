@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..artifact.arrays import TorchArrays
 from ..artifact.codegen import SegmentCache
-from ..artifact.execute import RankPlan, RankState, Segments, micro_batches, plan_rank, run_step
+from ..artifact.execute import RankPlan, RankState, Segments, micro_batches, plan_ranks, run_step
 from ..artifact.program import Program
 from ..artifact.segments import CompiledSegments, ObservedSegments, Observer
 from ..errors import VerifyError
@@ -76,7 +76,7 @@ def start_ranks(
     if missing:
         raise VerifyError("parameters are missing", details=[("missing", ", ".join(missing))])
     cache = SegmentCache()
-    return [_start(plan_rank(program, rank), by_name, cache, observe) for rank in range(program.world_size)]
+    return [_start(plan, by_name, cache, observe) for plan in plan_ranks(program)]
 
 
 def lockstep_step(
