@@ -15,7 +15,7 @@ from ..errors import VerifyError
 
 def check_gradients(plan: RankPlan) -> None:
     """Raise for gradients of one rank that nobody reads, and for elements without exactly one source."""
-    problems = [*_unread(plan), *_uncovered(plan)]
+    problems = [*_unread(plan), *_unmade(plan), *_uncovered(plan)]
     if problems:
         raise VerifyError(
             f"rank {plan.program.rank}: gradients are lost",
@@ -27,16 +27,30 @@ def check_gradients(plan: RankPlan) -> None:
 
 def _unread(plan: RankPlan) -> Iterator[tuple[str, str]]:
     read = {piece.param for bucket in plan.program.grad_buckets for piece in bucket.pieces}
+    for name, segment in _made(plan).items():
+        if name not in read and not _is_empty(plan, name):
+            yield name, f"made by {segment}, in no bucket"
+
+
+def _unmade(plan: RankPlan) -> Iterator[tuple[str, str]]:
+    """Contributions that would silently be zero; a rank without micro-batches has nothing to give."""
+    made = _made(plan)
+    for bucket in plan.program.grad_buckets if plan.program.rows else ():
+        for piece in bucket.pieces:
+            if piece.src_boxes and piece.length and piece.param not in made:
+                yield piece.param, f"contributed to bucket {bucket.id}, made by no segment"
+
+
+def _made(plan: RankPlan) -> dict[str, str]:
+    """Gradients that the rank's instructions make, and the segment that does."""
     ran = {i.segment for i in plan.program.instructions if i.op in COMPUTE_OPS}
-    for index in sorted(ran):
-        segment = plan.shared.segments[index]
-        for output in segment.outputs:
-            if (
-                output.kind is OutputKind.GRAD
-                and output.name not in read
-                and not _is_empty(plan, output.name)
-            ):
-                yield output.name, f"made by {segment.name}, in no bucket"
+    segments = [plan.shared.segments[index] for index in sorted(ran)]
+    return {
+        output.name: segment.name
+        for segment in segments
+        for output in segment.outputs
+        if output.kind is OutputKind.GRAD
+    }
 
 
 def _is_empty(plan: RankPlan, name: str) -> bool:

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from hspmd_compiler.artifact.program import ClassProgram, Instruction, LocalRow, Op, Program, Segment, Value
 from hspmd_compiler.comm_plan import Combine, CommKind, CommStep, GradPiece, Piece
 from hspmd_compiler.errors import VerifyError
 from hspmd_compiler.verify.fit import check_fit
+from hspmd_compiler.verify.report import rank_list
 
 from .hand_made import pipeline, program, rank_program, recv_step, send_step, tensor_and_data_parallel
 
@@ -193,3 +197,39 @@ def test_a_type_that_is_not_announced_is_refused() -> None:
     base = pipeline()
     transfers = [replace(step, dtype="bfloat16") for step in base.ranks[0].transfers]
     assert "where bfloat16 is announced" in refused(with_rank(base, 0, transfers=transfers))
+
+
+def test_a_contribution_that_nobody_makes_is_found() -> None:
+    base = tensor_and_data_parallel()
+    forward, backward = base.classes["mlp"].segments
+    lossy = replace(backward, outputs=[item for item in backward.outputs if item.name != "w1"])
+    text = refused(replace(base, classes={"mlp": ClassProgram("mlp", [forward, lossy])}))
+    assert "w1" in text and "made by no segment" in text
+
+
+def test_peak_memory_of_a_chain_is_exact() -> None:
+    """Weight and input stay, a product is made, its sum is the loss."""
+    base = pipeline()
+    shared = base.classes["stage0"]
+    lone = replace(
+        base.ranks[0],
+        transfers=[],
+        grad_buckets=[],
+        rows=[(0, 2)],
+        instructions=[Instruction(Op.FORWARD, 0, 0)],
+    )
+    report = check_fit(replace(base, world_size=1, ranks=[lone], classes={"stage0": shared}))
+    weight, inputs, product = 3 * 3 * 4, 2 * (3 + 2) * 4, 2 * 3 * 4
+    loss = 8
+    assert report.peak == (weight + inputs + 2 * product,)
+    assert 2 * product > loss
+
+
+def test_a_report_reads_well() -> None:
+    report = check_fit(tensor_and_data_parallel())
+    console = Console(width=60, file=io.StringIO())
+    console.print(report.rendered())
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "3 ranks, 6 exchanges matched" in text and "all_reduce" in text and "0-1" not in text
+    assert json.loads(json.dumps(report.to_json()))["matched"]["grad_reduce"] == 2
+    assert rank_list([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hspmd_compiler.artifact.segments import Observation
 from hspmd_compiler.errors import VerifyError
 from hspmd_compiler.verify.eager import eager_model, eager_step
 from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor, loss_difference
+from hspmd_compiler.verify.fit import check_fit
 from hspmd_compiler.verify.values import Rank, simulate
 from hspmd_compiler.verify.widen import widen_program
 
@@ -75,3 +77,30 @@ def test_copies_that_differ_are_named() -> None:
 def test_missing_parameters_are_named() -> None:
     with pytest.raises(VerifyError, match="w1, w2"):
         simulate(pipeline(), {}, batches(1))
+
+
+def test_a_rank_without_micro_batches_gets_its_gradients() -> None:
+    torch.manual_seed(0)
+    state = {name: value.detach().clone() for name, value in Mlp().named_parameters()}
+    program = tensor_and_data_parallel()
+    idle = replace(program.ranks[2], rows=[], instructions=program.ranks[2].instructions[2:])
+    program = replace(program, ranks=[*program.ranks[:2], idle])
+    batch = batches(1)[0]
+    found = simulate(program, state, [batch])
+    reference = eager_step(eager_model(Mlp, state, False), {key: x[:3] for key, x in batch.items()}, False)
+    check_equal([loss_difference(found.losses[0], reference.loss)], 1e-6, "loss")
+    check_equal(differences(found.grads[0], reference.grads, 0.0), 1e-5, "gradients")
+    check_fit(program)
+
+
+def test_differences_are_judged_by_scale_and_floor() -> None:
+    reference = {"large": torch.tensor([100.0, 1.0]), "small": torch.tensor([1e-9]), "none": torch.empty(0)}
+    actual = {"large": torch.tensor([100.0, 1.001]), "small": torch.tensor([2e-9]), "none": torch.empty(0)}
+    found = differences(actual, reference, 1e-3)
+    assert [item.name for item in found] == ["large", "small", "none"]
+    assert found[0].within(1.1e-5) and not found[0].within(0.9e-5)
+    assert not differences({"x": torch.tensor([torch.nan])}, {"x": torch.tensor([1.0])}, 0.0)[0].within(1.0)
+    with pytest.raises(VerifyError, match="large"):
+        check_equal(found, 1e-6, "gradients")
+    with pytest.raises(VerifyError, match="only in the reference"):
+        differences({}, reference, 0.0)
