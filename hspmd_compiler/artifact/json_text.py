@@ -13,12 +13,12 @@ Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | 
 SHOWN = 60
 
 
-def to_text(value: Json, depth: int) -> str:
+def to_text(value: object, depth: int) -> str:
     """`value` with its outer `depth` levels one item a line and everything below on that line."""
     return _lines(value, depth, "") + "\n"
 
 
-def _lines(value: Json, depth: int, indent: str) -> str:
+def _lines(value: object, depth: int, indent: str) -> str:
     if depth == 0 or not value or not isinstance(value, (dict, list)):
         return _compact(value)
     inner = indent + " "
@@ -29,7 +29,7 @@ def _lines(value: Json, depth: int, indent: str) -> str:
     return "[\n" + ",\n".join(inner + row for row in rows) + f"\n{indent}]"
 
 
-def _compact(value: Json) -> str:
+def _compact(value: object) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
@@ -39,7 +39,7 @@ def _compact(value: Json) -> str:
         ) from error
 
 
-def fingerprint(value: Json) -> str:
+def fingerprint(value: object) -> str:
     """A hash of what a value says, whatever the order of its keys."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

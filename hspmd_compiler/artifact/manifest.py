@@ -11,7 +11,7 @@ from ..options import OptimizerConfig
 from .decode import reader
 from .encode import encode
 from .json_node import Node
-from .json_text import Json, fingerprint
+from .json_text import fingerprint
 from .program import Program, Shard
 
 FORMAT = "hspmd-artifact"
@@ -39,7 +39,7 @@ class Manifest:
     files: by path inside the artifact, empty until the artifact is written.
     """
 
-    model: Json
+    model: object
     optimizer: OptimizerConfig
     device_kinds: tuple[str, ...]
     model_fingerprint: str
@@ -57,7 +57,7 @@ class Manifest:
         return replace(self, files=tuple(sorted(files.items())), rank=rank)
 
 
-def describe(model: Json, optimizer: OptimizerConfig, program: Program, strategy: Json) -> Manifest:
+def describe(model: object, optimizer: OptimizerConfig, program: Program, strategy: object) -> Manifest:
     """The manifest of a freshly compiled program; `files` is filled by writing it."""
     return Manifest(
         model=model,
@@ -68,19 +68,19 @@ def describe(model: Json, optimizer: OptimizerConfig, program: Program, strategy
     )
 
 
-def fingerprint_model(model: Json, program: Program) -> str:
+def fingerprint_model(model: object, program: Program) -> str:
     """A hash that two artifacts share exactly if they train the same parameters of the same model."""
     shards: dict[str, Shard] = {shard.name: shard for own in program.ranks for shard in own.shards}
-    parameters: list[Json] = [
+    parameters = [
         [name, shard.dtype, list(shard.whole_shape), shard.trainable, shard.is_buffer]
         for name, shard in sorted(shards.items())
     ]
     return fingerprint({"model": model, "parameters": parameters, "aliases": encode(program.aliases)})
 
 
-def manifest_to_json(manifest: Manifest) -> Json:
+def manifest_to_json(manifest: Manifest) -> dict[str, object]:
     """The manifest as its file holds it, closed by a hash of all the rest of it."""
-    body: dict[str, Json] = {
+    body: dict[str, object] = {
         "format": FORMAT,
         "schema": SCHEMA,
         "torch": list(manifest.torch),

@@ -12,7 +12,7 @@ from . import paths
 from .check import check
 from .decode import decode
 from .json_node import Node
-from .json_text import Json, parse
+from .json_text import parse
 from .manifest import Manifest, manifest_from_json
 from .program import ClassProgram, Program, RankProgram
 
@@ -41,10 +41,10 @@ class Artifact:
 
     manifest: Manifest
     program: Program
-    strategy: Json
-    init: Json
-    graph: Json = None
-    layouts: Json = None
+    strategy: object
+    init: object
+    graph: object = None
+    layouts: object = None
     weights: Path | None = None
 
     def rank_program(self, rank: int) -> RankProgram:

@@ -15,7 +15,7 @@ from ..errors import ArtifactError, HspmdError
 from ..log import task
 from . import paths
 from .encode import encode
-from .json_text import Json, parse, to_text
+from .json_text import parse, to_text
 from .manifest import FORMAT, FileEntry, manifest_to_json
 from .program import RankProgram
 from .store import Artifact, ProgramHead
@@ -75,7 +75,7 @@ def _texts(artifact: Artifact, rank: int | None) -> Iterator[tuple[str, str]]:
         yield paths.LAYOUTS, _rows(artifact.layouts)
 
 
-def _rows(value: Json) -> str:
+def _rows(value: object) -> str:
     """A value of another module: the members of a list, or of the lists in an object, one a line."""
     return to_text(value, TOP_DEPTH if isinstance(value, dict) else 1)
 

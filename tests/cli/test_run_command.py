@@ -1,0 +1,106 @@
+"""`hspmd run` as a user calls it: real processes, exit codes, JSON lines, a saved file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hspmd_compiler.options import OptimizerConfig, OptimizerName
+from tests.runtime import hand_made
+
+ROOT = Path(__file__).resolve().parents[2]
+
+DATA = """
+from tests.runtime.hand_made import batch
+
+def batches(epoch):
+    return (batch(10 * epoch + number) for number in range(2))
+
+def short():
+    return iter([])
+
+def failing():
+    raise ValueError("the disk is gone")
+"""
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Path:
+    (tmp_path / "own_data.py").write_text(DATA)
+    hand_made.save(tmp_path / "made", OptimizerConfig(OptimizerName.SGD, lr=0.1))
+    hand_made.save(tmp_path / "gpu", OptimizerConfig(), kind="cuda NVIDIA Nothing")
+    return tmp_path
+
+
+def hspmd(workplace: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment.pop("RANK", None)
+    command = [sys.executable, "-m", "hspmd_compiler", "run", *args]
+    return subprocess.run(
+        command, cwd=workplace, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_trains_as_eager(workplace: Path) -> None:
+    flags = [
+        "--data",
+        "own_data:batches",
+        "--epochs",
+        "2",
+        "--seed",
+        "3",
+        "--json",
+        "--save",
+        "end.safetensors",
+    ]
+    done = hspmd(workplace, "made", *flags)
+    assert done.returncode == 0, done.stderr
+    first, *steps = map(json.loads, done.stdout.splitlines())
+    assert len(first["ranks"]) == 3
+    params = {name: tensor.requires_grad_() for name, tensor in hand_made.initial(3).items()}
+    optimizer = torch.optim.SGD(params.values(), lr=0.1)
+    for step, seed in zip(steps, (0, 1, 10, 11), strict=True):
+        optimizer.zero_grad()
+        loss = hand_made.loss_of(params, hand_made.batch(seed))
+        loss.backward()
+        optimizer.step()
+        assert step["loss"] == pytest.approx(loss.item(), abs=1e-12)
+        assert step["epoch"] == seed // 10
+    saved = load_file(workplace / "end.safetensors")
+    torch.testing.assert_close({name: saved[name] for name in params}, params, atol=1e-12, rtol=0)
+
+
+def test_starts_from_a_file_with_another_rate(workplace: Path) -> None:
+    data = ["--data", "own_data:batches"]
+    assert hspmd(workplace, "made", *data, "--steps", "1", "--save", "one.safetensors").returncode == 0
+    again = ["--steps", "1", "--init", "one.safetensors", "--lr", "0", "--save", "two.safetensors"]
+    done = hspmd(workplace, "made", *data, *again)
+    assert done.returncode == 0, done.stderr
+    assert "step     1  epoch 0  loss " in done.stdout
+    torch.testing.assert_close(
+        load_file(workplace / "one.safetensors"), load_file(workplace / "two.safetensors")
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["gpu", "--data", "own_data:batches"], "compiled for cuda NVIDIA Nothing"),
+        (["made", "--data", "own_data:nothing"], "own_data:nothing"),
+        (["made", "--data", "own_data:short"], "the data has not one whole batch"),
+        (["made", "--data", "own_data:failing"], "the disk is gone"),
+        (["made", "--text", "own_data.py"], "text can't give"),
+    ],
+)
+def test_mistakes_end_the_run_at_once(workplace: Path, args: list[str], text: str) -> None:
+    done = hspmd(workplace, *args, "--steps", "1")
+    assert done.returncode == 2, done.stderr
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
