@@ -199,6 +199,7 @@ class Deducer:
             buffer = kind is OriginKind.BUFFER
             layout = whole(row.shape or ()) if buffer else self.placement.layouts(name, stage)
             value = self._new(layout, row.dtype, stage, pure=buffer, constant=buffer)
+            value.static = True
             self.result.params[name, stage] = value
         return value
 
@@ -236,6 +237,7 @@ class Deducer:
         if dtype is None:
             dtype = self.row.dtype if self.row.dtype is not None else operands[0].dtype
         out = self._new(layout, dtype, self.place.stage, pure=pure, constant=constant, via=made_by)
+        out.static = all(value.static for value in operands)
         row = AnnotatedRow(out, op, args, kwargs or {}, self.place.stage, self.phase, self.row.where, marker)
         if pure:
             out.producer = row

@@ -14,16 +14,21 @@ from .ir import Phase, Row
 
 @dataclass(frozen=True, slots=True)
 class PerCoordinate:
-    """A literal that depends on where the rank and the micro-batch lie."""
+    """A literal that depends on where the rank and the micro-batch lie.
+
+    by_position: it depends on which micro-batch it is, not only on the micro-batch's size.
+    """
 
     at: Callable[[Coordinate], object]
+    by_position: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class AnnotatedValue:
     """A value with its layout in one stage.
 
-    pure: computed from inputs and constants alone. constant: from constants alone. producer: its
+    pure: computed from inputs and constants alone. constant: from constants alone. static: from parameters
+    and constants alone. producer: its
     row while that row is not yet placed (pure values are placed when first used). via: the logical
     layout operator that made it, and its operand, so that a conversion can be done before it.
     """
@@ -34,6 +39,7 @@ class AnnotatedValue:
     stage: int
     pure: bool = False
     constant: bool = False
+    static: bool = False
     logical: int | None = None
     producer: AnnotatedRow | None = None
     via: tuple[Row, AnnotatedValue] | None = None

@@ -92,6 +92,7 @@ def contract(
 ) -> tuple[AnnotatedValue, AnnotatedValue, Layout]:
     """Both operands converted so that local products give the result in the returned layout."""
     left, right = _settle_one(ctx, row, left, right)
+    left, right = _gather_tokens(ctx, left, right), _gather_tokens(ctx, right, left)
     left, right = _avoid_conflict(ctx, letters, left, right)
     left, right = _match_batch_letters(ctx, letters, left, right)
     left, right, summed = _match_summed(ctx, row, letters, left, right)
@@ -113,6 +114,7 @@ def _settle_one(
     ctx: RuleContext, row: Row, left: AnnotatedValue, right: AnnotatedValue
 ) -> tuple[AnnotatedValue, AnnotatedValue]:
     """Linear in one operand: at most one keeps its addends, and only where the other is not cut apart."""
+    left, right = _whole_tokens(ctx, left, right), _whole_tokens(ctx, right, left)
     if _blocks(left, right):
         left = ctx.settle(left)
     if _blocks(right, left):
@@ -129,6 +131,14 @@ def _settle_one(
     return left, right
 
 
+def _whole_tokens(ctx: RuleContext, value: AnnotatedValue, other: AnnotatedValue) -> AnnotatedValue:
+    """Beside a pending sum, tokens are gathered (the forward did so already) rather than the sum settled."""
+    cut = value.layout.cut(ranks=True)
+    if Axis.TENSOR not in other.layout.partial or cut is None or cut[1].axis is not Axis.SEQUENCE:
+        return value
+    return ctx.convert(value, uncut(consistent(value.layout), ranks=True))
+
+
 def _blocks(value: AnnotatedValue, other: AnnotatedValue) -> bool:
     """A whole pending sum passes only a factor that the ranks do not cut."""
     if Axis.TENSOR not in value.layout.partial:
@@ -139,6 +149,14 @@ def _blocks(value: AnnotatedValue, other: AnnotatedValue) -> bool:
 def _cut_letter(letters: str, layout: Layout) -> str | None:
     cut = layout.cut(ranks=True)
     return letters[cut[0]] if cut is not None else None
+
+
+def _gather_tokens(ctx: RuleContext, value: AnnotatedValue, other: AnnotatedValue) -> AnnotatedValue:
+    """Tokens that meet a whole parameter are gathered as for its split neighbours, which share the gather."""
+    cut = value.layout.cut(ranks=True)
+    if cut is None or cut[1].axis is not Axis.SEQUENCE or not other.static or other.layout.cut(ranks=True):
+        return value
+    return ctx.convert(value, uncut(consistent(value.layout), ranks=True))
 
 
 def _avoid_conflict(

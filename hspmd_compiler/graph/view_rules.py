@@ -17,6 +17,7 @@ from ..annotations.layout import (
     is_exact,
     make_layout,
     map_sets,
+    scale,
     subtract,
     union,
     whole,
@@ -310,11 +311,29 @@ def _resized(layout: Layout, dim: int, size: int) -> Layout:
 
 
 def _single(ctx: RuleContext, value: AnnotatedValue, dim: int) -> tuple[AnnotatedValue, Factor]:
-    """The value and the one factor of its dim; a dim of several factors is gathered first."""
-    if len(value.layout.dims[dim]) > 1:
+    """The value and its dim as one factor; a dim that two axes cut is gathered first."""
+    if sum(factor.axis is not None for factor in value.layout.dims[dim]) > 1:
         value = _whole_dim(ctx, value, dim)
-    parts = value.layout.dims[dim]
-    return value, parts[0] if parts else Factor(1)
+    return value, flat_factor(value.layout.dims[dim])
+
+
+def flat_factor(dim: Dim) -> Factor:
+    """A dim that at most one axis cuts as one factor: what a coordinate holds, as intervals of the dim."""
+    result = Factor(1)
+    for factor in reversed(dim):
+        result = _times(factor, result)
+    return result
+
+
+def _times(outer: Factor, inner: Factor) -> Factor:
+    if inner.sets is None:
+        return scale(outer, inner.size)
+    count = outer.size
+    sets = tuple(
+        union((low + k * inner.size, high + k * inner.size) for k in range(count) for low, high in held)
+        for held in inner.sets
+    )
+    return Factor(count * inner.size, inner.axis, sets, inner.contrib)
 
 
 def _emit_slice(ctx: RuleContext, value: AnnotatedValue, dim: int, low: int, high: int) -> AnnotatedValue:
@@ -451,10 +470,14 @@ def cat(ctx: RuleContext, row: Row) -> Result:
         values = [ctx.settle(value) for value in values]
     cuts = [dim_cut(value.layout.dims[dim], ranks=True) for value in values]
     if any(cut is not None for cut in cuts):
-        if all(cut is not None for cut in cuts) and all(len(v.layout.dims[dim]) == 1 for v in values):
+        if all(cut is not None for cut in cuts) and all(_one_cut(v.layout.dims[dim]) for v in values):
             return _cat_cut(ctx, row, values, dim)
         values = [_whole_dim(ctx, value, dim) for value in values]
     return _cat_whole(ctx, row, values, dim)
+
+
+def _one_cut(dim: Dim) -> bool:
+    return sum(factor.axis is not None for factor in dim) == 1
 
 
 def _contrib_at(layout: Layout, dim: int) -> bool:
@@ -465,7 +488,7 @@ def _contrib_at(layout: Layout, dim: int) -> bool:
 def _cat_cut(ctx: RuleContext, row: Row, values: list[AnnotatedValue], dim: int) -> AnnotatedValue:
     if any(contrib_factor(value.layout) is not None for value in values):
         values = [_exact(ctx, value) for value in values]
-    factors = [value.layout.dims[dim][0] for value in values]
+    factors = [flat_factor(value.layout.dims[dim]) for value in values]
     coordinates = len(factors[0].sets or ())
     joined: list[list[tuple[int, int]]] = [[] for _ in range(coordinates)]
     offset = 0
