@@ -152,7 +152,7 @@ def _hf_model(fields: Json) -> nn.Module:
 
     config = AutoConfig.for_model(**fields)  # type: ignore[arg-type]
     config.use_cache = False
-    config.loss_type = config.loss_type or "ForCausalLM"
+    config.loss_type = getattr(config, "loss_type", None) or "ForCausalLM"
     model: nn.Module = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     return model.train()
 

@@ -37,14 +37,6 @@ def replay(program: InitProgram, seed: int, keep: Keep) -> None:
         _Replay(program).run(keep)
 
 
-def evaluate(program: InitProgram) -> dict[str, torch.Tensor]:
-    """The final tensors of a program without random steps."""
-    made: dict[str, torch.Tensor] = {}
-    with torch.no_grad():
-        _Replay(program).run(made.__setitem__)
-    return made
-
-
 class _Replay:
     def __init__(self, program: InitProgram) -> None:
         self.program = program
@@ -68,7 +60,7 @@ class _Replay:
         elif step.op == RESTORE:
             torch.set_rng_state(self.states[step.args[0]])
         elif step.op == CONSTANT:
-            self.tensors[step.outs[0]] = _constant(step)
+            self.tensors[step.outs[0]] = self._constant(step)
         else:
             self._call(step)
         if step.random:
@@ -85,6 +77,12 @@ class _Replay:
         made = operator(step.op)(*args, **kwargs)
         for id, tensor in zip(step.outs, made if isinstance(made, (tuple, list)) else (made,), strict=False):
             self.tensors[id] = tensor
+
+    def _constant(self, step: InitStep) -> torch.Tensor:
+        dtype, shape, numbers = step.args
+        made = torch_constant(dtype, torch.dtype)
+        content = torch.tensor(self._decode(numbers), dtype=cast(torch.dtype, made))
+        return content.reshape(cast(list[int], shape))
 
     def _decode(self, value: object) -> object:
         if isinstance(value, (list, tuple)):
@@ -121,12 +119,6 @@ def torch_constant(name: object, kind: type) -> object:
     if not isinstance(found, kind):
         raise ArtifactError(f"the initialisation names {name!r}, which is no {kind.__name__}")
     return found
-
-
-def _constant(step: InitStep) -> torch.Tensor:
-    dtype, shape, values = step.args
-    made = torch_constant(dtype, torch.dtype)
-    return torch.tensor(values, dtype=cast(torch.dtype, made)).reshape(cast(list[int], shape))
 
 
 def _integer(value: object) -> int:

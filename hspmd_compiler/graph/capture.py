@@ -124,16 +124,24 @@ def real_tensors() -> AbstractContextManager[object]:
 
 
 @contextmanager
-def trunc_normal_as(replacement: Callable[..., torch.Tensor]) -> Iterator[None]:
-    """Inside, `torch.nn.init.trunc_normal_` calls `replacement`: torch's own loops until no number is
-    out of bounds, which fake tensors can't tell.
+def building_fakes(trunc_normal: Callable[..., torch.Tensor]) -> Iterator[None]:
+    """Two functions of torch that fail on fake tensors do their work another way inside.
+
+    `torch.nn.init.trunc_normal_` loops until no number is out of bounds: it calls `trunc_normal`.
+    `Module.to(dtype)` swaps tensors, which fails where a weak reference exists: it sets their data.
     """
-    own = torch.nn.init._no_grad_trunc_normal_
-    torch.nn.init._no_grad_trunc_normal_ = replacement
+    own_trunc_normal, own_swap = torch.nn.init._no_grad_trunc_normal_, torch.utils.swap_tensors
+    torch.nn.init._no_grad_trunc_normal_ = trunc_normal
+    torch.utils.swap_tensors = _set_data
     try:
         yield
     finally:
-        torch.nn.init._no_grad_trunc_normal_ = own
+        torch.nn.init._no_grad_trunc_normal_ = own_trunc_normal
+        torch.utils.swap_tensors = own_swap
+
+
+def _set_data(target: torch.Tensor, source: torch.Tensor) -> None:
+    target.data = source.data
 
 
 def is_fake(tensor: torch.Tensor) -> bool:

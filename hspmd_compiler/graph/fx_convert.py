@@ -138,13 +138,13 @@ def _meta(value: object) -> Meta | None:
 
 def from_fx(module: fx.GraphModule) -> LogicalGraph:
     """The logical graph that `to_fx` made `module` from, with whatever was rewritten since."""
-    rows, ids = rows_of(module.graph.nodes, lambda node: node.meta.get(FACTS, RowFacts()))
     facts = module.meta.get(FACTS)
     if not isinstance(facts, GraphFacts):
         raise TraceError(
             "this fx graph was not made by to_fx, so its parameters and loss are unknown",
             fix="trace the model with hspmd_compiler, or start from to_fx(graph)",
         )
+    rows, ids = rows_of(module.graph.nodes, lambda node: node.meta.get(FACTS, RowFacts()))
     outputs = cast(tuple[fx.Node, ...], module.graph.output_node().args[0])
     loss, *rest = (ids[node] for node in outputs)
     return _with_outputs(rows, facts, loss, rest)

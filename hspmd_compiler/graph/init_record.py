@@ -11,7 +11,7 @@ from torch import nn
 
 from ..errors import HspmdError, TraceError
 from ..init_program import CONSTANT, RESEED, RESTORE, TRUNC_NORMAL, InitProgram, is_allowed
-from .capture import DispatchRecorder, is_fake, new_fake_mode, real_tensors, storage_key, trunc_normal_as
+from .capture import DispatchRecorder, building_fakes, is_fake, new_fake_mode, real_tensors, storage_key
 from .init_steps import Call, Value, live_calls, program_of, values_of
 from .source_lines import causes, line_of_caller, line_of_error
 
@@ -37,20 +37,31 @@ class Recorded:
 
 def record_factory(factory: Factory) -> Recorded:
     """Call `factory` once, without memory for weights. Tied parameters are final under their first name."""
+    recorder, model, inputs = _build(factory)
+    named = {**dict(model.named_buffers()), **dict(model.named_parameters())}
+    order = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+    finals = {name: recorder.value_of(named[name]).id for name in order}
+    return Recorded(model, dict(inputs), program_of(recorder.calls, finals, recorder.memory_of))
+
+
+def build_fake(factory: Factory) -> tuple[nn.Module, Inputs]:
+    """The model of fake tensors and the example inputs, as in `record_factory`."""
+    _, model, inputs = _build(factory)
+    return model, inputs
+
+
+def _build(factory: Factory) -> tuple[_Recorder, nn.Module, Inputs]:
     recorder = _Recorder()
     state = torch.get_rng_state()
     recorder.mark()
     try:
-        with trunc_normal_as(recorder.trunc_normal), new_fake_mode(), DispatchRecorder(recorder.call):
+        with building_fakes(recorder.trunc_normal), new_fake_mode(), DispatchRecorder(recorder.call):
             model, inputs = factory()
     except Exception as error:
         raise _failure(error) from error
     finally:
         torch.set_rng_state(state)
-    named = {**dict(model.named_buffers()), **dict(model.named_parameters())}
-    order = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
-    finals = {name: recorder.value_of(named[name]).id for name in order}
-    return Recorded(model, dict(inputs), program_of(recorder.calls, finals, recorder.memory_of))
+    return recorder, model, inputs
 
 
 def _failure(error: Exception) -> HspmdError:
@@ -87,7 +98,7 @@ class _Recorder:
         self.calls: list[Call] = []
         self.memory_of: dict[int, int] = {}
         self._memories: dict[int, _Memory] = {}
-        self._alive: list[torch.Tensor] = []
+        self._alive: list[torch.UntypedStorage] = []  # a key stays one storage's
         self._draws = 0
 
     def call(
@@ -207,7 +218,7 @@ class _Recorder:
         memory.views[geometry] = memory.base
         self.memory_of[memory.base.id] = memory.id
         self._memories[storage_key(tensor)] = memory
-        self._alive.append(tensor)
+        self._alive.append(tensor.untyped_storage())
         return memory
 
     def value_of(self, tensor: torch.Tensor) -> Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 
@@ -20,6 +21,8 @@ from ..init_program import (
     InitStep,
     is_allowed,
 )
+
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,34 +92,42 @@ def program_of(calls: Sequence[Call], finals: Mapping[str, int], memory_of: Mapp
     """The steps of live calls; a name is done after the last change of its memory."""
     calls = live_calls(calls, set(finals.values()), {memory_of[id] for id in finals.values()})
     _check(calls)
-    ids = _Renumbering()
     last_write = {memory: place for place, call in enumerate(calls) for memory in call.writes}
     made = {id: place for place, call in enumerate(calls) for id in call.outs}
-    done: dict[int, list[str]] = {}
+    done_at = {name: max(last_write[memory_of[id]], made[id]) for name, id in finals.items()}
     last_use = dict(made)
     for place, call in enumerate(calls):
         last_use.update((value.id, place) for value in values_of((call.args, call.kwargs)))
     for name, id in finals.items():
-        place = max(last_write[memory_of[id]], made[id])
-        done.setdefault(place, []).append(name)
-        last_use[id] = max(last_use[id], place)
-    frees: dict[int, list[int]] = {}
-    for id, place in last_use.items():
-        frees.setdefault(place, []).append(id)
+        last_use[id] = max(last_use[id], done_at[name])
+    done, frees = _grouped(done_at), _grouped(last_use)
     draws = {draw: kept for kept, draw in enumerate([0, *(call.draw for call in calls if call.draw)])}
+    ids = _Renumbering()
     steps = tuple(
-        InitStep(
-            call.op,
-            _control_args(call, draws) if call.func is None else tuple(ids.encode(a) for a in call.args),
-            {key: ids.encode(value) for key, value in call.kwargs.items()},
-            tuple(ids(id) for id in call.outs),
-            call.draw > 0,
-            tuple(done.get(place, ())),
-            tuple(ids(id) for id in frees.get(place, ())),
-        )
-        for place, call in enumerate(calls)
+        _step(call, ids, draws, done.get(place, ()), frees.get(place, ())) for place, call in enumerate(calls)
     )
     return InitProgram(steps, {name: ids(id) for name, id in finals.items()})
+
+
+def _grouped(places: Mapping[Key, int]) -> dict[int, tuple[Key, ...]]:
+    found: dict[int, list[Key]] = {}
+    for key, place in places.items():
+        found.setdefault(place, []).append(key)
+    return {place: tuple(keys) for place, keys in found.items()}
+
+
+def _step(
+    call: Call, ids: _Renumbering, draws: Mapping[int, int], done: tuple[str, ...], frees: tuple[int, ...]
+) -> InitStep:
+    return InitStep(
+        call.op,
+        tuple(ids.encode(arg) for arg in _args(call, draws)),
+        {key: ids.encode(value) for key, value in call.kwargs.items()},
+        tuple(ids(id) for id in call.outs),
+        call.draw > 0,
+        done,
+        tuple(ids(id) for id in frees),
+    )
 
 
 def _check(calls: Sequence[Call]) -> None:
@@ -133,7 +144,7 @@ def _check(calls: Sequence[Call]) -> None:
         )
 
 
-def _control_args(call: Call, draws: Mapping[int, int]) -> tuple[object, ...]:
+def _args(call: Call, draws: Mapping[int, int]) -> tuple[object, ...]:
     """A generator state is named by its draw's number among the kept ones."""
     return (draws[_integer(call.args[0])],) if call.op == RESTORE else call.args
 

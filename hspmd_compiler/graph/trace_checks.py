@@ -67,7 +67,9 @@ def check_shared_memory(model: nn.Module) -> None:
     owners: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters():
         owners.setdefault(storage_key(parameter), []).append(name)
-    shared = [(names[0], f"shares memory with {', '.join(names[1:])}") for names in owners.values() if names[1:]]
+    shared = [
+        (names[0], f"shares memory with {', '.join(names[1:])}") for names in owners.values() if names[1:]
+    ]
     if shared:
         raise TraceError(
             "parameters overlap in memory",

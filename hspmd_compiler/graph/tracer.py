@@ -26,6 +26,7 @@ from .capture import (
 )
 from .constants import replace_constants
 from .fx_convert import PLACEHOLDER, RowFacts, rows_of
+from .init_record import build_fake
 from .ir import (
     InputInfo,
     LogicalGraph,
@@ -53,8 +54,7 @@ def trace(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, b
     """
     check_torch_version()
     if not isinstance(model, nn.Module):
-        with new_fake_mode():
-            model, made_inputs = model()
+        model, made_inputs = build_fake(model)
         example_inputs = made_inputs if example_inputs is None else example_inputs
     checks.check_inputs(example_inputs, batch)
     checks.check_dropout_modules(model)

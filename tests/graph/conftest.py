@@ -10,6 +10,7 @@ from torch import nn
 
 from hspmd_compiler.graph.fx_convert import to_fx
 from hspmd_compiler.graph.ir import LogicalGraph, OriginKind
+from hspmd_compiler.graph.tracer import trace
 
 Batch = dict[str, torch.Tensor]
 Step = tuple[torch.Tensor, dict[str, torch.Tensor]]
@@ -82,6 +83,16 @@ class Mlp(nn.Module):
 def mlp() -> tuple[nn.Module, Batch]:
     torch.manual_seed(0)
     return Mlp(), {"x": torch.randn(5, 6), "y": torch.tensor([0, 3, 1, 2, 0])}
+
+
+@pytest.fixture(scope="session")
+def graphs(
+    llama: tuple[nn.Module, Batch], gpt2: tuple[nn.Module, Batch], mlp: tuple[nn.Module, Batch]
+) -> dict[str, LogicalGraph]:
+    """The three models traced at batch 5, from examples of one sample. Not to be changed."""
+    made = {"llama": llama, "gpt2": gpt2, "mlp": mlp}
+    examples = {name: {k: v[:1] for k, v in batch.items()} for name, (_, batch) in made.items()}
+    return {name: trace(model, examples[name], batch=5) for name, (model, _) in made.items()}
 
 
 def eager_step(model: nn.Module, batch: Batch) -> Step:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import math
+import resource
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
+from hspmd_compiler.builtin_models import builtin_factory
 from hspmd_compiler.graph.ir import LogicalGraph, OriginKind, Phase, row_inputs
 from hspmd_compiler.graph.tracer import trace
 
 Made = tuple[nn.Module, dict[str, torch.Tensor]]
 Check = Callable[[LogicalGraph, nn.Module, dict[str, torch.Tensor]], None]
-
-
-@pytest.fixture(scope="module")
-def graphs(llama: Made, gpt2: Made, mlp: Made) -> dict[str, LogicalGraph]:
-    made = {"llama": llama, "gpt2": gpt2, "mlp": mlp}
-    examples = {name: {k: v[:1] for k, v in batch.items()} for name, (_, batch) in made.items()}
-    return {name: trace(model, examples[name], batch=5) for name, (model, _) in made.items()}
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mlp"])
@@ -110,6 +107,21 @@ def test_model_is_untouched(mlp: Made) -> None:
 def test_factory_and_live_model_give_the_same_graph(mlp: Made) -> None:
     model, batch = mlp
     assert trace(lambda: (type(model)(), batch), batch=4) == trace(model, batch, batch=4)
+
+
+def test_a_model_converted_in_its_factory(mlp: Made, check_equal: Check) -> None:
+    model, batch = mlp
+    wide = {"x": batch["x"].double(), "y": batch["y"]}
+    graph = trace(lambda: (type(model)().double(), wide), batch=5)
+    assert {p.dtype for p in graph.params.values()} == {torch.float64}
+    check_equal(graph, copy.deepcopy(model).double(), wide)
+
+
+def test_large_models_take_no_memory() -> None:
+    """A layer of this model has 0.8 GB."""
+    graph = trace(builtin_factory("llama-7b", {"layers": "2", "seq": "64"}), batch=3)
+    assert sum(math.prod(p.shape) for p in graph.params.values()) > 6e8
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1.5e6
 
 
 class _Counting(nn.Module):
