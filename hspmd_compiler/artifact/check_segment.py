@@ -42,7 +42,8 @@ def problems_of_segment(where: str, segment: Segment, data: Collection[str]) -> 
 
 def comm_slots(segment: Segment) -> list[int]:
     """The communication slots that the segment uses, in order."""
-    return [row.args[1] for row in segment.rows if row.op == COMM and isinstance(row.args[1], int)]
+    calls = [row.args for row in segment.rows if row.op == COMM]
+    return [args[1] for args in calls if len(args) > 1 and isinstance(args[1], int)]
 
 
 def _row_problems(row: LocalRow, defined: set[int]) -> Iterator[str]:

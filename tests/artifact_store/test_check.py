@@ -111,6 +111,7 @@ CASES: list[tuple[str, Callable[[Program], None], str]] = [
     ("hole without literal", append_row("aten.mul.Tensor", Value(0), Hole(2)), "no literal 2"),
     ("comm without step", append_row("comm", Value(0), 2), "no comm 2"),
     ("comm of wrong form", append_row("comm", Value(0), Hole(0)), "comm takes one value and one slot"),
+    ("comm of nothing", append_row("comm"), "comm takes one value and one slot"),
     ("unknown parameter", add_input(InputKind.PARAM, "w9"), "no shard of w9"),
     ("unknown data", add_input(InputKind.DATA, "y"), "no batch entry 'y'"),
     ("name too many", add_input(InputKind.MICRO, "y"), "a name goes with data and param"),
