@@ -10,8 +10,10 @@ from ..annotations.layout import Axis, Factor, Intervals, Layout, Sets, covers, 
 from ..annotations.text import parse_annotation
 from ..errors import StrategyError
 from ..graph.ir import LogicalGraph, ParamInfo
+from ..graph.printer import aligned
 from ..strategy import Override, StageSpec, Strategy
 from ..strategy_check import check
+from .annotated_text import states_text
 from .deduce import Placement
 from .split_units import Member, SplitGroup, SplitKind, assign, find_split_groups
 
@@ -108,7 +110,8 @@ def _grouped(
 ) -> Layout:
     member = members[0]
     held = [
-        union(rows for rows in member.rows(low, high) if rows[1] > rows[0]) for low, high in assign(group, shares)
+        union(rows for rows in member.rows(low, high) if rows[1] > rows[0])
+        for low, high in assign(group, shares)
     ]
     return _cut(info, member.dim, _repeat(held, ranks))
 
@@ -213,3 +216,19 @@ def _check_matched(graph: LogicalGraph, strategy: Strategy) -> None:
 
 def _matches_any(override: Override, params: Iterable[ParamInfo]) -> bool:
     return any(override.matches(name) for info in params for name in info.aliases)
+
+
+def parameter_text(layouts: ParameterLayouts) -> str:
+    """One line per parameter: where each pipeline's stages could hold it, and how."""
+    lines = []
+    for name, info in layouts.graph.params.items():
+        if info.is_buffer:
+            continue
+        cells = [
+            states_text(layouts.layout(p, name, s), stage.tp)
+            for p, pipeline in enumerate(layouts.strategy.pipelines)
+            for s, stage in enumerate(pipeline.stages)
+        ]
+        shape = ",".join(map(str, info.shape))
+        lines.append((name, f"[{shape}]", f"<{' | '.join(dict.fromkeys(cells))}>"))
+    return "\n".join(aligned(lines)) + "\n"

@@ -289,7 +289,9 @@ class Deducer:
         """Without pending sums and addends; a pure sum over the batch becomes a step value."""
         if Axis.BATCH in value.layout.partial:
             if not value.pure:
-                raise batch_coupled(self.row, value.layout, "a sum over the batch enters an operator that is not linear")
+                raise batch_coupled(
+                    self.row, value.layout, "a sum over the batch enters an operator that is not linear"
+                )
             value = self.step_value(value)
         if not is_addend(value.layout):
             return value
@@ -330,7 +332,9 @@ class Deducer:
             share = value
             if len(self.pipeline.stages[self.place.stage].devices) > 1:
                 pending = make_layout(settled.dims, value.layout.partial | {Axis.TENSOR})
-                share = self.emit("hspmd.zero_unless", (value, at_first(Axis.TENSOR)), pending, dtype=value.dtype)
+                share = self.emit(
+                    "hspmd.zero_unless", (value, at_first(Axis.TENSOR)), pending, dtype=value.dtype
+                )
             found = self.emit(STEP_REDUCE, (share,), settled, dtype=value.dtype)
             self.steps[value.id] = found
         return found
@@ -373,7 +377,11 @@ class Deducer:
             if row.op != EMBEDDING or row.args[1] != Ref(index_row):
                 continue
             table = self.value_of(self.row_of(row.args[0]).id, self.place.stage)
-            if isinstance(table, AnnotatedValue) and table.layout.shape[0] == rows and len(table.layout.dims[0]) == 1:
+            if (
+                isinstance(table, AnnotatedValue)
+                and table.layout.shape[0] == rows
+                and len(table.layout.dims[0]) == 1
+            ):
                 factor = table.layout.dims[0][0]
                 return factor if factor.axis is not None else None
         return None
@@ -385,7 +393,9 @@ class Deducer:
         loss = self.value_of(self.graph.loss, max(loss_stage, 0))
         assert isinstance(loss, AnnotatedValue)
         self.phase = Phase.FORWARD
-        self.result.loss = self.within(self.graph.rows[self.graph.loss], loss.stage, lambda: self._counted(loss))  # type: ignore[assignment]
+        self.result.loss = self.within(
+            self.graph.rows[self.graph.loss], loss.stage, lambda: self._counted(loss)
+        )  # type: ignore[assignment]
         self.phase = Phase.BACKWARD
         for name, info in self.graph.params.items():
             if info.grad is not None:
@@ -399,7 +409,9 @@ class Deducer:
     def _everywhere(self) -> frozenset[Axis]:
         """The axes that have more than one coordinate."""
         axes = {Axis.BATCH} if len(self.placement.batch) > 1 else set()
-        return frozenset(axes | ({Axis.TENSOR} if len(self.pipeline.stages[self.place.stage].devices) > 1 else set()))
+        return frozenset(
+            axes | ({Axis.TENSOR} if len(self.pipeline.stages[self.place.stage].devices) > 1 else set())
+        )
 
     def _batch_share(self, value: AnnotatedValue) -> AnnotatedValue:
         """A gradient that does not depend on the batch counts once."""

@@ -66,7 +66,8 @@ class Holder:
     def local(self, boxes: Iterable[Box]) -> tuple[Box, ...]:
         """Boxes of the whole tensor in the rank's local tensor."""
         return tuple(
-            tuple(within(held, (part,))[0] for held, part in zip(self.region, box, strict=True)) for box in boxes
+            tuple(within(held, (part,))[0] for held, part in zip(self.region, box, strict=True))
+            for box in boxes
         )
 
 
@@ -201,7 +202,10 @@ def owned_boxes(holders: Sequence[Holder]) -> dict[int, tuple[tuple[Box, Box], .
     """Per rank the elements whose first holder it is, so that each element has one owner."""
     if not holders:
         return {}
-    shape = tuple(max((high for h in holders for _, high in h.region[d]), default=0) for d in range(len(holders[0].region)))
+    shape = tuple(
+        max((high for h in holders for _, high in h.region[d]), default=0)
+        for d in range(len(holders[0].region))
+    )
     owned: dict[int, list[Box]] = {holder.rank: [] for holder in holders}
     ordered = sorted(holders, key=lambda holder: holder.rank)
     for cell in _grid(shape, ordered):

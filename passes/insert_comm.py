@@ -87,7 +87,9 @@ def _convert_batch(deducer: Deducer, value: AnnotatedValue, target: Layout) -> A
         value = deducer.convert(value, uncut(value.layout, ranks=True))
         step = _with_batch_cut(value.layout, target)
     if step is None:
-        raise InternalError(f"no common factors of {value.layout.shape}", fix="report this model and strategy")
+        raise InternalError(
+            f"no common factors of {value.layout.shape}", fix="report this model and strategy"
+        )
     return _take(deducer, value, step)
 
 
@@ -146,7 +148,8 @@ def _to_pending(deducer: Deducer, value: AnnotatedValue, target: Layout) -> Anno
 def _first_holders(layout: Layout) -> Layout:
     dims = tuple(
         tuple(
-            Factor(f.size, f.axis, first_holders(f.sets)) if f.sets and f.axis and f.axis.on_ranks else f for f in dim
+            Factor(f.size, f.axis, first_holders(f.sets)) if f.sets and f.axis and f.axis.on_ranks else f
+            for f in dim
         )
         for dim in layout.dims
     )
@@ -264,7 +267,13 @@ def _communicate(deducer: Deducer, value: AnnotatedValue, target: Layout) -> Ann
     if refine(value.layout, target) is None:
         value = deducer.convert(value, uncut(_settled(value.layout), ranks=True))
         return deducer.convert(value, target)
-    marker = CommMarker(value.layout, target, Combine.SUM if is_addend(value.layout) else Combine.COPY, value.stage, value.stage)
+    marker = CommMarker(
+        value.layout,
+        target,
+        Combine.SUM if is_addend(value.layout) else Combine.COPY,
+        value.stage,
+        value.stage,
+    )
     return deducer.emit(COMM, (value,), target, marker=marker, dtype=value.dtype)
 
 

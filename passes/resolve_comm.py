@@ -30,6 +30,7 @@ class _Request:
     source_ranks: tuple[int, ...]
     target_ranks: tuple[int, ...]
     batch: int
+    dtype: str
 
 
 @dataclass(slots=True)
@@ -39,29 +40,38 @@ class CommResolver:
     made: dict[object, dict[int, CommStep]] = field(default_factory=dict)
     count: int = 0
 
-    def collective(self, marker: CommMarker, ranks: tuple[int, ...], batch: int) -> dict[int, CommStep]:
+    def collective(
+        self, marker: CommMarker, ranks: tuple[int, ...], batch: int, dtype: str
+    ) -> dict[int, CommStep]:
         """The step of each rank of a stage for a conversion inside it, at one micro-batch."""
         if marker.source == marker.target or _is_all_reduce(marker):
-            return self._all_reduce(ranks, marker.combine)
-        request = _Request(marker.source, marker.target, marker.combine, ranks, ranks, batch)
+            return self._all_reduce(ranks, marker.combine, dtype)
+        request = _Request(marker.source, marker.target, marker.combine, ranks, ranks, batch, dtype)
         return self._exchange(request, _kind(marker))
 
     def transfer(
-        self, marker: CommMarker, source_ranks: tuple[int, ...], target_ranks: tuple[int, ...], batch: int
+        self,
+        marker: CommMarker,
+        source_ranks: tuple[int, ...],
+        target_ranks: tuple[int, ...],
+        batch: int,
+        dtype: str,
     ) -> dict[int, CommStep]:
         """The step of each rank of two stages for a value that crosses between them."""
-        request = _Request(marker.source, marker.target, marker.combine, source_ranks, target_ranks, batch)
+        request = _Request(
+            marker.source, marker.target, marker.combine, source_ranks, target_ranks, batch, dtype
+        )
         return self._exchange(request, CommKind.SEND_RECV)
 
-    def reduce(self, ranks: tuple[int, ...]) -> dict[int, CommStep]:
+    def reduce(self, ranks: tuple[int, ...], dtype: str) -> dict[int, CommStep]:
         """A sum of whole values over ranks."""
-        return self._all_reduce(ranks, Combine.SUM)
+        return self._all_reduce(ranks, Combine.SUM, dtype)
 
-    def _all_reduce(self, ranks: tuple[int, ...], combine: Combine) -> dict[int, CommStep]:
+    def _all_reduce(self, ranks: tuple[int, ...], combine: Combine, dtype: str) -> dict[int, CommStep]:
         group = tuple(sorted(ranks))
-        key = (group, combine)
+        key = (group, combine, dtype)
         if key not in self.made:
-            step = CommStep(self._next(), CommKind.ALL_REDUCE, group, combine)
+            step = CommStep(self._next(), CommKind.ALL_REDUCE, group, combine, dtype=dtype)
             self.made[key] = {rank: step for rank in group}
         return self.made[key]
 
@@ -91,11 +101,13 @@ def _plan(request: _Request, kind: CommKind, number: int) -> dict[int, CommStep]
     refined = refine(request.source, request.target)
     if refined is None:
         raise InternalError(
-            f"no common factors of {request.source} and {request.target}", fix="report this model and strategy"
+            f"no common factors of {request.source} and {request.target}",
+            fix="report this model and strategy",
         )
     routes = _routes(request, refined)
     group = tuple(sorted({*request.source_ranks, *request.target_ranks}))
-    return {rank: _step(rank, request, refined, routes, CommStep(number, kind, group, request.combine)) for rank in group}
+    head = CommStep(number, kind, group, request.combine, dtype=request.dtype)
+    return {rank: _step(rank, request, refined, routes, head) for rank in group}
 
 
 Route = tuple[int, int, dict[int, Intervals]]
@@ -190,6 +202,7 @@ def _step(rank: int, request: _Request, refined: Refined, routes: list[Route], s
         dst_shape=None if j is None else request.target.local_shape(there),
         sends=tuple(sends),
         recvs=tuple(recvs),
+        dtype=step.dtype,
     )
 
 

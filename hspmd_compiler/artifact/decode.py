@@ -98,8 +98,8 @@ def argument(node: Node) -> object:
         return node.value
     if len(node.value) == 1:
         ((tag, held),) = node.entries().items()
-        if tag == FLOAT_TAG and held.value in FLOATS:
-            return FLOATS[str(held.value)]
+        if tag == FLOAT_TAG and isinstance(held.value, str) and held.value in FLOATS:
+            return FLOATS[held.value]
         for kind, name in TAGS.items():
             if tag == name:
                 return reader(kind)(held)

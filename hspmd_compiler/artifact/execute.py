@@ -54,7 +54,7 @@ class RankState(Generic[V]):
 
     micro: values kept for later instructions of a micro-batch. steps: values of this step. grads:
     accumulated here. synced: summed over all ranks, in the shape of the shard, kept until the next
-    GRAD_SYNC. position: index of the current instruction.
+    step. position: index of the current instruction.
     """
 
     params: dict[str, V]
@@ -131,6 +131,7 @@ def run_step(
     walk = _Walk(plan, state, batches, segments, arrays)
     state.loss = None
     state.steps.clear()
+    state.synced.clear()
     for position, instruction in enumerate(plan.program.instructions):
         state.position = position
         yield from walk.actions[instruction.op](instruction)
@@ -249,7 +250,6 @@ class _Walk(Generic[V]):
 
     def _grad_sync(self, instruction: Instruction) -> InstructionRun[V]:
         state = self.state
-        state.synced.clear()
         for bucket, done in zip(self.plan.program.grad_buckets, self.plan.grad_releases, strict=True):
             if len(bucket.group) == 1:
                 self.arrays.keep_bucket(

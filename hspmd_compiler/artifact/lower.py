@@ -35,6 +35,7 @@ from .program import (
     Segment,
     Shard,
 )
+from .value_layouts import PlacedValue, ValueLayouts
 
 FORWARD, BACKWARD, STEP = 0, 1, 2
 PARTS = 3
@@ -70,13 +71,16 @@ class Lowering:
     device_kind: str
     resolver: CommResolver = field(default_factory=CommResolver)
 
-    def run(self) -> Program:
+    def run(self) -> Lowered:
         """Lower everything."""
         live = [
-            live_pipeline(graph, len(self.strategy.pipelines[p].stages)) for p, graph in enumerate(self.pipelines)
+            live_pipeline(graph, len(self.strategy.pipelines[p].stages))
+            for p, graph in enumerate(self.pipelines)
         ]
         plans = [
-            self._stage(p, s, rows) for p, pipeline in enumerate(live) for s, rows in enumerate(pipeline.stages)
+            self._stage(p, s, rows)
+            for p, pipeline in enumerate(live)
+            for s, rows in enumerate(pipeline.stages)
         ]
         step_groups = self._step_groups(plans)
         grads = self._grad_buckets()
@@ -90,13 +94,34 @@ class Lowering:
         ]
         ranks.sort(key=lambda program: program.rank)
         inputs = {
-            name: (info.shape, str(info.dtype).removeprefix("torch.")) for name, info in self.graph.inputs.items()
+            name: (info.shape, str(info.dtype).removeprefix("torch."))
+            for name, info in self.graph.inputs.items()
         }
         aliases = {alias: name for name, info in self.graph.params.items() for alias in info.aliases}
         groups = _groups(ranks)
-        return Program(
-            self.strategy.world_size, self.strategy.global_batch, inputs, aliases, classes.programs, ranks, groups
+        program = Program(
+            self.strategy.world_size,
+            self.strategy.global_batch,
+            inputs,
+            aliases,
+            classes.programs,
+            ranks,
+            groups,
         )
+        return Lowered(program, self._value_layouts(plans))
+
+    def _value_layouts(self, plans: list[StagePlan]) -> ValueLayouts:
+        """Where each logical value is computed and how, for values that the program keeps."""
+        first = [first_coordinate(self.strategy, p) for p in range(len(self.pipelines))]
+        result = ValueLayouts(first)
+        for plan in plans:
+            made = {row.out.id for row in (*plan.rows.forward, *plan.rows.backward)}
+            result.stages[plan.pipeline, plan.stage] = [
+                PlacedValue(logical, plan.lowering.number(value), value.layout)
+                for logical, value in self.pipelines[plan.pipeline].logical.items()
+                if value.stage == plan.stage and value.id in made
+            ]
+        return result
 
     def stage_ranks(self, pipeline: int, stage: int) -> tuple[int, ...]:
         """Ranks of a stage in the order of its devices."""
@@ -174,7 +199,9 @@ class Lowering:
         terms: dict[str, list[Term]] = {}
         for p, graph in enumerate(self.pipelines):
             for term in graph.grads:
-                terms.setdefault(term.param, []).append(make_term(term.value.layout, self.stage_ranks(p, term.stage)))
+                terms.setdefault(term.param, []).append(
+                    make_term(term.value.layout, self.stage_ranks(p, term.stage))
+                )
         return {
             name: GradLayout(info.shape, tuple(terms[name]), tuple(self._holders(name)))
             for name, info in self.graph.params.items()
@@ -230,7 +257,14 @@ class Lowering:
     ) -> list[RankProgram]:
         name = classes.name_of(plan.segments)
         comms = [self._comm(plan, row, batch) for row, batch in plan.lowering.slots]
-        reduces = [self.resolver.reduce(group) for group in steps] if plan.rows.steps else []
+        reduces = (
+            [
+                self.resolver.reduce(group, type_name(step.share))
+                for group, step in zip(steps, plan.rows.steps, strict=True)
+            ]
+            if plan.rows.steps
+            else []
+        )
         crossings = Crossings.of(self, plan, tags)
         instructions = schedule_stage(self, plan, crossings, len(comms))
         return [
@@ -255,7 +289,12 @@ class Lowering:
 
     def _comm(self, plan: StagePlan, row: AnnotatedRow, batch: int) -> dict[int, CommStep]:
         assert row.marker is not None
-        return self.resolver.collective(row.marker, plan.ranks, batch)
+        return self.resolver.collective(row.marker, plan.ranks, batch, type_name(row.out))
+
+
+def type_name(value: AnnotatedValue) -> str:
+    """The dtype of a value, by name."""
+    return str(value.dtype).removeprefix("torch.")
 
 
 def _given(graph: PipelineGraph, stage: int, rows: StageRows) -> tuple[Given, Given]:
@@ -320,7 +359,11 @@ class Crossings:
             for variant, batch in enumerate(plan.first_of):
                 assert crossing.row.marker is not None
                 result.slots[id(crossing.row), variant] = len(result.steps)
-                result.steps.append(lowering.resolver.transfer(crossing.row.marker, source, target, batch))
+                result.steps.append(
+                    lowering.resolver.transfer(
+                        crossing.row.marker, source, target, batch, type_name(crossing.source)
+                    )
+                )
         return result
 
     def steps_of(self, rank: int) -> list[dict[int, CommStep]]:
@@ -337,7 +380,8 @@ def schedule_stage(
     result: list[Instruction] = []
     if plan.rows.steps:
         result += [
-            Instruction(Op.STEP_COMPUTE, segment=plan.variants[mb] * PARTS + STEP, mb=mb) for mb in range(count)
+            Instruction(Op.STEP_COMPUTE, segment=plan.variants[mb] * PARTS + STEP, mb=mb)
+            for mb in range(count)
         ]
         result += [
             Instruction(Op.STEP_REDUCE, value=plan.lowering.number(step.share), slot=first_reduce + index)
@@ -373,11 +417,21 @@ def _groups(ranks: list[RankProgram]) -> list[tuple[int, ...]]:
     """Every rank list that a collective uses, shortest first."""
     steps = {step.group for program in ranks for step in program.comms}
     reductions = {bucket.group for program in ranks for bucket in program.grad_buckets}
-    return sorted((group for group in steps | reductions if len(group) > 1), key=lambda group: (len(group), group))
+    return sorted(
+        (group for group in steps | reductions if len(group) > 1), key=lambda group: (len(group), group)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A program, and the layouts of its logical values."""
+
+    program: Program
+    layouts: ValueLayouts
 
 
 def lower(
     graph: LogicalGraph, strategy: Strategy, pipelines: list[PipelineGraph], device_kind: str
-) -> Program:
+) -> Lowered:
     """The Program of a strategy from its deduced pipelines."""
     return Lowering(graph, strategy, pipelines, device_kind).run()

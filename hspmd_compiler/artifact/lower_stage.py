@@ -88,7 +88,9 @@ class StageLowering:
                 inputs[value.id] = self._input(value)
         numbers = sorted(self.number(value) for value in outputs.micro)
         results = [SegmentOutput(OutputKind.MICRO, Value(number)) for number in numbers]
-        results += [SegmentOutput(kind, Value(self.number(value)), name) for kind, value, name in outputs.special]
+        results += [
+            SegmentOutput(kind, Value(self.number(value)), name) for kind, value, name in outputs.special
+        ]
         return Segment(name, list(inputs.values()), local, results)
 
     def _input(self, value: AnnotatedValue) -> SegmentInput:

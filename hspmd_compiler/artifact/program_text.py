@@ -14,6 +14,7 @@ from .program import (
     Instruction,
     LocalRow,
     Op,
+    Program,
     RankProgram,
     Segment,
     SegmentInput,
@@ -103,3 +104,22 @@ def _input_text(item: SegmentInput) -> str:
 
 def _output_text(item: SegmentOutput) -> str:
     return f"{item.kind.value}{f' {item.name}' if item.name else ''} v{item.value.id}"
+
+
+def program_text(program: Program) -> str:
+    """Every rank's table, and each class program once, with the literals of its first rank."""
+    lines: list[str] = []
+    shown: set[str] = set()
+    for own in program.ranks:
+        place = (
+            f"device {own.device}, pipeline {own.pipeline}, stage {own.stage}, coordinate {own.coordinate}"
+        )
+        lines.append(f"rank {own.rank}: class {own.class_name}, {place}")
+        lines += instruction_lines(own, program.classes[own.class_name])
+        if own.class_name not in shown:
+            shown.add(own.class_name)
+            lines.append(f"class {own.class_name}")
+            for segment in program.classes[own.class_name].segments:
+                lines += segment_lines(segment, own)
+        lines.append("")
+    return "\n".join(lines)

@@ -235,7 +235,7 @@ def _plus_literal(ctx: RuleContext, row: Row, value: AnnotatedValue) -> Annotate
     position = next(i for i, argument in enumerate(args) if not isinstance(argument, Ref))
     if Axis.BATCH in value.layout.partial:
         literal = args[position]
-        args[position] = PerCoordinate(lambda at: literal if at.batch == 0 else 0 * literal)  # type: ignore[operator]
+        args[position] = PerCoordinate(lambda at: literal if at.batch == 0 else 0 * literal, by_position=True)  # type: ignore[operator]
     args = [value if isinstance(argument, Ref) else argument for argument in args]
     return ctx.emit(row.op, tuple(args), value.layout, kwargs=row.kwargs)
 

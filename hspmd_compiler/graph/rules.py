@@ -206,4 +206,4 @@ def at_first(axis: Axis) -> PerCoordinate:
     def first(at: Coordinate) -> bool:
         return at.along(axis) == 0
 
-    return PerCoordinate(first)
+    return PerCoordinate(first, by_position=axis is Axis.BATCH)

@@ -1,0 +1,121 @@
+"""The Python API: compile a model, look at it, prove it, and load one rank of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from .errors import RunError
+from .options import OptimizerConfig
+from .strategy import DeviceKind, Strategy
+
+if TYPE_CHECKING:
+    from .artifact.sections import Section
+    from .artifact.store import Artifact
+    from .compiler import Compiled, Factory
+    from .models import ModelSource
+    from .runtime.engine import Engine
+    from .verify.artifact import VerifyReport
+
+Inputs = Mapping[str, torch.Tensor]
+
+
+class CompiledProgram:
+    """One program per rank, in memory; `save` writes what `load` and `hspmd run` read."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self._compiled = compiled
+
+    @property
+    def artifact(self) -> Artifact:
+        """Everything that is saved."""
+        return self._compiled.artifact
+
+    def save(
+        self, directory: str | Path, *, weights: bool = True, rank: int | None = None, force: bool = False
+    ) -> None:
+        """Write the artifact; weights: those of a live model too. rank: only what this rank needs."""
+        from .artifact.write import write
+
+        live = self._compiled.live
+        held = _weights(live) if live is not None and weights else None
+        self._compiled.artifact = write(directory, self.artifact, weights=held, rank=rank, force=force)
+
+    def inspect(self, *, rank: int | None = None, tensor: str | None = None) -> list[Section]:
+        """Tables about all ranks, one rank's program, or the life of one tensor."""
+        from .artifact import inspect
+
+        if rank is not None:
+            return inspect.rank_page(self.artifact, rank)
+        if tensor is not None:
+            return inspect.tensor_page(self.artifact, tensor)
+        return inspect.overview(self.artifact)
+
+    def verify(self, *, values: bool = False, rows: bool = False) -> VerifyReport:
+        """Step all ranks in this process; VerifyError at the first misfit or wrong number."""
+        live = self._compiled.live
+        return verify(self.artifact, values=values, rows=rows, model=live)
+
+    def fx(self, rank: int) -> torch.fx.GraphModule:
+        """The program of one rank as a runnable GraphModule."""
+        from .artifact.to_fx import rank_module
+
+        return rank_module(self.artifact.program, rank)
+
+
+def compile(
+    model: ModelSource | Factory | nn.Module,
+    example_inputs: Inputs | None = None,
+    *,
+    strategy: Strategy | str | Path | Mapping[str, object],
+    optimizer: OptimizerConfig | None = None,
+    device: DeviceKind | str = DeviceKind.CPU,
+    dump: Path | None = None,
+) -> CompiledProgram:
+    """Compile a model for a strategy.
+
+    model: a factory that returns (model, example_inputs), whose initialiser is recorded, or a live
+    model. example_inputs: dict whose dim 0 is replaced by the strategy's micro-batch sizes.
+    strategy: a Strategy, a dict, or a file. dump: a folder for the text of each step.
+    """
+    from .compiler import compile_model
+    from .strategy_read import read_strategy
+
+    plan = strategy if isinstance(strategy, Strategy) else read_strategy(strategy)
+    config = optimizer if optimizer is not None else OptimizerConfig()
+    return CompiledProgram(compile_model(model, example_inputs, plan, config, DeviceKind(device), dump))
+
+
+def verify(
+    artifact: Artifact,
+    *,
+    values: bool = False,
+    rows: bool = False,
+    model: ModelSource | nn.Module | None = None,
+) -> VerifyReport:
+    """Prove an artifact: that all ranks fit, and with `values` or `rows` that they compute the model."""
+    from .verify.artifact import verify_artifact
+
+    return verify_artifact(artifact, values=values, rows=rows, model=model)
+
+
+def load(directory: str | Path) -> Engine:
+    """The engine of this process's rank (from the environment that torchrun sets)."""
+    from .runtime.opening import open_engine
+
+    path = Path(directory)
+    if not path.exists():
+        raise RunError(
+            f"there is no artifact at {directory}",
+            fix="compile one with `hspmd compile MODEL --strategy S -o DIR`",
+        )
+    return open_engine(path).engine
+
+
+def _weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by their first names."""
+    return {name: value.detach() for name, value in (*model.named_parameters(), *model.named_buffers())}

@@ -1,0 +1,140 @@
+"""The way of a program, in plain sight: trace, annotate, deduce, lower; each step timed and dumped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from .artifact.lower import Lowered, lower
+from .artifact.manifest import describe
+from .artifact.program_text import program_text
+from .artifact.store import Artifact
+from .errors import TraceError
+from .graph import graph_json
+from .graph.init_record import record_factory
+from .graph.ir import LogicalGraph
+from .graph.printer import format_graph
+from .graph.tracer import trace
+from .init_program import InitProgram
+from .log import task
+from .models import ModelSource, SourceKind
+from .options import OptimizerConfig
+from .passes.annotate import annotate, parameter_text
+from .passes.annotated_text import annotated_text
+from .passes.deduce import deduce
+from .passes.schedules_text import schedules_text
+from .strategy import DeviceKind, Strategy
+from .strategy_check import check
+from .strategy_form import form_of
+
+Inputs = Mapping[str, torch.Tensor]
+Made = tuple[nn.Module, Inputs]
+Factory = Callable[[], Made]
+
+
+@dataclass(slots=True)
+class Dump:
+    """Writes the text of each step to `NN-name.txt` in a folder; does nothing without one."""
+
+    folder: Path | None
+    count: int = 0
+
+    def write(self, name: str, text: Callable[[], str]) -> None:
+        """The text is made only if it is written."""
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / f"{self.count:02d}-{name}.txt").write_text(text(), encoding="utf-8")
+        self.count += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is compiled. live: the model whose weights are taken; else `init` makes them."""
+
+    model: nn.Module
+    inputs: Inputs
+    description: dict[str, object]
+    init: InitProgram | None = None
+    live: nn.Module | None = None
+
+
+@dataclass(slots=True)
+class Compiled:
+    """An artifact that is not written yet, and the whole graph that it came from."""
+
+    artifact: Artifact
+    graph: LogicalGraph
+    live: nn.Module | None = field(default=None)
+
+
+def compile_model(
+    model: ModelSource | Factory | nn.Module,
+    example_inputs: Inputs | None,
+    strategy: Strategy,
+    optimizer: OptimizerConfig,
+    device: DeviceKind,
+    dump: Path | None = None,
+) -> Compiled:
+    """All steps of a compile; nothing is written but the dump."""
+    check(strategy)
+    texts = Dump(dump)
+    subject = _subject(model, example_inputs)
+    with task("trace"):
+        graph = trace(subject.model, subject.inputs, batch=strategy.global_batch)
+    texts.write("trace", lambda: format_graph(graph))
+    lowered = _lowered(graph, strategy, device, texts)
+    form = form_of(strategy)
+    artifact = Artifact(
+        manifest=describe(subject.description, optimizer, lowered.program, form),
+        program=lowered.program,
+        strategy=form,
+        init=None if subject.init is None else subject.init.to_json(),
+        graph=graph_json.encode(graph),
+        layouts=lowered.layouts.to_json(),
+    )
+    return Compiled(artifact, graph, subject.live)
+
+
+def _lowered(graph: LogicalGraph, strategy: Strategy, device: DeviceKind, texts: Dump) -> Lowered:
+    """The passes, in order: layouts of parameters, layouts of all values, programs of all ranks."""
+    with task("annotate"):
+        layouts, placements = annotate(graph, strategy)
+    texts.write("annotate", lambda: parameter_text(layouts))
+    with task("deduce", len(placements)) as progress:
+        pipelines = []
+        for number, placement in enumerate(placements):
+            pipelines.append(deduce(graph, number, strategy.pipelines[number], placement))
+            progress.advance()
+    texts.write("deduce", lambda: annotated_text(graph, strategy, pipelines))
+    texts.write("schedule", lambda: schedules_text(strategy))
+    with task("specialize"):
+        lowered = lower(graph, strategy, pipelines, device.value)
+    texts.write("specialize", lambda: program_text(lowered.program))
+    return lowered
+
+
+def _subject(model: ModelSource | Factory | nn.Module, example_inputs: Inputs | None) -> Subject:
+    if isinstance(model, nn.Module):
+        if example_inputs is None:
+            raise TraceError(
+                "a live model is compiled without example inputs",
+                rule="example_inputs is a dict of tensors whose dim 0 is the sample",
+                fix="pass example_inputs, or a factory that returns (model, example_inputs)",
+            )
+        name = f"{type(model).__module__}.{type(model).__qualname__}"
+        return Subject(model, example_inputs, {"kind": "live", "name": name, "args": {}}, live=model)
+    source = model if isinstance(model, ModelSource) else _source_of(model)
+    with task("build"):
+        recorded = record_factory(source.build)
+    inputs = recorded.example_inputs if example_inputs is None else example_inputs
+    return Subject(recorded.model, inputs, source.description(), recorded.init)
+
+
+def _source_of(factory: Factory) -> ModelSource:
+    """A factory by its importable name, so that verifying can build the model again."""
+    name = f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', type(factory).__name__)}"
+    return ModelSource(SourceKind.FACTORY, name, {}, factory)
