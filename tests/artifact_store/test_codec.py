@@ -97,6 +97,7 @@ BAD_RANKS = [
     (["literals", 0], {"eval": "1"}, "literals[0]", "one key of v, hole, dtype, float"),
     (["literals", 0], {"v": -1}, "literals[0].v", "0 or more"),
     (["literals", 0], {"dtype": "object"}, "literals[0].dtype", "a dtype"),
+    (["literals", 0], {"float": []}, "literals[0]", "one key of"),
     (["literals", 0], {"float": "1e400"}, "literals[0]", "one key of"),
     (["shards", 0, "trainable"], 1, "shards[0].trainable", "true or false"),
     (["shards", 0], [], "shards[0]", "an object"),
