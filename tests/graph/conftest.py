@@ -110,7 +110,7 @@ def traced_step(graph: LogicalGraph, model: nn.Module, batch: Batch) -> Step:
     """Loss and gradients of the graph run as an fx module."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     values = [
-        torch.ones(())
+        torch.ones((), dtype=row.dtype)
         if row.origin.kind is OriginKind.TANGENT
         else (batch if row.origin.kind is OriginKind.INPUT else tensors)[row.origin.name].detach()
         for row in graph.rows
