@@ -36,6 +36,7 @@ FLOORS = {
     "synthesizer": 4,
     "artifact": 5,
     "verify": 5,
+    "compiler": 6,
     "runtime": 6,
     "api": 7,
     "cli": 7,
@@ -58,7 +59,7 @@ BANNED = {
     "passes": {"cost_models"},
     "cost_models": {"passes"},
     "artifact": {"verify"},
-    "runtime": {"graph", "models", "passes", "cost_models", "synthesizer", "verify"},
+    "runtime": {"compiler", "graph", "models", "passes", "cost_models", "synthesizer", "verify"},
 }
 
 # Rooms below torch.

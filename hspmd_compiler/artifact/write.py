@@ -38,9 +38,9 @@ def write(
     rank: int | None = None,
     force: bool = False,
 ) -> Artifact:
-    """Writes an artifact, or of it what one rank needs, and returns it with the manifest that was written.
+    """Writes an artifact, or of it what one rank needs; returns it with the manifest of the whole, if written.
 
-    weights: by canonical parameter name. An artifact that is already there is replaced in one step;
+    weights: by canonical parameter name; without them, those of an artifact that was read are copied. An artifact that is already there is replaced in one step;
     any other directory that is not empty is refused, unless `force`.
     """
     target = Path(directory).resolve()
@@ -53,9 +53,7 @@ def write(
             entries[paths.WEIGHTS] = _entry(fresh / paths.WEIGHTS)
         manifest = artifact.manifest.with_files(entries, artifact.manifest.rank if rank is None else rank)
         _put(fresh, paths.MANIFEST, to_text(manifest_to_json(manifest), TOP_DEPTH).encode())
-    return replace(
-        artifact, manifest=manifest, weights=target / paths.WEIGHTS if paths.WEIGHTS in entries else None
-    )
+    return artifact if rank is not None else replace(artifact, manifest=manifest)
 
 
 def _texts(artifact: Artifact, rank: int | None) -> Iterator[tuple[str, str]]:
