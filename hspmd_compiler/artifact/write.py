@@ -38,10 +38,11 @@ def write(
     rank: int | None = None,
     force: bool = False,
 ) -> Artifact:
-    """Writes an artifact, or of it what one rank needs; returns it with the manifest of the whole, if written.
+    """Writes an artifact, or of it what one rank needs; returns it with the manifest, if written whole.
 
-    weights: by canonical parameter name; without them, those of an artifact that was read are copied. An artifact that is already there is replaced in one step;
-    any other directory that is not empty is refused, unless `force`.
+    weights: by canonical parameter name; without them, those of an artifact that was read are
+    copied. An artifact that is already there is replaced in one step; any other directory that is
+    not empty is refused, unless `force`.
     """
     target = Path(directory).resolve()
     with task("write the artifact"), _fresh_directory(target, force) as fresh:
