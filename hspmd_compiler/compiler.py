@@ -32,7 +32,7 @@ from .strategy_check import check
 from .strategy_form import form_of
 
 Inputs = Mapping[str, torch.Tensor]
-Made = tuple[nn.Module, Inputs]
+Made = tuple[nn.Module, dict[str, torch.Tensor]]
 Factory = Callable[[], Made]
 
 

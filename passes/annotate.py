@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ..annotations.annotation import Annotation
 from ..annotations.layout import Axis, Factor, Intervals, Layout, Sets, covers, make_layout, union, whole
@@ -82,7 +83,7 @@ def _shares(spec: StageSpec, override: Override | None, degree: int) -> tuple[in
     return (1,) * degree
 
 
-def _repeat(held: list[Intervals], ranks: int) -> Sets:
+def _repeat(held: Sequence[Intervals], ranks: int) -> Sets:
     """Sets of `ranks` ranks from those of a divisor of it: neighbours hold copies."""
     copies = ranks // len(held)
     return tuple(held[rank // copies] for rank in range(ranks))
@@ -157,7 +158,7 @@ def token_sets(spec: StageSpec, length: int) -> Sets | None:
     ends = [0]
     for rank in range(spec.tp):
         ends.append(ends[-1] + base + (rank < more))
-    return tuple(((low, high),) if high > low else () for low, high in zip(ends, ends[1:], strict=False))
+    return tuple(((low, high),) if high > low else () for low, high in pairwise(ends))
 
 
 def batch_sets(strategy: Strategy) -> Sets:
@@ -172,7 +173,7 @@ def first_coordinate(strategy: Strategy, pipeline: int) -> int:
 
 
 def annotate(graph: LogicalGraph, strategy: Strategy) -> tuple[ParameterLayouts, list[Placement]]:
-    """The placement that each pipeline's deduction starts from; StrategyError where it can't fit the model."""
+    """What each pipeline's deduction starts from; StrategyError where the strategy can't fit the model."""
     groups = find_split_groups(graph)
     heads = [group.units for group in groups if group.kind is SplitKind.HEADS]
     check(strategy, num_layers=len(graph.layers) or None, num_heads=min(heads, default=None))

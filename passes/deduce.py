@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 
@@ -37,6 +38,7 @@ from .insert_comm import convert
 from .stages import RowKinds, assign_stages, classify
 
 SUM_OPS = "aten.add.Tensor"
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +138,12 @@ class Deducer:
             )
         return self.transfer(value, stage)
 
-    def within(
-        self, row: Row, stage: int, work: Callable[[], AnnotatedValue | tuple[AnnotatedValue, ...] | None]
-    ) -> AnnotatedValue | tuple[AnnotatedValue, ...]:
+    def within(self, row: Row, stage: int, work: Callable[[], Found]) -> Found:
         """Do `work` as part of another row's deduction."""
         before = self.place
         self.place = _Place(row, stage)
         try:
-            return work()  # type: ignore[return-value]
+            return work()
         finally:
             self.place = before
 
@@ -344,13 +344,11 @@ class Deducer:
         found = self.transferred.get((value.id, stage))
         if found is None:
             source = self.within(self.row, value.stage, lambda: self._settle_ranks(value))
-            assert isinstance(source, AnnotatedValue)
             target = self._across(source.layout, stage)
             marker = CommMarker(source.layout, target, Combine.COPY, source.stage, stage)
             found = self.within(
                 self.row, stage, lambda: self.emit(COMM, (source,), target, marker=marker, dtype=source.dtype)
             )
-            assert isinstance(found, AnnotatedValue)
             self.transferred[value.id, stage] = found
         return found
 
@@ -395,7 +393,7 @@ class Deducer:
         self.phase = Phase.FORWARD
         self.result.loss = self.within(
             self.graph.rows[self.graph.loss], loss.stage, lambda: self._counted(loss)
-        )  # type: ignore[assignment]
+        )
         self.phase = Phase.BACKWARD
         for name, info in self.graph.params.items():
             if info.grad is not None:
@@ -420,9 +418,9 @@ class Deducer:
 
     def _grad(self, name: str, row: int) -> None:
         stage = max(self.stages[row], 0)
-        value = self.value_of(row, stage)
-        assert isinstance(value, AnnotatedValue)
-        value = self.within(self.graph.rows[row], stage, lambda: self._batch_share(value))  # type: ignore[assignment]
+        found = self.value_of(row, stage)
+        assert isinstance(found, AnnotatedValue)
+        value = self.within(self.graph.rows[row], stage, lambda: self._batch_share(found))
         if value.producer is not None:
             waiting, value.producer = value.producer, None
             self._put(waiting)

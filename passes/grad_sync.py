@@ -1,10 +1,10 @@
-"""Gradient reduction over unequal pipelines: elements with the same contributors and holders share a group."""
+"""Gradient reduction over unequal pipelines: elements with equal contributors and holders share a group."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 
 from ..annotations.layout import (
@@ -130,7 +130,7 @@ def _grid(shape: tuple[int, ...], holders: Sequence[Holder]) -> Iterable[Box]:
     for dim, size in enumerate(shape):
         bounds = {0, size} | {bound for h in holders for interval in h.region[dim] for bound in interval}
         ordered = sorted(bounds)
-        parts.append(tuple(zip(ordered, ordered[1:], strict=False)))
+        parts.append(tuple(pairwise(ordered)))
     return product(*parts)
 
 

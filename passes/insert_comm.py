@@ -119,7 +119,7 @@ def _regroup(factors: list[Factor], refined: Refined) -> tuple[Dim, ...]:
 
 
 def _convert_local(deducer: Deducer, value: AnnotatedValue, target: Layout) -> AnnotatedValue | None:
-    """The conversion by local rows alone: keep, cut, pad, or count at one place; None where data must move."""
+    """The conversion by local rows alone (keep, cut, pad, count once); None where data must move."""
     source = value.layout
     if not is_addend(source) and Axis.TENSOR in target.partial:
         return _to_pending(deducer, value, target)
@@ -175,7 +175,7 @@ def _take(deducer: Deducer, value: AnnotatedValue, target: Layout) -> AnnotatedV
     changed = [index for index, (src, dst) in enumerate(refined.pairs) if src.sets != dst.sets]
     for index in changed:
         pairs = list(refined.pairs)
-        src, dst = pairs[index]
+        dst = pairs[index][1]
         factors = [dst if i == index else pair[0] for i, pair in enumerate(pairs)]
         layout = make_layout(_regroup(factors, refined), value.layout.partial)
         value = _take_factor(deducer, value, layout, refined, index)

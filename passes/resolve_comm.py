@@ -72,7 +72,7 @@ class CommResolver:
         key = (group, combine, dtype)
         if key not in self.made:
             step = CommStep(self._next(), CommKind.ALL_REDUCE, group, combine, dtype=dtype)
-            self.made[key] = {rank: step for rank in group}
+            self.made[key] = dict.fromkeys(group, step)
         return self.made[key]
 
     def _exchange(self, request: _Request, kind: CommKind) -> dict[int, CommStep]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import DeduceError
@@ -38,8 +39,8 @@ def classify(graph: LogicalGraph) -> RowKinds:
     return RowKinds(tuple(constant), tuple(pure), tuple(static))
 
 
-def _all(kind: OriginKind | None, accepted: tuple[OriginKind, ...], inputs: object) -> bool:
-    return kind in accepted if kind is not None else all(inputs)  # type: ignore[call-overload]
+def _all(kind: OriginKind | None, accepted: tuple[OriginKind, ...], inputs: Iterable[bool]) -> bool:
+    return kind in accepted if kind is not None else all(inputs)
 
 
 def stage_of_layer(pipeline: PipelineSpec, layer: int) -> int:

@@ -74,7 +74,7 @@ def _decode(data: dict[str, list[object]]) -> ValueLayouts:
 
 
 def _decode_layout(item: Sequence[Sequence[object]]) -> Layout:
-    dims = tuple(tuple(_decode_factor(factor) for factor in dim) for dim in item[0])  # type: ignore[arg-type, attr-defined]
+    dims = tuple(tuple(_decode_factor(factor) for factor in dim) for dim in item[0])  # type: ignore[attr-defined]
     return make_layout(dims, frozenset(Axis(axis) for axis in item[1]))
 
 

@@ -96,8 +96,8 @@ def contract(
     left, right = _avoid_conflict(ctx, letters, left, right)
     left, right = _match_batch_letters(ctx, letters, left, right)
     left, right, summed = _match_summed(ctx, row, letters, left, right)
-    dims = {letter: dim for letter, dim in zip(letters.right, right.layout.dims, strict=True)}
-    dims |= {letter: dim for letter, dim in zip(letters.left, left.layout.dims, strict=True)}
+    dims = dict(zip(letters.right, right.layout.dims, strict=True))
+    dims |= dict(zip(letters.left, left.layout.dims, strict=True))
     partial = summed | left.layout.partial | right.layout.partial
     out = tuple(dims[letter] for letter in letters.out)
     _check_batch(row, out, left.layout)

@@ -7,7 +7,7 @@ from ..errors import DeduceError
 from .annotated import AnnotatedValue
 from .ir import Ref, Row
 from .pointwise_rules import join_dims, operand_layout
-from .rules import Result, RuleContext, held_intervals, local_sizes, pull_for, rule_for, uncut
+from .rules import Result, RuleContext, held_intervals, integer, items, local_sizes, pull_for, rule_for, uncut
 from .view_rules import _exact, _single, _whole_dim
 
 EMBEDDING = "aten.embedding.default"
@@ -38,7 +38,7 @@ def _without_ranks(ctx: RuleContext, index: AnnotatedValue, cut: tuple[int, Fact
 def embedding_backward(ctx: RuleContext, row: Row) -> Result:
     """Linear in the gradient: rows are added where the table of the forward holds them."""
     grad, index = ctx.operand(row.args[0]), ctx.settle(ctx.operand(row.args[1]))
-    rows, padding = int(row.args[2]), int(row.args[3])  # type: ignore[call-overload]
+    rows, padding = integer(row.args[2]), integer(row.args[3])
     if row.args[4]:
         raise DeduceError(
             "embedding with scale_grad_by_freq counts indices over the whole batch",
@@ -93,7 +93,7 @@ def _meet_index(
 def index_(ctx: RuleContext, row: Row) -> Result:
     """Advanced indexing: indexed dims are whole, unless the index counts the dim up (then it is kept)."""
     value = ctx.settle(ctx.operand(row.args[0]))
-    indices = list(row.args[1])  # type: ignore[call-overload]
+    indices = list(items(row.args[1]))
     if value.layout.cut(ranks=False) is not None and not value.constant:
         return _index_batch(ctx, row, value, indices)
     for position, index in enumerate(indices):
@@ -179,9 +179,9 @@ def _unsupported(row: Row) -> DeduceError:
 def pull_index(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | None:
     """A constant indexed by constants: the indices are computed in the cut asked for."""
     value = ctx.operand(row.args[0])
-    tensors = [ctx.operand(index) for index in row.args[1] if index is not None]  # type: ignore[attr-defined]
+    tensors = [ctx.operand(index) for index in items(row.args[1]) if index is not None]
     rank = max(len(tensor.layout.dims) for tensor in tensors)
-    if len(tensors) != len(row.args[1]) or value.layout.cut(ranks=False) is not None:  # type: ignore[arg-type]
+    if len(tensors) != len(items(row.args[1])) or value.layout.cut(ranks=False) is not None:
         return None
     if any(factor.axis is not None for dim in layout.dims[rank:] for factor in dim):
         return None

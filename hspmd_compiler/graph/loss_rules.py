@@ -9,7 +9,7 @@ from .annotated import AnnotatedValue
 from .ir import Row
 from .pointwise_rules import join_dims, operand_layout
 from .reduction_rules import MEAN, SUM, reduced_layout
-from .rules import Result, RuleContext, held_intervals, rule_for, uncut
+from .rules import Result, RuleContext, held_intervals, integer, rule_for, uncut
 from .view_rules import _exact, _single, _whole_dim
 
 NLL_BACKWARD = "aten.nll_loss_backward.default"
@@ -19,7 +19,7 @@ NLL_BACKWARD = "aten.nll_loss_backward.default"
 def log_softmax(ctx: RuleContext, row: Row) -> Result:
     """Over a cut dim: maximum and sum of exponentials are reduced, the result stays cut."""
     value = ctx.settle(ctx.operand(row.args[0]))
-    dim = int(row.args[1]) % len(value.layout.dims)  # type: ignore[call-overload]
+    dim = integer(row.args[1]) % len(value.layout.dims)
     if dim_cut(value.layout.dims[dim], ranks=True) is None:
         value = _whole_dim(ctx, value, dim)
         return ctx.emit(row.op, (value, dim, row.args[2]), value.layout, dtype=row.dtype)
@@ -64,7 +64,7 @@ def _class_factor(ctx: RuleContext, value: AnnotatedValue) -> tuple[AnnotatedVal
 def nll_loss(ctx: RuleContext, row: Row) -> Result:
     """The target is picked where its class lives; a mean divides by the count of the whole batch."""
     _check_weight(row, row.args[2])
-    reduction, ignore = int(row.args[3]), int(row.args[4])  # type: ignore[call-overload]
+    reduction, ignore = integer(row.args[3]), integer(row.args[4])
     logp = _exact(ctx, ctx.settle(ctx.operand(row.args[0])))
     logp, factor = _class_factor(ctx, logp)
     target = _target(ctx, row.args[1], logp)
@@ -101,7 +101,7 @@ def _count(ctx: RuleContext, target: AnnotatedValue, ignore: int, logp: Annotate
 def nll_backward(ctx: RuleContext, row: Row) -> Result:
     """Minus the gradient over the count at each valid target, where its class lives."""
     _check_weight(row, row.args[3])
-    reduction, ignore = int(row.args[4]), int(row.args[5])  # type: ignore[call-overload]
+    reduction, ignore = integer(row.args[4]), integer(row.args[5])
     logp = _exact(ctx, ctx.settle(ctx.operand(row.args[1])))
     logp, factor = _class_factor(ctx, logp)
     target = _target(ctx, row.args[2], logp)
@@ -120,7 +120,7 @@ def nll_backward(ctx: RuleContext, row: Row) -> Result:
 def log_softmax_backward(ctx: RuleContext, row: Row) -> Result:
     """Over a cut dim the sum of the gradient's row is needed; for cross-entropy it is known."""
     grad, out = (ctx.settle(ctx.operand(argument)) for argument in row.args[:2])
-    dim = int(row.args[2]) % len(out.layout.dims)  # type: ignore[call-overload]
+    dim = integer(row.args[2]) % len(out.layout.dims)
     shape = row.shape or ()
     dims = join_dims([grad.layout, out.layout], shape)
     layout = make_layout(dims)
@@ -137,7 +137,7 @@ def _row_sum(ctx: RuleContext, row: Row, grad: AnnotatedValue, layout: Layout, d
     stats = make_layout(tuple(() if i == dim else own for i, own in enumerate(layout.dims)))
     if ctx.producer_op(row.args[0]) == NLL_BACKWARD and len(layout.dims) == 2:
         loss = ctx.row_of(row.args[0])
-        reduction, ignore = int(loss.args[4]), int(loss.args[5])  # type: ignore[call-overload]
+        reduction, ignore = integer(loss.args[4]), integer(loss.args[5])
         if reduction in (MEAN, SUM):
             target = ctx.convert(ctx.settle(ctx.operand(loss.args[2])), make_layout(stats.dims[:-1]))
             scale = ctx.settle(ctx.operand(loss.args[0]))

@@ -6,7 +6,7 @@ from ..annotations.layout import Axis, Dim, Factor, Layout, make_layout, sum_axi
 from .annotated import AnnotatedValue
 from .ir import Row
 from .pointwise_rules import join_dims, operand_layout
-from .rules import Result, RuleContext, rule_for
+from .rules import Result, RuleContext, items, rule_for
 from .view_rules import _exact, _whole_dim
 
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
@@ -18,7 +18,7 @@ HEAD_DIMS = 2
 def layer_norm(ctx: RuleContext, row: Row) -> Result:
     """Normalised dims are whole; statistics keep the others."""
     value = ctx.settle(ctx.operand(row.args[0]))
-    count = len(row.args[1])  # type: ignore[arg-type]
+    count = len(items(row.args[1]))
     value = _whole_tail(ctx, value, count)
     scale, shift = (_whole_parameter(ctx, argument) for argument in row.args[2:4])
     stats = _stats(value.layout, count)
@@ -46,7 +46,7 @@ def _stats(layout: Layout, count: int) -> Layout:
 @rule_for("aten.native_layer_norm_backward.default")
 def layer_norm_backward(ctx: RuleContext, row: Row) -> Result:
     """Gradients of scale and shift are pending sums over every axis that cuts the tokens."""
-    count = len(row.args[2])  # type: ignore[arg-type]
+    count = len(items(row.args[2]))
     grad, value = (_whole_tail(ctx, ctx.settle(ctx.operand(argument)), count) for argument in row.args[:2])
     shape = value.layout.shape
     dims = join_dims([grad.layout, value.layout], shape)

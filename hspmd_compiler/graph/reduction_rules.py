@@ -9,7 +9,7 @@ from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, m
 from .annotated import AnnotatedValue, PerCoordinate
 from .ir import Row
 from .pointwise_rules import join_dims, operand_layout
-from .rules import Result, RuleContext, batch_coupled, is_addend, rule_for, uncut
+from .rules import Result, RuleContext, batch_coupled, integer, is_addend, items, rule_for, uncut
 from .view_rules import _exact, _whole_dim
 
 SUM = 2
@@ -22,7 +22,7 @@ def _axes(row: Row, rank: int) -> tuple[list[int], bool]:
     keep = bool(row.args[2] if len(row.args) > 2 else row.kwargs.get("keepdim", False))
     if isinstance(dims, int):
         dims = (dims,)
-    reduced = [int(dim) % max(rank, 1) for dim in dims] if dims else list(range(rank))  # type: ignore[attr-defined]
+    reduced = [integer(dim) % max(rank, 1) for dim in items(dims)] if dims else list(range(rank))
     return reduced, keep
 
 
@@ -101,9 +101,9 @@ def whole_dim(ctx: RuleContext, row: Row) -> Result:
     value = ctx.settle(ctx.operand(row.args[0]))
     rank = len(value.layout.dims)
     argument = row.args[1] if len(row.args) > 1 else row.kwargs.get("dim")
-    along = [argument] if isinstance(argument, int) else list(argument or range(rank))  # type: ignore[call-overload]
+    along = [argument] if isinstance(argument, int) else list(items(argument) if argument else range(rank))
     for dim in along:
-        value = _whole_dim(ctx, value, int(dim) % max(rank, 1))
+        value = _whole_dim(ctx, value, integer(dim) % max(rank, 1))
     layouts = [
         _like(value.layout, meta[0] if meta else ()) for meta in row.outs or ((row.shape or (), row.dtype),)
     ]
@@ -137,7 +137,7 @@ def _like(layout: Layout, shape: Sequence[int]) -> Layout:
 def softmax_backward(ctx: RuleContext, row: Row) -> Result:
     """The softmax dim is whole in gradient and output."""
     pair = [ctx.settle(ctx.operand(argument)) for argument in row.args[:2]]
-    dim = int(row.args[2]) % len(pair[0].layout.dims)  # type: ignore[call-overload]
+    dim = integer(row.args[2]) % len(pair[0].layout.dims)
     pair = [_whole_dim(ctx, value, dim) for value in pair]
     dims = join_dims([value.layout for value in pair], row.shape or ())
     pair = [ctx.convert(value, operand_layout(value, dims, row.shape or ())) for value in pair]
@@ -165,7 +165,7 @@ ELEMENT_LOSS_GRADS = {
 def element_loss(ctx: RuleContext, row: Row) -> Result:
     """Losses per element: summed locally, divided once by the global count."""
     position = ELEMENT_LOSSES[row.op]
-    reduction = int(row.args[position]) if len(row.args) > position else MEAN  # type: ignore[call-overload]
+    reduction = integer(row.args[position]) if len(row.args) > position else MEAN
     args, layout = _met(ctx, row, row.args[:position])
     if reduction not in (MEAN, SUM):
         return ctx.emit(row.op, (*args, reduction, *row.args[position + 1 :]), layout, kwargs=row.kwargs)
@@ -184,7 +184,7 @@ def element_loss(ctx: RuleContext, row: Row) -> Result:
 def element_loss_grad(ctx: RuleContext, row: Row) -> Result:
     """The gradient of a mean is the gradient of the sum over the global count."""
     position = ELEMENT_LOSS_GRADS[row.op]
-    reduction = int(row.args[position]) if len(row.args) > position else MEAN  # type: ignore[call-overload]
+    reduction = integer(row.args[position]) if len(row.args) > position else MEAN
     args, layout = _met(ctx, row, row.args[:position])
     cut = any(factor.axis is not None for factor in layout.factors())
     local = SUM if cut and reduction == MEAN else reduction
@@ -204,8 +204,8 @@ def _met(ctx: RuleContext, row: Row, arguments: Sequence[object]) -> tuple[list[
         if Axis.BATCH in value.layout.partial:
             raise batch_coupled(row, value.layout, "a loss of a sum over the batch")
     met: list[object] = []
-    for value in settled:
-        met.append(None if value is None else ctx.convert(value, operand_layout(value, dims, shape)))
+    for held in settled:
+        met.append(None if held is None else ctx.convert(held, operand_layout(held, dims, shape)))
     return met, make_layout(dims)
 
 

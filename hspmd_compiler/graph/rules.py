@@ -134,6 +134,20 @@ def find_rule(row: Row) -> Rule:
     return found
 
 
+def integer(argument: object) -> int:
+    """A whole number among a row's arguments."""
+    if not isinstance(argument, int):
+        raise InternalError(f"{argument!r} is not a whole number", fix="report this model")
+    return argument
+
+
+def items(argument: object) -> tuple[object, ...]:
+    """A list among a row's arguments."""
+    if not isinstance(argument, (tuple, list)):
+        raise InternalError(f"{argument!r} is not a list", fix="report this model")
+    return tuple(argument)
+
+
 def local_shape(layout: Layout) -> PerCoordinate:
     """The local shape as a literal."""
     return PerCoordinate(layout.local_shape)
@@ -196,7 +210,7 @@ def batch_coupled(row: Row, layout: Layout, why: str) -> DeduceError:
         at=row.where,
         details=[("shape", str(list(layout.shape)))],
         rule="where the batch is split, the loss must be a sum over samples or tokens divided by their count",
-        fix="use one pipeline with one micro-batch, or write the loss per sample (no contrastive or batch terms)",
+        fix="use one pipeline with one micro-batch, or write the loss per sample, without terms over the batch",
     )
 
 

@@ -31,7 +31,9 @@ from .rules import (
     RuleContext,
     consistent,
     contrib_factor,
+    integer,
     is_addend,
+    items,
     local_shape,
     pull_for,
     rule_for,
@@ -154,7 +156,7 @@ def _uncut_batch_error(ctx: RuleContext, row: Row, value: AnnotatedValue) -> Ann
 
 
 def invert(row: Row, source: Layout, target: Layout) -> Layout | None:
-    """The layout of a layout operator's operand that makes its result have layout `target`, if there is one."""
+    """The operand's layout with which a layout operator gives `target`, if there is one."""
     if row.op in VIEWS:
         mapped = map_view(target, source.shape)
         if mapped is None or mapped.source != target:
@@ -181,7 +183,7 @@ def reemit(ctx: RuleContext, row: Row, source: AnnotatedValue, target: Layout) -
 
 def _transposed(row: Row, rank: int) -> list[int]:
     order = list(range(rank))
-    first, second = int(row.args[1]) % rank, int(row.args[2]) % rank  # type: ignore[call-overload]
+    first, second = integer(row.args[1]) % rank, integer(row.args[2]) % rank
     order[first], order[second] = order[second], order[first]
     return order
 
@@ -191,7 +193,7 @@ def _reversed(row: Row, rank: int) -> list[int]:
 
 
 def _permuted(row: Row, rank: int) -> list[int]:
-    return [int(dim) % rank for dim in row.args[1]]  # type: ignore[attr-defined]
+    return [integer(dim) % rank for dim in items(row.args[1])]
 
 
 _PERMUTED: dict[str, Callable[[Row, int], list[int]]] = {
@@ -267,7 +269,7 @@ def pull_expand(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | 
 
 def _dim(row: Row, position: int, rank: int) -> int:
     dim = row.args[position] if len(row.args) > position else 0
-    return int(dim) % max(rank, 1)  # type: ignore[call-overload]
+    return integer(dim) % max(rank, 1)
 
 
 def _argument(row: Row, position: int, name: str, default: object) -> object:
@@ -278,8 +280,8 @@ def _argument(row: Row, position: int, name: str, default: object) -> object:
 
 def _bounds(row: Row, first: int, size: int) -> tuple[int, int, int]:
     start, stop = _argument(row, first, "start", 0), _argument(row, first + 1, "end", END)
-    step = int(_argument(row, first + 2, "step", 1))  # type: ignore[call-overload]
-    low, high, _ = slice(start, stop if stop is None or int(stop) < END else None, step).indices(size)  # type: ignore[call-overload]
+    step = integer(_argument(row, first + 2, "step", 1))
+    low, high, _ = slice(start, stop if stop is None or integer(stop) < END else None, step).indices(size)
     return low, max(low, high), step
 
 
@@ -398,8 +400,8 @@ def select(ctx: RuleContext, row: Row) -> Result:
 def select_backward(ctx: RuleContext, row: Row) -> Result:
     """The gradient of a selection is zero at the other indices."""
     value = ctx.operand(row.args[0])
-    sizes = tuple(row.args[1])  # type: ignore[arg-type]
-    dim = int(row.args[2]) % len(sizes)  # type: ignore[call-overload]
+    sizes = [integer(size) for size in items(row.args[1])]
+    dim = integer(row.args[2]) % len(sizes)
     dims = list(value.layout.dims)
     dims.insert(dim, (Factor(sizes[dim]),))
     layout = value.layout.with_dims(dims)
@@ -410,7 +412,7 @@ def select_backward(ctx: RuleContext, row: Row) -> Result:
 def slice_backward(ctx: RuleContext, row: Row) -> Result:
     """On a cut dim the data stay and the sets move to their place: addends, zero elsewhere."""
     value = ctx.operand(row.args[0])
-    dim = int(row.args[2]) % len(value.layout.dims)  # type: ignore[call-overload]
+    dim = integer(row.args[2]) % len(value.layout.dims)
     size = (row.shape or ())[dim]
     low, high, step = _bounds(row, 3, size)
     if dim_cut(value.layout.dims[dim], ranks=True) is not None and step == 1:
@@ -464,7 +466,7 @@ def _shift_into(
 @rule_for("aten.cat.default")
 def cat(ctx: RuleContext, row: Row) -> Result:
     """Parts that are all cut alike along the joined dim join their sets; else the dim is gathered."""
-    values = [ctx.operand(ref) for ref in row.args[0]]  # type: ignore[attr-defined]
+    values = [ctx.operand(ref) for ref in items(row.args[0])]
     dim = _dim(row, 1, len(row.shape or ()))
     if any(is_addend(v.layout) for v in values) and not all(_contrib_at(v.layout, dim) for v in values):
         values = [ctx.settle(value) for value in values]
@@ -531,7 +533,7 @@ def pull_cat(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | Non
     if any(factor.axis is not None for factor in layout.dims[dim]):
         return None
     parts = []
-    for ref in row.args[0]:  # type: ignore[attr-defined]
+    for ref in items(row.args[0]):
         value = ctx.operand(ref)
         wanted = tuple(value.layout.dims[i] if i == dim else d for i, d in enumerate(layout.dims))
         parts.append(ctx.convert(value, make_layout(wanted)))
@@ -555,7 +557,7 @@ def pull_slice(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | N
 def constant_pad(ctx: RuleContext, row: Row) -> Result:
     """Padded dims are whole."""
     value = ctx.settle(ctx.operand(row.args[0]))
-    pads = [int(pad) for pad in row.args[1]]  # type: ignore[attr-defined]
+    pads = [integer(pad) for pad in items(row.args[1])]
     padded = [len(value.layout.dims) - 1 - i // 2 for i, pad in enumerate(pads) if pad]
     for dim in padded:
         value = _whole_dim(ctx, value, dim)
