@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +53,7 @@ class Artifact:
         for own in self.program.ranks:
             if own.rank == rank:
                 return own
-        raise _no_rank(rank, [own.rank for own in self.program.ranks])
+        raise no_rank(rank, [own.rank for own in self.program.ranks])
 
 
 def load(directory: str | Path, rank: int | None = None) -> Artifact:
@@ -60,7 +61,7 @@ def load(directory: str | Path, rank: int | None = None) -> Artifact:
     files = Files(Path(directory))
     present = paths.ranks_of([path for path, _ in files.manifest.files])
     if rank is not None and rank not in present:
-        raise _no_rank(rank, present)
+        raise no_rank(rank, present)
     with task("read the artifact", len(present) if rank is None else 1) as progress:
         ranks = []
         for each in present if rank is None else [rank]:
@@ -192,7 +193,8 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _no_rank(rank: int, present: list[int]) -> ArtifactError:
+def no_rank(rank: int, present: Sequence[int]) -> ArtifactError:
+    """The error for a rank that an artifact, or a strategy, doesn't have."""
     return ArtifactError(
         f"the artifact has no program for rank {rank}",
         details=[("ranks", ", ".join(map(str, present)) or "none")],

@@ -101,7 +101,7 @@ def _entry(file: Path) -> FileEntry:
 @contextmanager
 def _fresh_directory(target: Path, force: bool) -> Iterator[Path]:
     """An empty sibling of `target` that takes its place when the block ends well, and else is gone."""
-    _check_target(target, force)
+    check_target(target, force)
     fresh = target.with_name(f".{target.name}.new-{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,8 @@ def _fresh_directory(target: Path, force: bool) -> Iterator[Path]:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _check_target(target: Path, force: bool) -> None:
+def check_target(target: Path, force: bool = False) -> None:
+    """Refuses a place that an artifact may not take; worth asking before long work."""
     if not target.exists() or (
         target.is_dir() and (force or not any(target.iterdir()) or _is_artifact(target))
     ):

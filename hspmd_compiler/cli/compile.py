@@ -41,10 +41,14 @@ def run(args: Namespace) -> int:
     arguments = model_arguments(args.arg)
 
     from ..artifact.inspect import overview
-    from ..artifact.store import load
+    from ..artifact.store import load, no_rank
+    from ..artifact.write import check_target
     from ..models import load_model
 
     strategy = read_strategy(args.strategy)
+    if args.rank is not None and not 0 <= args.rank < strategy.world_size:
+        raise no_rank(args.rank, range(strategy.world_size))
+    check_target(args.output.resolve(), args.force)
     source = load_model(args.model, arguments)
 
     from ..api import compile
