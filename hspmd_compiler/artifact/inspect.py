@@ -200,11 +200,13 @@ def _counts_here(rank: int, step: CommStep) -> bool:
 
 def _step_rows(artifact: Artifact) -> Iterator[tuple[Cell, ...]]:
     for own in artifact.program.ranks:
-        for step, times in _executions(own, artifact.program.classes[own.class_name]):
-            yield own.rank, times, comm_text(step)
+        times: Counter[str] = Counter()
+        for step, executions in _executions(own, artifact.program.classes[own.class_name]):
+            times[comm_text(step)] += executions
         for bucket in own.grad_buckets:
             names = ", ".join(dict.fromkeys(piece.param for piece in bucket.pieces))
-            yield own.rank, 1, f"gradient bucket {bucket.id} over {list(bucket.group)}: {names}"
+            times[f"gradient bucket {bucket.id} over {list(bucket.group)}: {names}"] += 1
+        yield from ((own.rank, count, text) for text, count in times.items())
 
 
 def _executions(own: RankProgram, shared: ClassProgram) -> Iterator[tuple[CommStep, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from ..comm_plan import CommKind, CommStep
@@ -23,12 +24,13 @@ from .program import (
 )
 
 INDENT = "    "
+NOT_IN_A_NAME = re.compile(r"\W")
 
 
 def segment_lines(segment: Segment, own: RankProgram) -> Iterator[str]:
     """One segment as a function; a comment says what a row completes or communicates."""
     inputs = ", ".join(_input_text(item) for item in segment.inputs)
-    yield f"def {segment.name.replace(' ', '_')}({inputs}):"
+    yield f"def {NOT_IN_A_NAME.sub('_', segment.name)}({inputs}):"
     texts = [(row_text(row, own.literals), _row_note(row, own)) for row in segment.rows]
     width = max((len(text) for text, note in texts if note), default=0)
     for text, note in texts:
