@@ -43,7 +43,7 @@ $(VENV)/.created:
 
 # Without an index that has the CPU build, the default build works too, at several times the size.
 $(VENV)/.torch: requirements/torch.txt $(VENV)/.created
-	$(BIN)/python -m pip install --quiet $(INDEX_OPTION) -r requirements/torch.txt || { \
+	@echo "installing torch"; $(BIN)/python -m pip install --quiet $(INDEX_OPTION) -r requirements/torch.txt || { \
 	  echo "make: no CPU build of torch on the configured indexes; taking the default build" \
 	    "(set TORCH_INDEX=... to avoid its CUDA libraries)"; \
 	  sed 's/+cpu//' requirements/torch.txt > $(VENV)/torch.txt && \
@@ -51,6 +51,6 @@ $(VENV)/.torch: requirements/torch.txt $(VENV)/.created
 	@touch $@
 
 $(VENV)/.installed: requirements/lock.txt pyproject.toml $(VENV)/.torch
-	$(BIN)/python -m pip install --quiet -r requirements/lock.txt
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@echo "installing the other packages"; $(BIN)/python -m pip install --quiet -r requirements/lock.txt
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
