@@ -25,6 +25,7 @@ from .models import ModelSource, SourceKind
 from .options import OptimizerConfig
 from .passes.annotate import annotate, parameter_text
 from .passes.annotated_text import annotated_text
+from .passes.causal_mask import retarget_masks
 from .passes.deduce import deduce
 from .passes.schedules_text import schedules_text
 from .strategy import DeviceKind, Strategy
@@ -86,6 +87,9 @@ def compile_model(
     with task("trace"):
         graph = trace(subject.model, subject.inputs, batch=strategy.global_batch)
     texts.write("trace", lambda: format_graph(graph))
+    with task("causal mask"):
+        graph = retarget_masks(graph)
+    texts.write("causal_mask", lambda: format_graph(graph))
     lowered = _lowered(graph, strategy, device, texts)
     form = form_of(strategy)
     artifact = Artifact(

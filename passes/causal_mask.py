@@ -1,0 +1,147 @@
+"""Constant attention masks are read once: a causal one becomes the kernel's own flag, an open one goes.
+
+Tracing writes out the mask that eager leaves to the kernel. The pass computes the constant and
+compares it with the causal pattern, number by number, so that nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from ..graph.ir import LogicalGraph, Ref, Row, map_refs, row_inputs
+from ..graph.norm_attention_rules import FLASH, FLASH_BACKWARD
+from ..graph.pointwise_rules import LINEAR, PRODUCTS, SETTLING, SUMS
+from ..graph.prune import prune
+from .stages import classify
+
+MASK = "attn_mask"
+CAUSAL_POSITION = {FLASH: 4, FLASH_BACKWARD: 7}
+POINTWISE = frozenset((*SETTLING, *SUMS, *PRODUCTS, *LINEAR))
+
+
+class MaskKind(Enum):
+    """What a constant mask does."""
+
+    OPEN = "open"
+    CAUSAL = "causal"
+    OTHER = "other"
+
+
+def retarget_masks(graph: LogicalGraph) -> LogicalGraph:
+    """The graph with constant causal masks given as flags; any other mask stays as it was traced."""
+    constant = classify(graph).constant
+    values = ConstantValues(graph)
+    kinds: dict[int, MaskKind] = {}
+    rows = list(graph.rows)
+    for row in graph.rows:
+        mask = row.kwargs.get(MASK)
+        if row.op not in CAUSAL_POSITION or not isinstance(mask, Ref) or not constant[mask.id]:
+            continue
+        if mask.id not in kinds:
+            kinds[mask.id] = mask_kind(values.of(mask.id))
+        if kinds[mask.id] is not MaskKind.OTHER and not _is_causal(row):
+            rows[row.id] = _retargeted(row, kinds[mask.id])
+    if not kinds:
+        return graph
+    return prune(replace(graph, rows=rows))
+
+
+def _is_causal(row: Row) -> bool:
+    position = CAUSAL_POSITION[row.op]
+    return bool(row.args[position]) if len(row.args) > position else bool(row.kwargs.get("is_causal", False))
+
+
+def _retargeted(row: Row, kind: MaskKind) -> Row:
+    position = CAUSAL_POSITION[row.op]
+    args = list(row.args)
+    if kind is MaskKind.CAUSAL:
+        args += [0.0] * (position - len(args)) if row.op == FLASH else []
+        args[position:] = [True]
+    kwargs = {key: value for key, value in row.kwargs.items() if key != MASK}
+    return replace(row, args=tuple(args), kwargs=kwargs)
+
+
+def mask_kind(mask: Tensor) -> MaskKind:
+    """Whether an additive or boolean mask lets all keys pass, just the earlier ones, or others."""
+    if mask.dim() < 2:
+        return MaskKind.OTHER
+    passes = mask if mask.dtype == torch.bool else mask == 0
+    blocked = ~mask if mask.dtype == torch.bool else mask == float("-inf")
+    if not bool((passes | blocked).all()):
+        return MaskKind.OTHER
+    if bool(passes.all()):
+        return MaskKind.OPEN
+    queries, keys = mask.shape[-2:]
+    if queries != keys:
+        return MaskKind.OTHER
+    causal = torch.ones(queries, keys, dtype=torch.bool).tril()
+    return MaskKind.CAUSAL if bool((passes == causal).all()) else MaskKind.OTHER
+
+
+class ConstantValues:
+    """Computes constant rows. Samples that are all alike are held once: a large batch costs nothing."""
+
+    def __init__(self, graph: LogicalGraph) -> None:
+        self._graph = graph
+        self._known: dict[int, Tensor] = {}
+
+    def of(self, row: int) -> Tensor:
+        """The value of a constant row."""
+        needed = self._needed(row)
+        for each in sorted(needed):
+            if each not in self._known:
+                self._known[each] = once_per_batch(self._compute(self._graph.rows[each]))
+        return self._known[row]
+
+    def _needed(self, row: int) -> set[int]:
+        needed: set[int] = set()
+        queue = [row]
+        while queue:
+            each = queue.pop()
+            if each not in needed and each not in self._known:
+                needed.add(each)
+                queue += row_inputs(self._graph.rows[each])
+        return needed
+
+    def _compute(self, row: Row) -> Tensor:
+        args = [map_refs(argument, lambda ref: self._known[ref.id]) for argument in row.args]
+        kwargs = {key: map_refs(value, lambda ref: self._known[ref.id]) for key, value in row.kwargs.items()}
+        shape = row.shape or ()
+        if row.op in POINTWISE and shape and shape[0] > 1:
+            if all(_held_once(argument, shape) for argument in args):
+                small = [_first_sample(argument, shape) for argument in args]
+                return _call(row.op)(*small, **kwargs).expand(shape)
+        result: Tensor = _call(row.op)(*args, **kwargs)
+        return result
+
+
+def once_per_batch(value: Tensor) -> Tensor:
+    """A value whose samples are all alike as a view of its first sample."""
+    if value.dim() < 2 or value.shape[0] < 2 or value.stride(0) == 0:
+        return value
+    return value[:1].expand(value.shape) if bool((value == value[:1]).all()) else value
+
+
+def _held_once(argument: object, shape: tuple[int, ...]) -> bool:
+    """Whether an argument gives every sample of a result of `shape` the same."""
+    if not isinstance(argument, Tensor) or argument.dim() < len(shape) or argument.shape[0] == 1:
+        return True
+    return argument.stride(0) == 0
+
+
+def _first_sample(argument: object, shape: tuple[int, ...]) -> object:
+    """The argument for one sample of a result of `shape`."""
+    return argument[:1] if isinstance(argument, Tensor) and argument.dim() == len(shape) else argument
+
+
+@cache
+def _call(op: str) -> Callable[..., Tensor]:
+    namespace, name, overload = op.split(".")
+    found: Callable[..., Tensor] = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    return found
