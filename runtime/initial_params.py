@@ -25,24 +25,26 @@ from .transport import Transport
 class InitialState:
     """Where parameters come from. weights: a file; else `init` is replayed from `seed`.
 
-    Buffers that a file doesn't have are replayed too.
+    Buffers that a file doesn't have are replayed too. unsaved_too: the file has even the buffers that
+    a state dict leaves out.
     """
 
     init: InitProgram | None
     seed: int = 0
     weights: Path | None = None
+    unsaved_too: bool = False
 
     @classmethod
     def of(cls, artifact: Artifact, seed: int, weights: Path | None) -> InitialState:
         """The user's file before the artifact's own weights before the recorded initialisation."""
         init = None if artifact.init is None else from_json(artifact.init)
-        return cls(init, seed, weights or artifact.weights)
+        return cls(init, seed, weights or artifact.weights, unsaved_too=weights is None)
 
     def shards_of(self, program: Program, shards: Sequence[Shard], transport: Transport) -> dict[str, Tensor]:
         """This rank's local tensors by name; every rank calls this."""
         params: dict[str, Tensor] = {}
         if self.weights is not None:
-            names = ModelNames.of_all_ranks(program, transport, shards)
+            names = ModelNames.of_all_ranks(program, transport, shards, self.unsaved_too)
             params = _read(self.weights, names, shards, transport.device)
         left = [shard for shard in shards if shard.name not in params]
         if left:
@@ -68,7 +70,7 @@ def _read(path: Path, names: ModelNames, shards: Sequence[Shard], device: torch.
     found = match_names(names, file.shapes, all_buffers=False)
     params = {}
     for shard in shards:
-        if shard.persistent and shard.name in found:
+        if shard.name in found:
             given, view = found[shard.name], shard.whole_view
 
             def read(box: Box, given: str = given, view: tuple[int, ...] = view) -> Tensor:

@@ -27,9 +27,17 @@ class ModelNames:
     aliases: Mapping[str, str]
 
     @classmethod
-    def of_all_ranks(cls, program: Program, transport: Transport, shards: Sequence[Shard]) -> ModelNames:
-        """Gathered from every rank, so that all of them find the same mistakes."""
-        own = [(shard.name, shard.whole_shape, shard.is_buffer, shard.persistent) for shard in shards]
+    def of_all_ranks(
+        cls, program: Program, transport: Transport, shards: Sequence[Shard], unsaved_too: bool = False
+    ) -> ModelNames:
+        """Gathered from every rank, so that all of them find the same mistakes.
+
+        unsaved_too: what is loaded holds the buffers that a state dict leaves out, too.
+        """
+        own = [
+            (shard.name, shard.whole_shape, shard.is_buffer, shard.persistent or unsaved_too)
+            for shard in shards
+        ]
         needed: dict[str, Shape] = {}
         optional: dict[str, Shape] = {}
         unsaved: set[str] = set()

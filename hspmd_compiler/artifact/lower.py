@@ -319,6 +319,7 @@ def _shard(info: ParamInfo, holder: Holder, owned: tuple[tuple[Box, Box], ...]) 
         owned=owned,
         trainable=info.trainable,
         is_buffer=info.is_buffer,
+        persistent=info.persistent,
     )
 
 

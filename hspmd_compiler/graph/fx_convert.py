@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
@@ -154,15 +154,10 @@ def _with_outputs(rows: list[Row], facts: GraphFacts, loss: int, rest: list[int]
     outputs = iter(rest)
     place = {(row.origin.kind, row.origin.name): row.id for row in rows if row.op == PLACEHOLDER}
     params = {
-        name: ParamInfo(
-            name,
-            place[OriginKind.BUFFER if p.is_buffer else OriginKind.PARAM, name],
-            p.shape,
-            p.dtype,
-            p.trainable,
-            p.is_buffer,
-            p.aliases,
-            None if p.grad is None else next(outputs),
+        name: replace(
+            p,
+            row=place[OriginKind.BUFFER if p.is_buffer else OriginKind.PARAM, name],
+            grad=None if p.grad is None else next(outputs),
         )
         for name, p in facts.params.items()
     }

@@ -81,6 +81,7 @@ def _encode_param(param: ParamInfo) -> list[object]:
         *flags,
         list(param.aliases),
         param.grad,
+        param.persistent,
     ]
 
 
@@ -209,9 +210,9 @@ def _meta(value: object) -> Meta | None:
 
 
 def _param(item: list[object]) -> ParamInfo:
-    name, row, shape, dtype, trainable, is_buffer, aliases, grad = item
-    if not (isinstance(trainable, bool) and isinstance(is_buffer, bool)):
-        raise TypeError("trainable or is_buffer is not true or false")
+    name, row, shape, dtype, trainable, is_buffer, aliases, grad, persistent = item
+    if not (isinstance(trainable, bool) and isinstance(is_buffer, bool) and isinstance(persistent, bool)):
+        raise TypeError("trainable, is_buffer or persistent is not true or false")
     return ParamInfo(
         _text(name),
         _int(row),
@@ -221,6 +222,7 @@ def _param(item: list[object]) -> ParamInfo:
         is_buffer,
         tuple(_text(alias) for alias in _list(aliases)),
         None if grad is None else _int(grad),
+        persistent,
     )
 
 

@@ -72,7 +72,7 @@ class ParamInfo:
     """A parameter or buffer. `aliases` are all its names (tied weights), `name` the first of them.
 
     grad: row of its gradient, None for a buffer, a frozen parameter, or one that eager leaves
-    without a gradient too.
+    without a gradient too. persistent: False for a buffer that the model keeps out of its state dict.
     """
 
     name: str
@@ -83,6 +83,7 @@ class ParamInfo:
     is_buffer: bool
     aliases: tuple[str, ...]
     grad: int | None
+    persistent: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,6 +170,7 @@ class _Assembler:
 
     def _params(self, place: Mapping[Origin, int]) -> Iterator[ParamInfo]:
         params = dict(self.model.named_parameters())
+        saved = self.model.state_dict().keys()
         for name, tensor in (*params.items(), *self.model.named_buffers()):
             is_buffer = name not in params
             origin = Origin(OriginKind.BUFFER if is_buffer else OriginKind.PARAM, name)
@@ -183,6 +184,7 @@ class _Assembler:
                     is_buffer,
                     self.aliases[name],
                     None,
+                    any(alias in saved for alias in self.aliases[name]),
                 )
 
 

@@ -152,6 +152,7 @@ def _shard(info: ParamInfo) -> Shard:
         owned=pairs,
         trainable=info.trainable,
         is_buffer=info.is_buffer,
+        persistent=info.persistent,
     )
 
 
