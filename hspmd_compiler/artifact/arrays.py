@@ -28,8 +28,8 @@ class Arrays(Protocol[V]):
     def reduce(self, values: Sequence[V], combine: Combine) -> V:
         """All values joined elementwise, in order; none of them is changed."""
 
-    def own(self, value: V) -> V:
-        """A copy that this rank may change."""
+    def own(self, value: V, into: V | None) -> V:
+        """A copy that this rank may change, in the memory of `into` where one is given."""
 
     def accumulate(self, total: V | None, value: V, owned: bool) -> V:
         """A running sum of gradients. owned: `total` was made here and may be changed."""
@@ -80,9 +80,9 @@ class TorchArrays:
                 total += value
         return total
 
-    def own(self, value: Tensor) -> Tensor:
+    def own(self, value: Tensor, into: Tensor | None) -> Tensor:
         """See Arrays."""
-        return value.clone()
+        return value.clone() if into is None else into.copy_(value)
 
     def accumulate(self, total: Tensor | None, value: Tensor, owned: bool) -> Tensor:
         """See Arrays; narrow types are summed in float32."""

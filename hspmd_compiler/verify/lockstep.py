@@ -98,7 +98,7 @@ class Lockstep(Generic[V]):
         values = [reduced(member) for member in members]
         self._note(members, kind, step, sum(size_of(value) for value in values))
         total = members[0].arrays.reduce(values, combine)
-        self._ready.extend((member, member.arrays.own(total)) for member in members)
+        self._ready.extend((member, member.arrays.own(total, overwritten(member))) for member in members)
 
     def _exchange(self, members: list[RankRun[V]]) -> None:
         volumes = {member.rank: self._volumes_of(member) for member in members}
@@ -218,6 +218,14 @@ def reduced(run: RankRun[V]) -> V:
         return request.flat
     assert isinstance(request, LossReduce), "members are alike"
     return request.share
+
+
+def overwritten(run: RankRun[V]) -> V | None:
+    """The memory that a real driver would reduce in place, so that a wrong permission shows."""
+    request = run.request
+    if isinstance(request, AllReduce):
+        return request.value if request.may_overwrite else None
+    return request.flat if isinstance(request, GradReduce) else None
 
 
 def size_of(value: V) -> int:

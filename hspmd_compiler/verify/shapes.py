@@ -97,9 +97,9 @@ class ShapeArrays:
         """See Arrays."""
         return values[0]
 
-    def own(self, value: ShapeValue) -> ShapeValue:
+    def own(self, value: ShapeValue, into: ShapeValue | None) -> ShapeValue:
         """See Arrays."""
-        return self.make(value.shape, value.dtype)
+        return self.make(value.shape, value.dtype) if into is None else into
 
     def accumulate(self, total: ShapeValue | None, value: ShapeValue, owned: bool) -> ShapeValue:
         """See Arrays."""

@@ -6,13 +6,18 @@ from dataclasses import replace
 import pytest
 import torch
 
+from hspmd_compiler.artifact.arrays import TorchArrays
+from hspmd_compiler.artifact.execute import micro_batches, run_step
 from hspmd_compiler.artifact.program import Program
+from hspmd_compiler.artifact.requests import AllReduce, StepRun
 from hspmd_compiler.artifact.segments import Observation
 from hspmd_compiler.errors import VerifyError
+from hspmd_compiler.verify.blocked import RankRun
 from hspmd_compiler.verify.eager import eager_model, eager_step
 from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor, loss_difference
 from hspmd_compiler.verify.fit import check_fit
-from hspmd_compiler.verify.values import Rank, simulate
+from hspmd_compiler.verify.lockstep import Lockstep
+from hspmd_compiler.verify.values import Rank, simulate, start_ranks
 from hspmd_compiler.verify.widen import widen_program
 
 from .hand_made import BATCH, OUT, WIDE_IN, Mlp, pipeline, tensor_and_data_parallel
@@ -104,3 +109,36 @@ def test_differences_are_judged_by_scale_and_floor() -> None:
         check_equal(found, 1e-6, "gradients")
     with pytest.raises(VerifyError, match="only in the reference"):
         differences({}, reference, 0.0)
+
+
+def test_memory_that_may_be_overwritten_is() -> None:
+    """A wrong permission to reduce in place would change numbers here, as it would between processes."""
+    torch.manual_seed(0)
+    state = {name: value.detach().clone() for name, value in Mlp().named_parameters()}
+    program = tensor_and_data_parallel()
+    ranks = start_ranks(program, state)
+    operands: list[torch.Tensor] = []
+    runs = [_watched(rank, batches(1)[0], operands) for rank in ranks]
+    Lockstep(runs).run()
+    first, second = operands[:2]  # the first output of ranks 0 and 1, summed in place
+    assert torch.equal(first, second)
+
+
+def _watched(
+    rank: Rank, batch: dict[str, torch.Tensor], operands: list[torch.Tensor]
+) -> RankRun[torch.Tensor]:
+    def steps() -> StepRun[torch.Tensor]:
+        rows = micro_batches(rank.plan.program, batch)
+        run = run_step(rank.plan, rank.state, rows, rank.segments, TorchArrays())
+        answer = None
+        try:
+            while True:
+                request = run.send(answer)
+                if isinstance(request, AllReduce):
+                    assert request.may_overwrite
+                    operands.append(request.value)
+                answer = yield request
+        except StopIteration as end:
+            return end.value
+
+    return RankRun(rank.plan, rank.state, TorchArrays(), steps())
