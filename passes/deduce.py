@@ -12,6 +12,7 @@ from ..annotations.layout import Axis, Dim, Factor, Layout, Sets, make_layout, w
 from ..comm_plan import Combine
 from ..errors import DeduceError, HspmdError, InternalError
 from ..graph import (  # noqa: F401  (rules register on import)
+    comm_rules,
     constant_rules,
     contraction_rules,
     lookup_rules,
@@ -90,6 +91,21 @@ class Deducer:
     def sequence_parallel(self) -> bool:
         """Whether pending sums of token activations become sequence-split."""
         return self.placement.sequence_parallel
+
+    @property
+    def stage_devices(self) -> tuple[int, ...]:
+        """The devices of the current stage, in the order of its ranks."""
+        return self.pipeline.stages[self.place.stage].devices
+
+    @property
+    def pipeline_devices(self) -> tuple[int, ...]:
+        """The devices of all stages of the pipeline."""
+        return self.pipeline.devices
+
+    @property
+    def batch(self) -> int:
+        """The global batch size."""
+        return self.graph.batch
 
     # Operands
 

@@ -30,13 +30,12 @@ LINEAR = (
     "aten._to_copy.default",
     "aten.mul.Scalar",
     "aten.div.Scalar",
-    "hspmd.comm.default",
 )
 SUMS = ("aten.add.Tensor", "aten.sub.Tensor")
 PRODUCTS = ("aten.mul.Tensor", "aten.div.Tensor")
 _SETTLING = """
-    pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar rsqrt.default sqrt.default exp.default log.default abs.default
-    silu.default silu_backward.default gelu.default gelu_backward.default relu.default tanh.default
+    pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar rsqrt.default sqrt.default exp.default log.default
+    abs.default silu.default silu_backward.default gelu.default gelu_backward.default relu.default tanh.default
     tanh_backward.default sigmoid.default sigmoid_backward.default threshold_backward.default
     hardtanh.default hardtanh_backward.default leaky_relu.default leaky_relu_backward.default
     elu.default elu_backward.default softplus.default softplus_backward.default sin.default cos.default

@@ -25,6 +25,21 @@ class RuleContext(Protocol):
         """Whether pending sums of token activations become sequence-split."""
         ...
 
+    @property
+    def stage_devices(self) -> tuple[int, ...]:
+        """The devices of this stage, in the order of its ranks."""
+        ...
+
+    @property
+    def pipeline_devices(self) -> tuple[int, ...]:
+        """The devices of all stages of this pipeline."""
+        ...
+
+    @property
+    def batch(self) -> int:
+        """The global batch size."""
+        ...
+
     def operand(self, argument: object) -> AnnotatedValue:
         """The value of a Ref in this stage, transferred from another stage if need be."""
         ...
@@ -210,7 +225,7 @@ def batch_coupled(row: Row, layout: Layout, why: str) -> DeduceError:
         at=row.where,
         details=[("shape", str(list(layout.shape)))],
         rule="where the batch is split, the loss must be a sum over samples or tokens divided by their count",
-        fix="use one pipeline with one micro-batch, or write the loss per sample, without terms over the batch",
+        fix="use one pipeline with one micro-batch, or write the loss per sample, no terms over the batch",
     )
 
 
