@@ -1,0 +1,280 @@
+"""A few operators run whole, and again split: deduced, lowered row by row, all ranks in this process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, Sets, make_layout, union
+from hspmd_compiler.artifact.arrays import TorchArrays
+from hspmd_compiler.artifact.interpret import run_row
+from hspmd_compiler.artifact.kernels import kernel
+from hspmd_compiler.artifact.lower_stage import Outputs, StageLowering
+from hspmd_compiler.comm_plan import Combine, CommKind
+from hspmd_compiler.graph.annotated import COMM, STEP_REDUCE, AnnotatedRow, AnnotatedValue, PipelineGraph
+from hspmd_compiler.graph.ir import LogicalGraph, Ref, Row, map_refs
+from hspmd_compiler.passes.deduce import Deducer, Placement, _Place
+from hspmd_compiler.passes.liveness import StageRows, operands_of
+from hspmd_compiler.passes.resolve_comm import CommResolver
+from hspmd_compiler.passes.stages import classify
+from hspmd_compiler.strategy import PipelineSpec, StageSpec
+from hspmd_compiler.verify.assemble import Piece, assemble, gap, index_of, local_view, whole_view
+
+TOLERANCE = 1e-10
+Locals = dict[Coordinate, Tensor]
+Random = random.Random
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The ranks of one stage, and the rows of each micro-batch."""
+
+    ranks: int
+    batch: Sets = ()
+
+    @property
+    def coordinates(self) -> list[Coordinate]:
+        """All of them, micro-batch by micro-batch."""
+        return [Coordinate(r, d) for d in range(max(1, len(self.batch))) for r in range(self.ranks)]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An input of the operators under test. make: random values of a shape.
+
+    sample: the dim of the samples, None where the operand has none. linear: it may be given as
+    addends. pure: computed from inputs alone.
+    """
+
+    shape: tuple[int, ...]
+    make: Callable[[tuple[int, ...]], Tensor]
+    sample: int | None = 0
+    linear: bool = True
+    pure: bool = False
+
+
+def cut_sets(rng: Random, size: int, ranks: int) -> Sets:
+    """Consecutive pieces with random bounds, some empty, sometimes inside each of two blocks."""
+    blocks = 2 if size % 2 == 0 and size >= 4 and rng.random() < 0.3 else 1
+    inner = size // blocks
+    bounds = [0, *sorted(rng.randint(0, inner) for _ in range(ranks - 1)), inner]
+    return tuple(
+        union((low + b * inner, high + b * inner) for b in range(blocks))
+        for low, high in zip(bounds, bounds[1:], strict=False)
+    )
+
+
+def any_sets(rng: Random, size: int, ranks: int) -> Sets:
+    """For each rank one or two random intervals."""
+
+    def interval() -> tuple[int, int]:
+        low, high = sorted((rng.randint(0, size), rng.randint(0, size)))
+        return low, high
+
+    return tuple(union(interval() for _ in range(rng.randint(1, 2))) for _ in range(ranks))
+
+
+def copied_sets(rng: Random, size: int, ranks: int) -> Sets:
+    """A cover of the dim with overlaps."""
+    pairs = zip(cut_sets(rng, size, ranks), any_sets(rng, size, ranks), strict=True)
+    return tuple(union((*own, *more)) for own, more in pairs)
+
+
+def random_layout(rng: Random, operand: Operand, mesh: Mesh, split_batch: bool) -> Layout:
+    """Whole, cut, with copies, with addends, or a pending sum; the samples split where there are any."""
+    dims = [(Factor(size),) for size in operand.shape]
+    partial: set[Axis] = set()
+    sample = operand.sample if split_batch else None
+    if sample is not None:
+        dims[sample] = (Factor(operand.shape[sample], Axis.BATCH, mesh.batch),)
+    elif operand.linear and mesh.batch and rng.random() < 0.1:
+        partial.add(Axis.BATCH)
+    free = [dim for dim in range(len(dims)) if dim != sample]
+    modes = ["whole", "cut", "cut", "copies"] if free else ["whole"]
+    modes += ["partial"] if operand.linear else []
+    modes += ["contrib"] if operand.linear and free else []
+    mode = rng.choice(modes)
+    if mode == "partial":
+        partial.add(Axis.TENSOR)
+    elif mode != "whole":
+        dim = rng.choice(free)
+        axis = rng.choice((Axis.TENSOR, Axis.TENSOR, Axis.SEQUENCE))
+        chosen = {"cut": cut_sets, "copies": copied_sets, "contrib": any_sets}[mode]
+        sets = chosen(rng, operand.shape[dim], mesh.ranks)
+        dims[dim] = (Factor(operand.shape[dim], axis, sets, mode == "contrib"),)
+    return make_layout(tuple(dims), frozenset(partial))
+
+
+def scatter(value: Tensor, layout: Layout, at: Coordinate) -> Tensor:
+    """What a coordinate holds of a whole value."""
+    local = value.reshape(whole_view(layout))[index_of(layout, at)]
+    return local.expand(local_view(layout, at)).reshape(layout.local_shape(at)).clone()
+
+
+def random_pieces(operand: Operand, layout: Layout, mesh: Mesh) -> Locals:
+    """Local tensors of a layout: copies are equal, addends are not."""
+    over_batch = Axis.BATCH in layout.partial or layout.cut(ranks=False) is not None
+    cut = layout.cut(ranks=True)
+    adds = Axis.TENSOR in layout.partial or (cut is not None and cut[1].contrib)
+    pieces: Locals = {}
+    wholes: dict[tuple[int, int], Tensor] = {}
+    for at in mesh.coordinates:
+        key = (at.batch if over_batch else 0, at.rank if adds else 0)
+        if key not in wholes:
+            wholes[key] = operand.make(operand.shape)
+        pieces[at] = scatter(wholes[key], layout, at)
+    return pieces
+
+
+def joined(layout: Layout, pieces: Locals, what: str) -> Tensor:
+    """The whole value; copies agree and every element has a holder."""
+    found = assemble([Piece(at.rank, at, layout, tensor) for at, tensor in pieces.items()])
+    assert found.copies < TOLERANCE, f"{what}: copies differ by {found.copies} in {layout}"
+    assert not found.missing, f"{what}: {found.missing} elements without a holder in {layout}"
+    return found.value
+
+
+@dataclass
+class Sketch:
+    """Operands in given layouts, and rows that are run whole while they are added."""
+
+    mesh: Mesh
+    sequence_parallel: bool = False
+    rows: list[Row] = field(default_factory=list)
+    wholes: list[object] = field(default_factory=list)
+    layouts: dict[int, Layout] = field(default_factory=dict)
+    pieces: dict[int, Locals] = field(default_factory=dict)
+    pure: set[int] = field(default_factory=set)
+
+    def operand(self, operand: Operand, layout: Layout) -> Ref:
+        """A placeholder with random local tensors."""
+        number = len(self.rows)
+        self.layouts[number] = layout
+        self.pieces[number] = random_pieces(operand, layout, self.mesh)
+        if operand.pure:
+            self.pure.add(number)
+        value = joined(layout, self.pieces[number], "operand")
+        self._append("placeholder", (), {}, value)
+        return Ref(number)
+
+    def call(self, op: str, args: Sequence[object], kwargs: dict[str, object] | None = None) -> Ref:
+        """One operator, run whole at once."""
+        plain, named = (map_refs(item, lambda ref: self.wholes[ref.id]) for item in (args, kwargs or {}))
+        value = kernel(op)(*plain, **named)  # type: ignore[misc]
+        value = tuple(value) if isinstance(value, (tuple, list)) else value
+        return self._append(op, tuple(args), kwargs or {}, value)
+
+    def pick(self, ref: Ref, index: int) -> Ref:
+        """One output of an operator with several."""
+        return self._append("getitem", (ref, index), {}, self.wholes[ref.id][index])  # type: ignore[index]
+
+    def _append(self, op: str, args: tuple[object, ...], kwargs: dict[str, object], value: object) -> Ref:
+        single = isinstance(value, Tensor)
+        metas = None if single else tuple((tuple(item.shape), item.dtype) for item in value)  # type: ignore[union-attr]
+        shape, dtype = (tuple(value.shape), value.dtype) if single else (None, None)
+        self.rows.append(Row(len(self.rows), op, args, kwargs, shape, dtype, metas, where="test.py:1"))
+        self.wholes.append(value)
+        return Ref(len(self.rows) - 1)
+
+
+def check(sketch: Sketch) -> None:
+    """Every value of every row is that of the whole run. A DeduceError passes through."""
+    deducer, values = deduced(sketch)
+    held = run(sketch, deducer.result, values)
+    for row in sketch.rows:
+        if row.op == "placeholder" or row.outs is not None:
+            continue
+        value = values[row.id]
+        what = f"{row.op} from {[str(layout) for layout in sketch.layouts.values()]}"
+        found, wanted = joined(value.layout, held[value.id], what), sketch.wholes[row.id]
+        assert isinstance(wanted, Tensor)
+        assert found.dtype == wanted.dtype, f"{what}: {found.dtype} for {wanted.dtype}"
+        scale = max(1.0, float(wanted.double().nan_to_num(0, 0, 0).abs().max()) if wanted.numel() else 1.0)
+        worst = float(gap(found, wanted).max()) if wanted.numel() else 0.0
+        assert worst <= TOLERANCE * scale, f"{what}: off by {worst}"
+
+
+def deduced(sketch: Sketch) -> tuple[Deducer, dict[int, AnnotatedValue]]:
+    """Local rows of all logical rows, each value by its row."""
+    mesh = sketch.mesh
+    batch = mesh.batch[-1][-1][1] if mesh.batch else 1
+    graph = LogicalGraph(sketch.rows, {}, {}, len(sketch.rows) - 1, 0, batch)
+    spec = PipelineSpec((StageSpec(tuple(range(mesh.ranks)), (0, 1)),), (batch,))
+
+    def tokens(stage: int, length: int) -> Sets:
+        bounds = [length * rank // mesh.ranks for rank in range(mesh.ranks + 1)]
+        return tuple(union([pair]) for pair in zip(bounds, bounds[1:], strict=False))
+
+    placement = Placement(mesh.batch, lambda name, stage: Layout(()), tokens, sketch.sequence_parallel)
+    place = _Place(sketch.rows[0], 0)
+    kinds, stages = classify(graph), [0] * len(sketch.rows)
+    deducer = Deducer(graph, spec, placement, PipelineGraph(0), kinds, stages, place)
+    for number, layout in sketch.layouts.items():
+        dtype = sketch.rows[number].dtype
+        assert dtype is not None
+        deducer.values[number, 0] = AnnotatedValue(number, layout, dtype, 0, pure=number in sketch.pure)
+    deducer.next_id = len(sketch.rows)
+    values: dict[int, AnnotatedValue] = {}
+    for row in sketch.rows:
+        value = deducer.value_of(row.id, 0)
+        if isinstance(value, AnnotatedValue):
+            values[row.id] = value
+            if value.producer is not None:
+                waiting, value.producer = value.producer, None
+                deducer._put(waiting)
+    return deducer, values
+
+
+def run(sketch: Sketch, graph: PipelineGraph, values: dict[int, AnnotatedValue]) -> dict[int, Locals]:
+    """Local tensors of every value, by value id; shapes are those of the layouts."""
+    mesh = sketch.mesh
+    lowering = StageLowering(graph, 0, mesh.ranks, len(sketch.rows), StageRows())
+    resolver = CommResolver()
+    held: dict[int, Locals] = {values[number].id: pieces for number, pieces in sketch.pieces.items()}
+    for row in graph.rows:
+        if row.op == STEP_REDUCE:
+            total = sum(held[operands_of(row)[0].id].values())
+            assert isinstance(total, Tensor)
+            held[row.out.id] = {at: total.clone() for at in mesh.coordinates}
+        elif row.op == COMM:
+            held[row.out.id] = _communicate(mesh, row, resolver, held)
+        else:
+            held[row.out.id] = {at: _local(lowering, row, at, held) for at in mesh.coordinates}
+        for at, tensor in held[row.out.id].items():
+            if isinstance(tensor, Tensor):
+                wanted = row.out.layout.local_shape(at)
+                assert tuple(tensor.shape) == wanted, f"{row.op} at {at}: {tuple(tensor.shape)} for {wanted}"
+    return held
+
+
+def _local(lowering: StageLowering, row: AnnotatedRow, at: Coordinate, held: dict[int, Locals]) -> Tensor:
+    segment = lowering.segment("row", [row], Outputs(), at.batch)
+    values = {lowering.number(value): held[value.id][at] for value in operands_of(row)}
+    result = run_row(segment.rows[0], values, lowering.literals[at.rank], "cpu")
+    return result  # type: ignore[no-any-return]
+
+
+def _communicate(mesh: Mesh, row: AnnotatedRow, resolver: CommResolver, held: dict[int, Locals]) -> Locals:
+    assert row.marker is not None
+    source, arrays = held[operands_of(row)[0].id], TorchArrays()
+    dtype = str(row.out.dtype).removeprefix("torch.")
+    result: Locals = {}
+    for batch in range(max(1, len(mesh.batch))):
+        steps = resolver.collective(row.marker, tuple(range(mesh.ranks)), batch, dtype)
+        local = [source[Coordinate(rank, batch)] for rank in range(mesh.ranks)]
+        if steps[0].kind is CommKind.ALL_REDUCE:
+            total = arrays.reduce(local, steps[0].combine)
+            result |= {Coordinate(rank, batch): total.clone() for rank in range(mesh.ranks)}
+            continue
+        parts = {rank: arrays.cut(steps[rank], local[rank]) for rank in range(mesh.ranks)}
+        for rank in range(mesh.ranks):
+            arrived = {peer: cut[rank] for peer, cut in parts.items() if rank in cut}
+            result[Coordinate(rank, batch)] = arrays.paste(steps[rank], arrived)
+    return result
+
+
+__all__ = ["Combine", "Mesh", "Operand", "Sketch", "check", "random_layout"]
