@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from ..runtime.data import DataSource
     from ..runtime.engine import Engine
     from ..runtime.rank_process import Emit
+    from ..runtime.rendezvous import Timeouts
+
+LONGEST_WAIT = 30 * 24 * 3600.0  # a month
 
 
 def add_flags(parser: ArgumentParser) -> None:
@@ -35,6 +39,12 @@ def add_flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=int, default=1, metavar="N", help="torch threads per rank (default: 1)"
     )
+    parser.add_argument(
+        "--start-timeout", type=float, metavar="SECONDS", help="for all ranks to come up (default: 120)"
+    )
+    parser.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help="for one message between ranks (default: 1800)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON line per step")
 
 
@@ -48,12 +58,19 @@ def run(args: Namespace) -> int:
 
     if args.save is not None:
         check_writable(args.save)
-    options = StartOptions(seed=args.seed, weights=args.init, threads=args.threads)
+    options = StartOptions(args.seed, args.init, _timeouts(args), args.threads)
     with view_for(args.json, args.steps) as view:
         launch(
             args.directory, lambda engine, emit: _train(engine, emit, args), options, args.ranks, view.show
         )
     return 0
+
+
+def _timeouts(args: Namespace) -> Timeouts:
+    from ..runtime.rendezvous import Timeouts
+
+    given = {"start": args.start_timeout, "transfer": args.timeout}
+    return Timeouts(**{name: timedelta(seconds=value) for name, value in given.items() if value is not None})
 
 
 def _check(args: Namespace) -> None:
@@ -62,6 +79,12 @@ def _check(args: Namespace) -> None:
         bad.append(("--steps", "neither --steps nor --epochs is given"))
     if args.lr is not None and not 0 <= args.lr < float("inf"):
         bad.append(("--lr", f"{args.lr}: a number of 0 or more"))
+    waits = (("--start-timeout", args.start_timeout), ("--timeout", args.timeout))
+    bad += [
+        (name, f"{value:g}: seconds above 0, at most {LONGEST_WAIT:.0f}")
+        for name, value in waits
+        if value is not None and not 0 < value <= LONGEST_WAIT
+    ]
     if args.tokenizer is not None and args.text is None:
         bad.append(("--tokenizer", "goes with --text only"))
     bad += [("--text", f"{path}: no such file") for path in args.text or () if not path.is_file()]

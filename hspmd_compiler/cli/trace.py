@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..graph.ir import LogicalGraph
 
 MEGABYTE = 1 << 20
+STRUCTURE = ("placeholder", "getitem")  # need no rule
 RSS_UNIT = 1 if sys.platform == "darwin" else 1 << 10  # bytes in a unit of ru_maxrss
 
 
@@ -66,10 +67,23 @@ def graph_sections(graph: LogicalGraph, seconds: float) -> list[Section]:
     return [
         Table("graph", "graph", ("fact", "value"), tuple(facts)),
         Table("operators", "operators", ("operator", "forward", "backward"), summary.operators),
+        Listing("without rule", "operators without a rule, which can't be compiled", without_rule(graph)),
         Listing("layers", "layers", summary.layers or ("none found",)),
         Listing("parameters", "parameters", tuple(parameter_table(summary))),
         Listing("without gradient", "without gradient, as in eager", summary.without_gradient or ("none",)),
     ]
+
+
+def without_rule(graph: LogicalGraph) -> tuple[str, ...]:
+    """Each operator that no rule says how to split, with the user line where it is first met."""
+    from ..graph.rules import RULES
+    from ..passes import deduce  # noqa: F401  (its rules register on import)
+
+    first: dict[str, str] = {}
+    for row in graph.rows:
+        if row.op not in RULES and row.op not in STRUCTURE:
+            first.setdefault(row.op, row.where)
+    return tuple(f"{op}  {where}".rstrip() for op, where in first.items()) or ("none",)
 
 
 def _rows(graph: LogicalGraph, wanted: bool) -> list[Section]:

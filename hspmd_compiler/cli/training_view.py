@@ -86,7 +86,7 @@ def record_lines(record: Record) -> list[str]:
     """A record as text: where each rank runs, or one step."""
     if RANKS in record:
         places = record[RANKS]
-        return [str(place) for place in places] if isinstance(places, list) else []
+        return [f"rank {rank}: {at}" for rank, at in enumerate(places)] if isinstance(places, list) else []
     return [step_line(record)]
 
 
