@@ -65,8 +65,8 @@ def try_one(case: Case, seed: int) -> None:
     except DeduceError as error:
         if not ("micro-batches" in error.what and batch and (pending or case.coupled)):
             raise AssertionError(f"seed {seed}: {error.text()}\n{describe(sketch)}") from error
-    except AssertionError as error:
-        raise AssertionError(f"seed {seed}: {error}\n{describe(sketch)}") from error
+    except Exception as error:
+        raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}\n{describe(sketch)}") from error
 
 
 def describe(sketch: Sketch) -> str:

@@ -16,8 +16,8 @@ from .layout import (
     dim_size,
     intersect,
     map_sets,
+    placed,
     union,
-    within,
 )
 
 FactorPair = tuple[Factor, Factor]
@@ -120,14 +120,15 @@ def local_boxes(
 ) -> tuple[Box, ...]:
     """Boxes, in the local view at `at`, of the elements whose factor `i` lies in `wanted[i]`.
 
-    Factors that `wanted` leaves out are taken as far as the tensor at `at` holds them.
+    Factors that `wanted` leaves out are taken as far as the tensor at `at` holds them. Intervals that
+    touch in the local tensor stay apart: both ends of a transfer need the same boxes in the same order.
     """
     per_factor: list[Intervals] = []
     for index, pair in enumerate(refined.pairs):
         factor = pair[0] if source else pair[1]
         length = factor.length(at)
         if index in wanted and factor.axis is not None and factor.axis.on_ranks:
-            per_factor.append(within(factor.held(at), wanted[index]))
+            per_factor.append(placed(factor.held(at), wanted[index]))
         elif index in wanted:
             per_factor.append(wanted[index])
         else:
