@@ -1,0 +1,88 @@
+"""`hspmd verify`: the ranks of an artifact fit together, and compute what the model computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from rich.console import Group, RenderableType
+from torch import Tensor, nn
+
+from ..artifact.store import Artifact
+from ..errors import ArtifactError
+from ..graph import graph_json
+from ..graph.ir import LogicalGraph
+from ..log import task
+from ..models import ModelSource
+from .fit import check_fit
+from .random_batch import random_batch
+from .reference import SEED, Reference, find_reference
+from .report import LockstepReport
+from .rows import RowsReport, compare_rows
+from .training import ValuesReport, compare_training
+
+STEPS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What was proved. values, rows: None where they were not asked for."""
+
+    fit: LockstepReport
+    values: ValuesReport | None = None
+    rows: RowsReport | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """For scripts; the keys `values` and `rows` are there only where they were asked for."""
+        parts = {"values": self.values, "rows": self.rows}
+        return self.fit.to_json() | {name: part.to_json() for name, part in parts.items() if part is not None}
+
+    def rendered(self) -> RenderableType:
+        """For people."""
+        parts = (self.fit, self.values, self.rows)
+        return Group(*(part.rendered() for part in parts if part is not None))
+
+
+def verify_artifact(
+    artifact: Artifact,
+    *,
+    values: bool = False,
+    rows: bool = False,
+    model: ModelSource | nn.Module | None = None,
+) -> VerifyReport:
+    """Step all ranks in this process; a VerifyError at the first misfit or wrong number.
+
+    values: losses, gradients and parameters of STEPS steps are those of the eager model, in float64.
+    rows: every value is that of the single-device graph. model: instead of building it again.
+    """
+    _check_whole(artifact)
+    with task("check that ranks fit"):
+        fit = check_fit(artifact.program)
+    if not (values or rows):
+        return VerifyReport(fit)
+    with task("build the model"):
+        reference = find_reference(artifact, model)
+    graph = graph_json.decode(artifact.graph)
+    batches = _batches(graph, reference)
+    return VerifyReport(
+        fit,
+        compare_training(artifact.program, reference, batches, artifact.manifest.optimizer)
+        if values
+        else None,
+        compare_rows(artifact, graph, reference.state, batches[0]) if rows else None,
+    )
+
+
+def _check_whole(artifact: Artifact) -> None:
+    found = len(artifact.program.ranks)
+    if found != artifact.program.world_size or artifact.graph is None:
+        raise ArtifactError(
+            f"the artifact holds {found} of {artifact.program.world_size} ranks",
+            rule="all ranks are verified together",
+            fix="verify an artifact that was compiled without `--rank`",
+        )
+
+
+def _batches(graph: LogicalGraph, reference: Reference) -> list[dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(SEED)
+    return [random_batch(graph, reference.examples, generator) for _ in range(STEPS)]

@@ -1,0 +1,145 @@
+"""A logical value put together from the local tensors of ranks and micro-batches, by its layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from ..annotations.layout import Axis, Coordinate, Layout
+
+Index = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The local tensor of one rank in one micro-batch. at: its place in the stage and in the batch."""
+
+    rank: int
+    at: Coordinate
+    layout: Layout
+    tensor: Tensor
+
+
+@dataclass(slots=True)
+class Assembled:
+    """A value as far as pieces cover it. copies: largest difference between copies of one element."""
+
+    value: Tensor
+    covered: Tensor
+    copies: float = 0.0
+
+    @property
+    def missing(self) -> int:
+        """Elements that no piece holds."""
+        return int((~self.covered).sum())
+
+
+def assemble(pieces: Sequence[Piece]) -> Assembled:
+    """The value of all pieces: joined over the ranks of each micro-batch, then over micro-batches.
+
+    Pieces of one batch coordinate are those of one stage of one pipeline.
+    """
+    by_batch: dict[int, list[Piece]] = {}
+    for piece in pieces:
+        by_batch.setdefault(piece.at.batch, []).append(piece)
+    parts = [_over_ranks(of) for _, of in sorted(by_batch.items())]
+    if is_addend(pieces[0].layout, ranks=False):
+        return _summed(parts)
+    return _filled(parts)
+
+
+def is_addend(layout: Layout, *, ranks: bool) -> bool:
+    """Whether pieces along the ranks (or else along the batch axis) are to be added."""
+    cut = layout.cut(ranks)
+    pending = any(axis.on_ranks == ranks for axis in layout.partial)
+    return pending or (cut is not None and cut[1].contrib)
+
+
+def gap(found: Tensor, wanted: Tensor) -> Tensor:
+    """|found - wanted| of each element; zero where both are the same infinity, or no number."""
+    if found.dtype == torch.bool:
+        return (found != wanted).double()
+    same = (found == wanted) | (found.isnan() & wanted.isnan())
+    return torch.where(same, 0.0, (found - wanted).abs().double())
+
+
+def index_of(layout: Layout, at: Coordinate) -> Index:
+    """Where the local tensor lies in the factored view of the whole: one index per factor."""
+    factors = layout.factors()
+    held = [_positions(factor.held(at)) for factor in factors]
+    return tuple(
+        positions.reshape([-1 if dim == number else 1 for dim in range(len(factors))])
+        for number, positions in enumerate(held)
+    )
+
+
+def whole_view(layout: Layout) -> tuple[int, ...]:
+    """The factored view of the whole value."""
+    return tuple(factor.size for factor in layout.factors())
+
+
+def local_view(layout: Layout, at: Coordinate) -> tuple[int, ...]:
+    """The factored view of the local tensor."""
+    return tuple(factor.length(at) for factor in layout.factors())
+
+
+def _positions(intervals: Iterable[tuple[int, int]]) -> Tensor:
+    return torch.tensor([i for low, high in intervals for i in range(low, high)], dtype=torch.int64)
+
+
+def _over_ranks(pieces: Sequence[Piece]) -> Assembled:
+    """All pieces of one micro-batch."""
+    layout = pieces[0].layout
+    view, adds = whole_view(layout), is_addend(layout, ranks=True)
+    value = torch.zeros(view, dtype=pieces[0].tensor.dtype)
+    covered = torch.zeros(view, dtype=torch.bool)
+    largest = 0.0
+    for piece in pieces:
+        index = index_of(layout, piece.at)
+        local = piece.tensor.reshape(local_view(layout, piece.at))
+        if adds:
+            value[index] += local
+            covered[_batch_index(layout, piece.at)] = True
+        elif local.numel():
+            old, known = value[index], covered[index]
+            largest = max(largest, _largest(gap(old, local)[known]))
+            value[index] = torch.where(known, old, local)
+            covered[index] = True
+    return Assembled(value.reshape(layout.shape), covered.reshape(layout.shape), largest)
+
+
+def _batch_index(layout: Layout, at: Coordinate) -> Index:
+    """As `index_of`, all of what ranks cut: what no rank adds to is zero."""
+    factors = layout.factors()
+    held = [factor.held(at) if factor.axis is Axis.BATCH else ((0, factor.size),) for factor in factors]
+    return tuple(
+        _positions(intervals).reshape([-1 if dim == number else 1 for dim in range(len(factors))])
+        for number, intervals in enumerate(held)
+    )
+
+
+def _summed(parts: Sequence[Assembled]) -> Assembled:
+    value, covered = parts[0].value, parts[0].covered
+    for part in parts[1:]:
+        value = value + part.value
+        covered = covered | part.covered
+    return Assembled(value, covered, max(part.copies for part in parts))
+
+
+def _filled(parts: Sequence[Assembled]) -> Assembled:
+    value, covered = parts[0].value.clone(), parts[0].covered.clone()
+    largest = max(part.copies for part in parts)
+    for part in parts[1:]:
+        both = covered & part.covered
+        largest = max(largest, _largest(gap(value, part.value)[both]))
+        value = torch.where(covered, value, part.value)
+        covered |= part.covered
+    return Assembled(value, covered, largest)
+
+
+def _largest(gaps: Tensor) -> float:
+    return float(gaps.max()) if prod(gaps.shape) else 0.0

@@ -1,0 +1,205 @@
+"""Training steps of all ranks beside the eager model's: losses, gradients, parameters, in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor, nn
+
+from ..artifact.program import Program
+from ..log import task
+from ..options import OptimizerConfig, OptimizerName
+from .eager import eager_model, eager_step, whole_state
+from .equality import Difference, check_equal, difference_table, differences, gradient_floor, loss_difference
+from .reference import Reference
+from .values import Rank, lockstep_step, start_ranks, whole_grads, whole_params
+from .widen import widen_program
+
+TOLERANCE = 1e-10
+SMALLEST_NORM = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class StepDifferences:
+    """One step, worst tensors first."""
+
+    loss: Difference
+    grads: list[Difference]
+    params: list[Difference]
+
+
+@dataclass(frozen=True, slots=True)
+class ValuesReport:
+    """Steps that were equal: every loss, gradient and updated parameter."""
+
+    optimizer: str
+    steps: tuple[StepDifferences, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """For scripts."""
+        return {
+            "equal": True,
+            "tolerance": TOLERANCE,
+            "optimizer": self.optimizer,
+            "tensors": len(self.steps[0].params),
+            "steps": [
+                {
+                    "loss": step.loss.error,
+                    "gradients": _worst(step.grads),
+                    "parameters": _worst(step.params),
+                }
+                for step in self.steps
+            ],
+        }
+
+    def rendered(self) -> RenderableType:
+        """For people."""
+        last = self.steps[-1]
+        count = len(self.steps)
+        return Group(
+            self._by_step(),
+            difference_table(self.steps[0].grads, "largest differences of gradients, step 1"),
+            difference_table(last.params, f"largest differences of parameters, step {count}"),
+            Text(
+                f"equal: loss, {len(last.grads)} gradients and {len(last.params)} parameters and buffers "
+                f"in each of {count} {self.optimizer} steps, within {TOLERANCE:g}"
+            ),
+        )
+
+    def _by_step(self) -> Table:
+        table = Table(title="all ranks beside the eager model, float64, relative differences")
+        for name in ("step", "loss", "gradients", "parameters"):
+            table.add_column(name, justify="right")
+        for number, step in enumerate(self.steps, 1):
+            errors = (step.loss.error, _worst(step.grads), _worst(step.params))
+            table.add_row(str(number), *(f"{error:.2g}" for error in errors))
+        return table
+
+
+def compare_training(
+    program: Program,
+    reference: Reference,
+    batches: Sequence[Mapping[str, Tensor]],
+    config: OptimizerConfig,
+) -> ValuesReport:
+    """One step per global batch on both sides; a VerifyError at the first tensor that is not equal."""
+    model = eager_model(reference.build, reference.state, widen=True)
+    ranks = start_ranks(widen_program(program), reference.state)
+    eager, shards = EagerUpdate(config, model), ShardUpdate(config)
+    steps = []
+    with task("compare values", len(batches)) as progress:
+        for number, batch in enumerate(batches, 1):
+            expected = eager_step(model, batch, widen=True)
+            loss, _ = lockstep_step(ranks, widened(batch), shards)
+            eager()
+            steps.append(
+                _compared(
+                    number,
+                    loss_difference(loss, expected.loss),
+                    differences(whole_grads(ranks), expected.grads, gradient_floor(expected.grads)),
+                    _parameter_differences(ranks, model, config),
+                )
+            )
+            progress.advance()
+    return ValuesReport(config.name.value, tuple(steps))
+
+
+def widened(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Floating inputs in double."""
+    return {key: value.double() if value.is_floating_point() else value for key, value in batch.items()}
+
+
+def _compared(
+    number: int, loss: Difference, grads: list[Difference], params: list[Difference]
+) -> StepDifferences:
+    for found, what in (([loss], "loss"), (grads, "gradients"), (params, "parameters")):
+        check_equal(found, TOLERANCE, f"{what} of step {number}")
+    return StepDifferences(loss, grads, params)
+
+
+def _parameter_differences(
+    ranks: Sequence[Rank], model: nn.Module, config: OptimizerConfig
+) -> list[Difference]:
+    found, held = whole_params(ranks), whole_state(model)
+    return differences(found, {name: held[name].detach() for name in found}, config.lr)
+
+
+def _worst(found: Sequence[Difference]) -> float:
+    return max((difference.error for difference in found), default=0.0)
+
+
+class EagerUpdate:
+    """torch's own clipping and optimizer on the whole model."""
+
+    def __init__(self, config: OptimizerConfig, model: nn.Module) -> None:
+        self._config = config
+        self._params = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self._optimizer = torch_optimizer(config, self._params)
+        self._step = 0
+
+    def __call__(self) -> None:
+        """Update from the gradients that lie on the parameters."""
+        if self._config.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_([p for _, p in self._params], self._config.max_grad_norm)
+        step_optimizer(self._optimizer, self._config.lr_at(self._step))
+        self._step += 1
+
+
+@dataclass(slots=True)
+class ShardUpdate:
+    """The same optimizer on each rank's shards; gradients are clipped by their whole norm."""
+
+    config: OptimizerConfig
+    optimizers: list[torch.optim.Optimizer | None] = field(default_factory=list)
+    step: int = 0
+
+    def __call__(self, ranks: Sequence[Rank]) -> None:
+        """See `values.Optimizer`."""
+        if not self.optimizers:
+            self.optimizers = [self._of(rank) for rank in ranks]
+        factor = self._factor(ranks)
+        for rank, optimizer in zip(ranks, self.optimizers, strict=True):
+            for name, grad in rank.state.synced.items():
+                rank.state.params[name].grad = grad * factor
+            step_optimizer(optimizer, self.config.lr_at(self.step))
+        self.step += 1
+
+    def _of(self, rank: Rank) -> torch.optim.Optimizer | None:
+        return torch_optimizer(self.config, [(name, rank.state.params[name]) for name in rank.state.synced])
+
+    def _factor(self, ranks: Sequence[Rank]) -> float:
+        """What clipping multiplies gradients by, as clip_grad_norm_ does; each element counts once."""
+        if self.config.max_grad_norm is None:
+            return 1.0
+        squares = [float(grad.square().sum()) for grad in whole_grads(ranks).values()]
+        return min(1.0, self.config.max_grad_norm / (math.sqrt(sum(squares)) + SMALLEST_NORM))
+
+
+def torch_optimizer(
+    config: OptimizerConfig, named: Iterable[tuple[str, Tensor]]
+) -> torch.optim.Optimizer | None:
+    """torch.optim's own, parameters grouped by weight decay; None without parameters."""
+    by_decay: dict[float, list[Tensor]] = {}
+    for name, tensor in named:
+        by_decay.setdefault(config.decay_of(name), []).append(tensor)
+    groups = [{"params": tensors, "weight_decay": decay} for decay, tensors in by_decay.items()]
+    if not groups:
+        return None
+    if config.name is OptimizerName.ADAMW:
+        return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps)
+    return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov)
+
+
+def step_optimizer(optimizer: torch.optim.Optimizer | None, lr: float) -> None:
+    """One update with this learning rate."""
+    if optimizer is None:
+        return
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    optimizer.step()
