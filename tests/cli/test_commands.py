@@ -98,8 +98,8 @@ def test_steps_are_logged(capsys: pytest.CaptureFixture[str]) -> None:
     JsonLines().show(step)
     *lines, last = capsys.readouterr().out.splitlines()
     assert lines == [
-        "host 0 cpu",
-        "host 1 cpu",
+        "rank 0: host 0 cpu",
+        "rank 1: host 1 cpu",
         "step     3  epoch 0  loss 2.500000  lr 1.00e-03  0.250 s  96 tokens",
     ]
     assert json.loads(last) == step
