@@ -43,10 +43,11 @@ def retarget_masks(graph: LogicalGraph) -> LogicalGraph:
         mask = row.kwargs.get(MASK)
         if row.op not in CAUSAL_POSITION or not isinstance(mask, Ref) or not constant[mask.id]:
             continue
-        if mask.id not in kinds:
-            kinds[mask.id] = mask_kind(values.of(mask.id))
-        if kinds[mask.id] is not MaskKind.OTHER and not _is_causal(row):
-            rows[row.id] = _retargeted(row, kinds[mask.id])
+        first = values.same_as(mask.id)
+        if first not in kinds:
+            kinds[first] = mask_kind(values.of(mask.id))
+        if kinds[first] is not MaskKind.OTHER and not _is_causal(row):
+            rows[row.id] = _retargeted(row, kinds[first])
     if not kinds:
         return graph
     return prune(replace(graph, rows=rows))
@@ -71,6 +72,8 @@ def mask_kind(mask: Tensor) -> MaskKind:
     """Whether an additive or boolean mask lets all keys pass, just the earlier ones, or others."""
     if mask.dim() < 2:
         return MaskKind.OTHER
+    if mask.shape[0] > 1 and mask.stride(0) == 0:
+        mask = mask[:1]
     passes = mask if mask.dtype == torch.bool else mask == 0
     blocked = ~mask if mask.dtype == torch.bool else mask == float("-inf")
     if not bool((passes | blocked).all()):
@@ -90,33 +93,50 @@ class ConstantValues:
     def __init__(self, graph: LogicalGraph) -> None:
         self._graph = graph
         self._known: dict[int, Tensor] = {}
+        self._first: dict[object, int] = {}
+        self._same: dict[int, int] = {}
+
+    def same_as(self, row: int) -> int:
+        """The first row that computes the same from the same, so that layers share one mask."""
+        for each in sorted(self._needed(row)):
+            found = self._graph.rows[each]
+            args = tuple(map_refs(argument, self._canonical) for argument in found.args)
+            kwargs = tuple((key, map_refs(value, self._canonical)) for key, value in found.kwargs.items())
+            self._same[each] = self._first.setdefault((found.op, args, kwargs), each)
+        return self._same[row]
+
+    def _canonical(self, ref: Ref) -> Ref:
+        return Ref(self._same.get(ref.id, ref.id))
 
     def of(self, row: int) -> Tensor:
         """The value of a constant row."""
-        needed = self._needed(row)
-        for each in sorted(needed):
-            if each not in self._known:
-                self._known[each] = once_per_batch(self._compute(self._graph.rows[each]))
-        return self._known[row]
+        for each in sorted(self._needed(row)):
+            first = self.same_as(each)
+            if first not in self._known:
+                self._known[first] = once_per_batch(self._compute(self._graph.rows[first]))
+        return self._value(Ref(row))
+
+    def _value(self, ref: Ref) -> Tensor:
+        return self._known[self._same[ref.id]]
 
     def _needed(self, row: int) -> set[int]:
         needed: set[int] = set()
         queue = [row]
         while queue:
             each = queue.pop()
-            if each not in needed and each not in self._known:
+            if each not in needed:
                 needed.add(each)
                 queue += row_inputs(self._graph.rows[each])
         return needed
 
     def _compute(self, row: Row) -> Tensor:
-        args = [map_refs(argument, lambda ref: self._known[ref.id]) for argument in row.args]
-        kwargs = {key: map_refs(value, lambda ref: self._known[ref.id]) for key, value in row.kwargs.items()}
+        args = [map_refs(argument, self._value) for argument in row.args]
+        kwargs = {key: map_refs(value, self._value) for key, value in row.kwargs.items()}
         shape = row.shape or ()
-        if row.op in POINTWISE and shape and shape[0] > 1:
-            if all(_held_once(argument, shape) for argument in args):
-                small = [_first_sample(argument, shape) for argument in args]
-                return _call(row.op)(*small, **kwargs).expand(shape)
+        many = row.op in POINTWISE and bool(shape) and shape[0] > 1
+        if many and all(_held_once(argument, shape) for argument in args):
+            small = [_first_sample(argument, shape) for argument in args]
+            return _call(row.op)(*small, **kwargs).expand(shape)
         result: Tensor = _call(row.op)(*args, **kwargs)
         return result
 

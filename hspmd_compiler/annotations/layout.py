@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cache
 from math import prod
 
 from ..comm_plan import Interval
@@ -46,14 +46,30 @@ class Coordinate:
         return self.rank if axis.on_ranks else self.batch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Factor:
-    """One factor of a dim: `size`, and how an axis cuts it (axis and sets are None together)."""
+    """One factor of a dim: `size`, and how an axis cuts it (axis and sets are None together).
+
+    Equal factors are one object, so that comparing and hashing them costs nothing.
+    """
 
     size: int
     axis: Axis | None = None
     sets: Sets | None = None
     contrib: bool = False
+
+    def __new__(
+        cls, size: int, axis: Axis | None = None, sets: Sets | None = None, contrib: bool = False
+    ) -> Factor:
+        key = (size, axis, sets, contrib)
+        found = _FACTORS.get(key)
+        if found is None:
+            found = object.__new__(cls)
+            _FACTORS[key] = found
+        return found
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Factor, (self.size, self.axis, self.sets, self.contrib)
 
     def length(self, at: Coordinate) -> int:
         """Local length at a coordinate."""
@@ -69,19 +85,36 @@ class Factor:
 
 
 Dim = tuple[Factor, ...]
+_FACTORS: dict[tuple[int, Axis | None, Sets | None, bool], Factor] = {}
 
 
-@dataclass(frozen=True, slots=True)
+_LAYOUTS: dict[tuple[tuple[Dim, ...], frozenset[Axis]], Layout] = {}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """The layout of a tensor: one tuple of factors (row-major) per dim, and axes with a pending sum."""
+    """The layout of a tensor: one tuple of factors (row-major) per dim, and axes with a pending sum.
+
+    Equal layouts are one object. Make them with `make_layout`, which finds the canonical spelling.
+    """
 
     dims: tuple[Dim, ...]
     partial: frozenset[Axis] = frozenset()
 
+    def __new__(cls, dims: tuple[Dim, ...], partial: frozenset[Axis] = frozenset()) -> Layout:
+        found = _LAYOUTS.get((dims, partial))
+        if found is None:
+            found = object.__new__(cls)
+            _LAYOUTS[dims, partial] = found
+        return found
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Layout, (self.dims, self.partial)
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Global shape."""
-        return tuple(dim_size(dim) for dim in self.dims)
+        return _shape_of(self)
 
     def local_shape(self, at: Coordinate) -> tuple[int, ...]:
         """Shape of the local tensor at a coordinate."""
@@ -93,22 +126,34 @@ class Layout:
 
     def cut(self, ranks: bool) -> tuple[int, Factor] | None:
         """The (dim, factor) that the stage's ranks (or else the batch axis) cut, None if whole."""
-        for index, dim in enumerate(self.dims):
-            for factor in dim:
-                if factor.axis is not None and factor.axis.on_ranks == ranks:
-                    return index, factor
-        return None
+        return _cut_of(self, ranks)
 
     def with_dims(self, dims: Iterable[Dim]) -> Layout:
         """The same pending sums on other dims, in canonical form."""
         return make_layout(tuple(dims), self.partial)
 
 
+@cache
+def _shape_of(layout: Layout) -> tuple[int, ...]:
+    return tuple(dim_size(dim) for dim in layout.dims)
+
+
+@cache
+def _cut_of(layout: Layout, ranks: bool) -> tuple[int, Factor] | None:
+    for index, dim in enumerate(layout.dims):
+        factor = dim_cut(dim, ranks)
+        if factor is not None:
+            return index, factor
+    return None
+
+
+@cache
 def dim_size(dim: Dim) -> int:
     """Global length of a dim; the empty product is 1."""
     return prod(factor.size for factor in dim)
 
 
+@cache
 def dim_cut(dim: Dim, ranks: bool) -> Factor | None:
     """The factor of `dim` that ranks (or the batch axis) cut."""
     for factor in dim:
@@ -122,6 +167,7 @@ def whole(shape: Sequence[int], partial: frozenset[Axis] = frozenset()) -> Layou
     return make_layout(tuple((Factor(size),) for size in shape), partial)
 
 
+@cache
 def make_layout(dims: tuple[Dim, ...], partial: frozenset[Axis] = frozenset()) -> Layout:
     """The canonical layout, so that equal layouts are equal values.
 
@@ -134,14 +180,7 @@ def make_layout(dims: tuple[Dim, ...], partial: frozenset[Axis] = frozenset()) -
             if factor.contrib and factor.sets is not None and _all_full(factor.size, factor.sets):
                 pending.add(_sum_axis(factor.axis))
         result.append(canonical_dim(dim))
-    return _intern(Layout(tuple(result), frozenset(pending)))
-
-
-_INTERNED: dict[Layout, Layout] = {}
-
-
-def _intern(layout: Layout) -> Layout:
-    return _INTERNED.setdefault(layout, layout)
+    return Layout(tuple(result), frozenset(pending))
 
 
 def _sum_axis(axis: Axis | None) -> Axis:
@@ -152,7 +191,7 @@ def _sum_axis(axis: Axis | None) -> Axis:
 sum_axis = _sum_axis
 
 
-@lru_cache(maxsize=65536)
+@cache
 def canonical_dim(dim: Dim) -> Dim:
     """Merge, absorb and drop factors until one spelling is left for each way to cut a dim."""
     factors: list[Factor] = []
@@ -298,7 +337,7 @@ def _repeats(held: Intervals, size: int, period: int) -> bool:
     )
 
 
-@lru_cache(maxsize=4096)
+@cache
 def _divisors(size: int) -> tuple[int, ...]:
     small = [d for d in range(1, int(size**0.5) + 1) if size % d == 0]
     return tuple(sorted({*small, *(size // d for d in small)}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 
 from ..comm_plan import Box, Interval
@@ -23,6 +24,7 @@ from .layout import (
 FactorPair = tuple[Factor, Factor]
 
 
+@cache
 def cut_factor(factor: Factor, outer: int) -> tuple[Factor, Factor] | None:
     """`factor` as (outer, inner), None where its intervals allow no such cut.
 
@@ -97,6 +99,7 @@ class Refined:
         return None
 
 
+@cache
 def refine(source: Layout, target: Layout) -> Refined | None:
     """The common refinement of two layouts of one tensor, None where there is none."""
     pairs: list[FactorPair] = []
