@@ -104,11 +104,12 @@ def _relation_problems(ctx: RuleContext, annotation: Annotation, layout: Layout)
         return
     allowed = _relations(ctx, annotation, layout)
     if annotation.hetero not in allowed:
+        said, own = _key_text(annotation.hetero), _key_text(allowed[0])
         yield Problem(
-            f"comm() says hetero={_key_text(annotation.hetero)} of a value that is hetero={_key_text(allowed[0])}",
+            f"comm() says hetero={said} of a value that is hetero={own}",
             "samples are divided by the strategy; hetero is the dim of the samples, dup for a value "
             "without them, partial for a sum over them",
-            f"write hetero={_key_text(allowed[0])}",
+            f"write hetero={own}",
         )
 
 
@@ -171,9 +172,7 @@ def _partial_problems(states: DistributedStates, layout: Layout) -> Iterator[Pro
         )
 
 
-def _target(
-    ctx: RuleContext, annotation: Annotation, states: DistributedStates, layout: Layout
-) -> Layout:
+def _target(ctx: RuleContext, annotation: Annotation, states: DistributedStates, layout: Layout) -> Layout:
     """The layout on this stage's ranks; what the batch axis does to the value stays."""
     if states.factor(PARTIAL) > 1:
         plain = uncut(layout, ranks=True)

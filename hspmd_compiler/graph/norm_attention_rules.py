@@ -43,6 +43,14 @@ def _stats(layout: Layout, count: int) -> Layout:
     return make_layout((*layout.dims[:kept], *((),) * count))
 
 
+def _dense(ctx: RuleContext, value: AnnotatedValue, layout: Layout) -> AnnotatedValue:
+    """The value in a layout, and in memory without gaps: kernels read statistics by address, without strides."""
+    converted = ctx.convert(value, layout)
+    if converted is value:
+        return value
+    return ctx.emit("aten.contiguous.default", (converted,), layout, dtype=value.dtype)
+
+
 @rule_for("aten.native_layer_norm_backward.default")
 def layer_norm_backward(ctx: RuleContext, row: Row) -> Result:
     """Gradients of scale and shift are pending sums over every axis that cuts the tokens."""
@@ -53,7 +61,7 @@ def layer_norm_backward(ctx: RuleContext, row: Row) -> Result:
     layout = make_layout(dims)
     grad, value = (_exact(ctx, ctx.convert(item, layout)) for item in (grad, value))
     layout = value.layout
-    stats = [ctx.convert(ctx.settle(ctx.operand(a)), _stats(layout, count)) for a in row.args[3:5]]
+    stats = [_dense(ctx, ctx.settle(ctx.operand(a)), _stats(layout, count)) for a in row.args[3:5]]
     scale, shift = (_whole_parameter(ctx, argument) for argument in row.args[5:7])
     partial = frozenset(sum_axis(factor.axis) for factor in layout.factors() if factor.axis is not None)
     parameter = make_layout(tuple((Factor(size),) for size in shape[len(shape) - count :]), partial)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from math import prod
 
 from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout, union
@@ -79,6 +80,11 @@ def most_split(candidates: Sequence[Dim]) -> Dim:
 
 def join_dims(layouts: Sequence[Layout], shape: Sequence[int]) -> tuple[Dim, ...]:
     """The dims in which operands with these layouts meet; the ranks cut at most one dim."""
+    return _join_dims(tuple(layouts), tuple(shape))
+
+
+@cache
+def _join_dims(layouts: tuple[Layout, ...], shape: tuple[int, ...]) -> tuple[Dim, ...]:
     aligned = [broadcast_dims(layout, shape) for layout in layouts]
     dims: list[Dim] = []
     for index, size in enumerate(shape):
@@ -109,12 +115,17 @@ def _keep_one_cut(dims: list[Dim], cut: list[int]) -> list[Dim]:
 
 def operand_layout(value: AnnotatedValue, dims: Sequence[Dim], shape: Sequence[int]) -> Layout:
     """The layout in which one operand meets `dims`: broadcast dims stay whole."""
-    missing = len(shape) - len(value.layout.dims)
+    return _operand_layout(value.layout, tuple(dims), tuple(shape))
+
+
+@cache
+def _operand_layout(layout: Layout, dims: tuple[Dim, ...], shape: tuple[int, ...]) -> Layout:
+    missing = len(shape) - len(layout.dims)
     target = [
-        own if dim_size(own) == 1 and size != 1 else dim
-        for own, dim, size in zip(value.layout.dims, dims[missing:], shape[missing:], strict=True)
+        () if dim_size(own) == 1 and size != 1 else dim
+        for own, dim, size in zip(layout.dims, dims[missing:], shape[missing:], strict=True)
     ]
-    return make_layout(tuple(target), value.layout.partial)
+    return make_layout(tuple(target), layout.partial)
 
 
 def localized(ctx: RuleContext, row: Row, values: dict[int, AnnotatedValue]) -> tuple[object, ...]:
@@ -199,7 +210,7 @@ def _settle_into(ctx: RuleContext, value: AnnotatedValue, other: AnnotatedValue)
         or other.layout.shape != value.layout.shape
         or other.layout.cut(ranks=True) is None
     ):
-        return ctx.settle(value)
+        return _settled_over_ranks(ctx, value)
     batch = uncut(value.layout, ranks=True)
     target = join_dims([batch, other.layout], other.layout.shape)
     return ctx.convert(value, make_layout(target, value.layout.partial - {Axis.TENSOR}))
@@ -311,7 +322,7 @@ def products(ctx: RuleContext, row: Row) -> Result:
 def _may_pass(value: AnnotatedValue, other: AnnotatedValue) -> bool:
     """Whether the addends of `value` may pass a product with `other`."""
     if Axis.TENSOR in value.layout.partial:
-        return other.pure and not is_addend(other.layout)
+        return other.pure and not is_addend(other.layout) and other.layout.cut(ranks=True) is None
     return contrib_factor(value.layout) is not None and not is_addend(other.layout)
 
 
@@ -321,6 +332,11 @@ def _settled_factor(ctx: RuleContext, value: AnnotatedValue, other: AnnotatedVal
         return ctx.settle(value)
     if not is_addend(value.layout):
         return value
+    return _settled_over_ranks(ctx, value)
+
+
+def _settled_over_ranks(ctx: RuleContext, value: AnnotatedValue) -> AnnotatedValue:
+    """Without addends of ranks; a pending sum over the batch stays, for linear operators pass it."""
     if Axis.BATCH in value.layout.partial:
         return ctx.convert(value, consistent(value.layout))
     return ctx.settle(value)
