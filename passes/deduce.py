@@ -31,12 +31,12 @@ from ..graph.annotated import (
     GradTerm,
     PipelineGraph,
 )
-from ..graph.ir import LogicalGraph, OriginKind, Phase, Ref, Row, refs_of, row_inputs
+from ..graph.ir import LogicalGraph, OriginKind, Phase, Ref, Row, refs_of
 from ..graph.lookup_rules import EMBEDDING
 from ..graph.rules import at_first, batch_coupled, consistent, find_rule, is_addend
 from ..strategy import PipelineSpec
 from .insert_comm import convert
-from .stages import RowKinds, assign_stages, classify
+from .stages import RowKinds, assign_stages, classify, operand_rows
 
 SUM_OPS = "aten.add.Tensor"
 Found = TypeVar("Found")
@@ -74,6 +74,7 @@ class Deducer:
     result: PipelineGraph
     kinds: RowKinds
     stages: list[int]
+    operands: list[list[int]]
     place: _Place
     phase: Phase = Phase.FORWARD
     values: dict[tuple[int, int], AnnotatedValue | tuple[AnnotatedValue, ...]] = field(default_factory=dict)
@@ -167,7 +168,7 @@ class Deducer:
 
     def run(self) -> PipelineGraph:
         """Deduce all rows, the loss and the gradients."""
-        sums = _untied_sums(self.graph, self.stages)
+        sums = _untied_sums(self.graph, self.stages, self.operands)
         for row in self.graph.rows:
             if row.op == "placeholder" or self.kinds.on_demand(row.id) or row.id in sums:
                 continue
@@ -199,7 +200,9 @@ class Deducer:
             )
         if value.logical is None:
             value.logical = row.id
-        if not self.kinds.on_demand(row.id):
+        if self.kinds.on_demand(row.id):
+            self.result.on_demand[row.id, value.stage] = value
+        else:
             self.result.logical[row.id] = value
 
     def _leaf(self, row: Row, stage: int) -> AnnotatedValue:
@@ -246,7 +249,7 @@ class Deducer:
         marker: CommMarker | None = None,
     ) -> AnnotatedValue:
         """Place a local row; one whose operands are pure waits for its first use."""
-        operands = list(_values_in(args))
+        operands = values_in(args) if kwargs is None else values_in((args, tuple(kwargs.values())))
         pure = all(value.pure for value in operands)
         constant = all(value.constant for value in operands)
         made_by = (self.row, via) if via is not None else None
@@ -254,7 +257,7 @@ class Deducer:
             dtype = self.row.dtype if self.row.dtype is not None else operands[0].dtype
         out = self._new(layout, dtype, self.place.stage, pure=pure, constant=constant, via=made_by)
         out.static = all(value.static for value in operands)
-        row = AnnotatedRow(out, op, args, kwargs or {}, self.place.stage, self.phase, self.row.where, marker)
+        row = AnnotatedRow(out, op, args, kwargs or {}, self.place.stage, self.phase, self.row.where, marker, operands)
         if pure:
             out.producer = row
         else:
@@ -280,7 +283,7 @@ class Deducer:
 
     def _put(self, row: AnnotatedRow) -> None:
         """Append a row after the waiting rows that it uses."""
-        for value in _values_in((row.args, tuple(row.kwargs.values()))):
+        for value in row.reads:
             if value.producer is not None:
                 waiting, value.producer = value.producer, None
                 waiting.phase = self.phase
@@ -443,23 +446,26 @@ class Deducer:
         self.result.grads.append(GradTerm(name, stage, value))
 
 
-def _values_in(value: object) -> Sequence[AnnotatedValue]:
+def values_in(value: object) -> tuple[AnnotatedValue, ...]:
     """Every value inside nested arguments."""
+    found: list[AnnotatedValue] = []
+    _collect(value, found)
+    return tuple(found)
+
+
+def _collect(value: object, found: list[AnnotatedValue]) -> None:
     if isinstance(value, AnnotatedValue):
-        return (value,)
-    if isinstance(value, (tuple, list)):
-        return [found for item in value for found in _values_in(item)]
-    return ()
+        found.append(value)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            _collect(item, found)
 
 
-values_in = _values_in
-
-
-def _untied_sums(graph: LogicalGraph, stages: list[int]) -> set[int]:
+def _untied_sums(graph: LogicalGraph, stages: list[int], operands: list[list[int]]) -> set[int]:
     """Sums of a parameter's gradients from different stages: grad sync adds these, no row does."""
     users: dict[int, int] = {}
-    for row in graph.rows:
-        for operand in row_inputs(row):
+    for read in operands:
+        for operand in read:
             users[operand] = users.get(operand, 0) + 1
     found: set[int] = set()
     queue = [info.grad for info in graph.params.values() if info.grad is not None]
@@ -481,12 +487,33 @@ def _terms(graph: LogicalGraph, row: int, sums: set[int]) -> list[int]:
     return [term for ref in refs_of(graph.rows[row].args) for term in _terms(graph, ref.id, sums)]
 
 
-def deduce(graph: LogicalGraph, pipeline: int, spec: PipelineSpec, placement: Placement) -> PipelineGraph:
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """What all pipelines share: ids of the rows that each row reads, and what each row depends on."""
+
+    operands: list[list[int]]
+    kinds: RowKinds
+
+    @staticmethod
+    def of(graph: LogicalGraph) -> GraphFacts:
+        """Look at every row once."""
+        operands = operand_rows(graph)
+        return GraphFacts(operands, classify(graph, operands))
+
+
+def deduce(
+    graph: LogicalGraph,
+    pipeline: int,
+    spec: PipelineSpec,
+    placement: Placement,
+    facts: GraphFacts | None = None,
+) -> PipelineGraph:
     """The annotated graph of one pipeline; DeduceError names the row's user line."""
-    kinds = classify(graph)
-    stages = assign_stages(graph, kinds, spec)
+    facts = GraphFacts.of(graph) if facts is None else facts
+    operands, kinds = facts.operands, facts.kinds
+    stages = assign_stages(graph, kinds, spec, operands)
     result = PipelineGraph(pipeline)
-    deducer = Deducer(graph, spec, placement, result, kinds, stages, _Place(graph.rows[0], 0))
+    deducer = Deducer(graph, spec, placement, result, kinds, stages, operands, _Place(graph.rows[0], 0))
     try:
         return deducer.run()
     except (HspmdError, DeduceError):

@@ -70,6 +70,12 @@ class Lowering:
     pipelines: list[PipelineGraph]
     device_kind: str
     resolver: CommResolver = field(default_factory=CommResolver)
+    rank_of: dict[int, int] = field(init=False)
+    holders: dict[str, tuple[Holder, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rank_of = self.strategy.ranks()
+        self.holders = self._find_holders()
 
     def run(self) -> Lowered:
         """Lower everything."""
@@ -115,18 +121,21 @@ class Lowering:
         first = [first_coordinate(self.strategy, p) for p in range(len(self.pipelines))]
         result = ValueLayouts(first)
         for plan in plans:
-            made = {row.out.id for row in (*plan.rows.forward, *plan.rows.backward)}
+            once = (row for step in plan.rows.steps for row in step.rows)
+            made = {row.out.id for row in (*plan.rows.forward, *plan.rows.backward, *once)}
+            graph = self.pipelines[plan.pipeline]
+            on_demand = ((row, value) for (row, _), value in graph.on_demand.items())
             result.stages[plan.pipeline, plan.stage] = [
                 PlacedValue(logical, plan.lowering.number(value), value.layout)
-                for logical, value in self.pipelines[plan.pipeline].logical.items()
+                for logical, value in (*graph.logical.items(), *on_demand)
                 if value.stage == plan.stage and value.id in made
             ]
         return result
 
     def stage_ranks(self, pipeline: int, stage: int) -> tuple[int, ...]:
         """Ranks of a stage in the order of its devices."""
-        by_device = self.strategy.ranks()
-        return tuple(by_device[device] for device in self.strategy.pipelines[pipeline].stages[stage].devices)
+        devices = self.strategy.pipelines[pipeline].stages[stage].devices
+        return tuple(self.rank_of[device] for device in devices)
 
     # Segments
 
@@ -163,6 +172,7 @@ class Lowering:
         backward_made = {row.out.id: row.out for row in rows.backward}
         sent = {crossing.source.id for crossing in rows.departures}
         read = {value.id for row in rows.backward for value in operands_of(row)}
+        read |= {value.id for _, value, _ in late}
         kept = tuple(value for number, value in forward_made.items() if number in sent | read)
         leaving = tuple(value for number, value in backward_made.items() if number in sent)
         number = f"{plan.first_of.index(batch)}"
@@ -203,7 +213,7 @@ class Lowering:
                     make_term(term.value.layout, self.stage_ranks(p, term.stage))
                 )
         return {
-            name: GradLayout(info.shape, tuple(terms[name]), tuple(self._holders(name)))
+            name: GradLayout(info.shape, tuple(terms[name]), self._holders(name))
             for name, info in self.graph.params.items()
             if name in terms
         }
@@ -212,22 +222,27 @@ class Lowering:
         dtypes = {name: str(info.dtype).removeprefix("torch.") for name, info in self.graph.params.items()}
         return buckets(self._grad_layouts(), dtypes)
 
-    def _holders(self, name: str) -> list[Holder]:
+    def _holders(self, name: str) -> tuple[Holder, ...]:
         """Every rank's piece of a parameter; one that no row uses is kept whole by the first stages."""
-        found: list[Holder] = []
+        return self.holders[name]
+
+    def _find_holders(self) -> dict[str, tuple[Holder, ...]]:
+        found: dict[str, list[Holder]] = {name: [] for name in self.graph.params}
         for p, graph in enumerate(self.pipelines):
-            stages = sorted(stage for held, stage in graph.params if held == name) or [0]
-            for stage in stages:
-                used = graph.params.get((name, stage))
-                layout = used.layout if used is not None else whole(self.graph.params[name].shape)
-                found += make_holders(layout, self.stage_ranks(p, stage))
-        return found
+            used = set()
+            for (name, stage), value in sorted(graph.params.items(), key=lambda item: item[0]):
+                found[name] += make_holders(value.layout, self.stage_ranks(p, stage))
+                used.add(name)
+            for name, info in self.graph.params.items():
+                if name not in used:
+                    found[name] += make_holders(whole(info.shape), self.stage_ranks(p, 0))
+        return {name: tuple(holders) for name, holders in found.items()}
 
     def _shards(self) -> dict[int, list[Shard]]:
         result: dict[int, list[Shard]] = {}
         owners: dict[tuple[Holder, ...], dict[int, tuple[tuple[Box, Box], ...]]] = {}
         for name, info in self.graph.params.items():
-            holders = tuple(self._holders(name))
+            holders = self._holders(name)
             if holders not in owners:
                 owners[holders] = owned_boxes(holders)
             for holder in holders:

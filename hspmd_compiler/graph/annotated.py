@@ -62,7 +62,10 @@ class CommMarker:
 
 @dataclass(slots=True, eq=False)
 class AnnotatedRow:
-    """One local operator; args hold AnnotatedValue, PerCoordinate, literals and tuples of these."""
+    """One local operator; args hold AnnotatedValue, PerCoordinate, literals and tuples of these.
+
+    reads: every value in the arguments, in order.
+    """
 
     out: AnnotatedValue
     op: str
@@ -72,6 +75,7 @@ class AnnotatedRow:
     phase: Phase
     where: str = ""
     marker: CommMarker | None = None
+    reads: tuple[AnnotatedValue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,8 @@ class PipelineGraph:
     """The deduced program of one pipeline, all stages, before it is cut and localised.
 
     params: (name, stage) -> value. loss: the value of the loss (a pending sum over BATCH when the
-    batch is split). steps: values made once a step, by the value they reduce.
+    batch is split). logical: values by row. on_demand: those of rows that each stage computes for
+    itself, by (row, stage).
     """
 
     pipeline: int
@@ -98,6 +103,7 @@ class PipelineGraph:
     grads: list[GradTerm] = field(default_factory=list)
     loss: AnnotatedValue | None = None
     logical: dict[int, AnnotatedValue] = field(default_factory=dict)
+    on_demand: dict[tuple[int, int], AnnotatedValue] = field(default_factory=dict)
 
 
 COMM = "comm"
