@@ -44,7 +44,7 @@ def _stats(layout: Layout, count: int) -> Layout:
 
 
 def _dense(ctx: RuleContext, value: AnnotatedValue, layout: Layout) -> AnnotatedValue:
-    """The value in a layout, and in memory without gaps: kernels read statistics by address, without strides."""
+    """The value in a layout, and in memory without gaps: kernels ignore the strides of statistics."""
     converted = ctx.convert(value, layout)
     if converted is value:
         return value
