@@ -9,7 +9,7 @@ from itertools import pairwise
 from ..annotations.annotation import Annotation
 from ..annotations.layout import Axis, Factor, Intervals, Layout, Sets, covers, make_layout, union, whole
 from ..annotations.text import parse_annotation
-from ..errors import StrategyError
+from ..errors import AnnotationError, StrategyError
 from ..graph.ir import LogicalGraph, ParamInfo
 from ..graph.printer import aligned
 from ..strategy import Override, StageSpec, Strategy
@@ -46,11 +46,9 @@ class ParameterLayouts:
         return _grouped(info, group, members, degree, spec.tp, shares)
 
     def _override(self, info: ParamInfo) -> Override | None:
-        for name in info.aliases:
-            found = self.strategy.override_for(name)
-            if found is not None:
-                return found
-        return None
+        """The last one that names the parameter, by whichever of its names."""
+        overrides = reversed(self.strategy.overrides)
+        return next((item for item in overrides if any(map(item.matches, info.aliases))), None)
 
     def _split(self, info: ParamInfo, dim: int, degree: int, ranks: int, shares: tuple[int, ...]) -> Layout:
         if dim >= len(info.shape):
@@ -61,8 +59,9 @@ class ParameterLayouts:
                 fix=f"choose a dim below {len(info.shape)}",
             )
         group, members = self.by_param.get(info.name, (None, ()))
-        if group is not None and any(member.dim == dim for member in members):
-            return _grouped(info, group, members, degree, ranks, shares)
+        along = tuple(member for member in members if member.dim == dim)
+        if group is not None and along:
+            return _grouped(info, group, along, degree, ranks, shares)
         plain = SplitGroup(info.name, info.shape[dim], None, SplitKind.OTHER, ())
         held = [((low, high),) if high > low else () for low, high in assign(plain, shares)]
         return _cut(info, dim, _repeat(held, ranks))
@@ -119,8 +118,7 @@ def _grouped(
 
 def _annotated(info: ParamInfo, spec: StageSpec, text: str) -> Layout:
     """The layout of a hand-written annotation on the devices of one stage: at most one dim split."""
-    annotation = parse_annotation(text)
-    annotation.check(info.shape, leaf=True)
+    annotation = _read(info, text)
     if not set(spec.devices) <= set(annotation.devices):
         raise StrategyError(
             f"the annotation of {info.name} does not name the devices of its stage",
@@ -129,6 +127,17 @@ def _annotated(info: ParamInfo, spec: StageSpec, text: str) -> Layout:
             fix="name those devices in the annotation",
         )
     return _layout_of(info, annotation, spec.devices, text)
+
+
+def _read(info: ParamInfo, text: str) -> Annotation:
+    """The annotation, checked on the parameter; an error says which parameter it is."""
+    try:
+        annotation = parse_annotation(text)
+        annotation.check(info.shape, leaf=True)
+    except AnnotationError as error:
+        details = [("parameter", f"{info.name}, shape {list(info.shape)}"), *error.details]
+        raise AnnotationError(error.what, details=details, rule=error.rule, fix=error.fix) from error
+    return annotation
 
 
 def _layout_of(info: ParamInfo, annotation: Annotation, devices: tuple[int, ...], text: str) -> Layout:
@@ -210,13 +219,13 @@ def _check_matched(graph: LogicalGraph, strategy: Strategy) -> None:
         raise StrategyError(
             "overrides match no parameter of the model",
             details=[("match", pattern) for pattern in unmatched],
-            rule="each override's glob names at least one parameter or module",
+            rule="each override's glob names at least one parameter, or a module that has one",
             fix="see the names with `hspmd trace MODEL`",
         )
 
 
 def _matches_any(override: Override, params: Iterable[ParamInfo]) -> bool:
-    return any(override.matches(name) for info in params for name in info.aliases)
+    return any(override.matches(name) for info in params if not info.is_buffer for name in info.aliases)
 
 
 def parameter_text(layouts: ParameterLayouts) -> str:

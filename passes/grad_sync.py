@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise, product
 from math import prod
 
@@ -88,14 +89,16 @@ class GradLayout:
     holders: tuple[Holder, ...]
 
 
-def make_term(layout: Layout, ranks: Sequence[int]) -> Term:
+@cache
+def make_term(layout: Layout, ranks: tuple[int, ...]) -> Term:
     """The addend that a stage's gradient of this layout is."""
     cut = layout.cut(ranks=True)
     addends = Axis.TENSOR in layout.partial or (cut is not None and cut[1].contrib)
     return Term(make_holders(layout, ranks), addends)
 
 
-def make_holders(layout: Layout, ranks: Sequence[int]) -> tuple[Holder, ...]:
+@cache
+def make_holders(layout: Layout, ranks: tuple[int, ...]) -> tuple[Holder, ...]:
     """The pieces of a stage's ranks."""
     return tuple(Holder(rank, region(layout, index)) for index, rank in enumerate(ranks))
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from ..errors import InternalError
 from ..graph.annotated import COMM, STEP_REDUCE, AnnotatedRow, AnnotatedValue, PipelineGraph
 from ..graph.ir import Phase
-from .deduce import values_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +55,9 @@ class LivePipeline:
     made: dict[int, AnnotatedRow]
 
 
-def operands_of(row: AnnotatedRow) -> list[AnnotatedValue]:
+def operands_of(row: AnnotatedRow) -> tuple[AnnotatedValue, ...]:
     """Values that a row reads."""
-    return list(values_in((row.args, tuple(row.kwargs.values()))))
+    return row.reads
 
 
 def live_pipeline(graph: PipelineGraph, stages: int) -> LivePipeline:

@@ -23,14 +23,20 @@ class RowKinds:
         return self.pure[row] or self.static[row]
 
 
-def classify(graph: LogicalGraph) -> RowKinds:
+def operand_rows(graph: LogicalGraph) -> list[list[int]]:
+    """Ids of the rows that each row reads."""
+    return [row_inputs(row) for row in graph.rows]
+
+
+def classify(graph: LogicalGraph, operands: list[list[int]] | None = None) -> RowKinds:
     """Dependence of every row on parameters and inputs."""
+    operands = operand_rows(graph) if operands is None else operands
     constant: list[bool] = []
     pure: list[bool] = []
     static: list[bool] = []
     for row in graph.rows:
         kind = row.origin.kind if row.op == "placeholder" else None
-        inputs = row_inputs(row)
+        inputs = operands[row.id]
         constant.append(_all(kind, (OriginKind.BUFFER, OriginKind.TANGENT), (constant[i] for i in inputs)))
         pure_kinds = (OriginKind.BUFFER, OriginKind.TANGENT, OriginKind.INPUT)
         pure.append(_all(kind, pure_kinds, (pure[i] for i in inputs)))
@@ -56,26 +62,30 @@ def stage_of_layer(pipeline: PipelineSpec, layer: int) -> int:
     )
 
 
-def assign_stages(graph: LogicalGraph, kinds: RowKinds, pipeline: PipelineSpec) -> list[int]:
+def assign_stages(
+    graph: LogicalGraph, kinds: RowKinds, pipeline: PipelineSpec, operands: list[list[int]]
+) -> list[int]:
     """The stage of every row; -1 for rows that each stage computes on demand.
 
     Forward: the layer's stage, never before an operand's; rows outside the layers follow their
     operands, or, without one, come before their first user. Backward: the layer's stage, never
     after an operand's.
     """
-    first_use = _first_use(graph, kinds, pipeline)
+    first_use = _first_use(graph, kinds, pipeline, operands)
     stages = [-1] * len(graph.rows)
     for row in graph.rows:
         if kinds.on_demand(row.id) or row.op == "placeholder":
             continue
-        operands = [stages[i] for i in row_inputs(row) if stages[i] >= 0]
+        held = [stages[i] for i in operands[row.id] if stages[i] >= 0]
         if row.phase is Phase.FORWARD:
-            stages[row.id] = _forward_stage(row, operands, first_use[row.id], pipeline)
+            stages[row.id] = _forward_stage(row, held, first_use[row.id], pipeline)
         else:
             gradients = [
-                stages[i] for i in row_inputs(row) if stages[i] >= 0 and graph.rows[i].phase is Phase.BACKWARD
+                stages[i]
+                for i in operands[row.id]
+                if stages[i] >= 0 and graph.rows[i].phase is Phase.BACKWARD
             ]
-            stages[row.id] = _backward_stage(row, operands, gradients, pipeline)
+            stages[row.id] = _backward_stage(row, held, gradients, pipeline)
     return stages
 
 
@@ -93,7 +103,9 @@ def _backward_stage(row: Row, operands: list[int], gradients: list[int], pipelin
     return max(operands, default=len(pipeline.stages) - 1)
 
 
-def _first_use(graph: LogicalGraph, kinds: RowKinds, pipeline: PipelineSpec) -> list[int]:
+def _first_use(
+    graph: LogicalGraph, kinds: RowKinds, pipeline: PipelineSpec, operands: list[list[int]]
+) -> list[int]:
     """The earliest stage whose layers use a forward row, directly or through rows outside layers."""
     last = len(pipeline.stages) - 1
     earliest = [last] * len(graph.rows)
@@ -102,6 +114,6 @@ def _first_use(graph: LogicalGraph, kinds: RowKinds, pipeline: PipelineSpec) -> 
             continue
         if row.layer is not None:
             earliest[row.id] = stage_of_layer(pipeline, row.layer)
-        for i in row_inputs(row):
+        for i in operands[row.id]:
             earliest[i] = min(earliest[i], earliest[row.id])
     return earliest

@@ -118,7 +118,7 @@ class Layout:
 
     def local_shape(self, at: Coordinate) -> tuple[int, ...]:
         """Shape of the local tensor at a coordinate."""
-        return tuple(prod(factor.length(at) for factor in dim) for dim in self.dims)
+        return _local_shape_of(self, at.rank, at.batch)
 
     def factors(self) -> tuple[Factor, ...]:
         """All factors in order."""
@@ -145,6 +145,12 @@ def _cut_of(layout: Layout, ranks: bool) -> tuple[int, Factor] | None:
         if factor is not None:
             return index, factor
     return None
+
+
+@cache
+def _local_shape_of(layout: Layout, rank: int, batch: int) -> tuple[int, ...]:
+    at = Coordinate(rank, batch)
+    return tuple(prod(factor.length(at) for factor in dim) for dim in layout.dims)
 
 
 @cache

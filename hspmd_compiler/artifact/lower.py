@@ -173,7 +173,8 @@ class Lowering:
         sent = {crossing.source.id for crossing in rows.departures}
         read = {value.id for row in rows.backward for value in operands_of(row)}
         read |= {value.id for _, value, _ in late}
-        kept = tuple(value for number, value in forward_made.items() if number in sent | read)
+        wanted = sent | read
+        kept = tuple(value for number, value in forward_made.items() if number in wanted)
         leaving = tuple(value for number, value in backward_made.items() if number in sent)
         number = f"{plan.first_of.index(batch)}"
         return [

@@ -9,8 +9,7 @@ import torch
 
 from ..annotations.layout import Coordinate
 from ..errors import InternalError
-from ..graph.annotated import COMM, STEP_REDUCE, AnnotatedRow, AnnotatedValue, PerCoordinate, PipelineGraph
-from ..graph.ir import OriginKind
+from ..graph.annotated import COMM, AnnotatedRow, AnnotatedValue, PerCoordinate, PipelineGraph
 from ..passes.liveness import StageRows, operands_of
 from .program import (
     DType,
@@ -54,11 +53,14 @@ class StageLowering:
     slots: list[tuple[AnnotatedRow, int]] = field(default_factory=list)
     literals: list[list[object]] = field(default_factory=list)
     renamed: dict[int, AnnotatedValue] = field(default_factory=dict)
+    leaves: dict[int, tuple[InputKind, str]] = field(default_factory=dict)
     next_number: int = 0
 
     def __post_init__(self) -> None:
         self.literals = [[] for _ in range(self.ranks)]
         self.next_number = self.logical_rows
+        for kind, table in ((InputKind.PARAM, self.graph.params), (InputKind.DATA, self.graph.inputs)):
+            self.leaves |= {v.id: (kind, name) for (name, stage), v in table.items() if stage == self.stage}
         self.renamed = {step.row.out.id: step.share for step in self.rows.steps}
 
     def number(self, value: AnnotatedValue) -> int:
@@ -97,11 +99,8 @@ class StageLowering:
         number = Value(self.number(value))
         if value.id in self.renamed:
             return SegmentInput(InputKind.STEP, number)
-        for kind, table in ((InputKind.PARAM, self.graph.params), (InputKind.DATA, self.graph.inputs)):
-            for (name, stage), held in table.items():
-                if stage == self.stage and held is value:
-                    return SegmentInput(kind, number, name)
-        return SegmentInput(InputKind.MICRO, number)
+        kind, name = self.leaves.get(value.id, (InputKind.MICRO, ""))
+        return SegmentInput(kind, number, name)
 
     def _row(self, row: AnnotatedRow, batch: int) -> LocalRow:
         out = Value(self.number(row.out))
@@ -159,11 +158,3 @@ def _literals(value: object) -> list[PerCoordinate]:
     if isinstance(value, (tuple, list)):
         return [found for item in value for found in _literals(item)]
     return []
-
-
-def is_input(graph: PipelineGraph, value: AnnotatedValue) -> bool:
-    """Whether a value is a leaf (parameter or batch tensor) rather than computed."""
-    return any(held is value for held in (*graph.params.values(), *graph.inputs.values()))
-
-
-__all__ = ["OriginKind", "STEP_REDUCE", "Outputs", "StageLowering", "by_position", "is_input"]

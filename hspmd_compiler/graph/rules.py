@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from functools import cache
 from typing import Protocol, TypeVar
 
 import torch
@@ -179,17 +180,20 @@ def held_intervals(factor: Factor | None, size: int) -> PerCoordinate:
     return PerCoordinate(lambda at: part.held(at))
 
 
+@cache
 def is_addend(layout: Layout) -> bool:
     """Whether ranks hold addends of the value: a pending sum or contributing pieces."""
     return Axis.TENSOR in layout.partial or contrib_factor(layout) is not None
 
 
+@cache
 def contrib_factor(layout: Layout) -> tuple[int, Factor] | None:
     """The (dim, factor) whose pieces are addends."""
     cut = layout.cut(ranks=True)
     return cut if cut is not None and cut[1].contrib else None
 
 
+@cache
 def consistent(layout: Layout) -> Layout:
     """The same cut with consistent copies in place of addends, and no pending sum over ranks."""
     cut = contrib_factor(layout)
@@ -206,6 +210,7 @@ def consistent(layout: Layout) -> Layout:
     return make_layout(dims, layout.partial - {Axis.TENSOR})
 
 
+@cache
 def uncut(layout: Layout, *, ranks: bool, dim: int | None = None) -> Layout:
     """The layout with the cut by ranks (or by the batch axis) taken away, in one dim or in all."""
     dims = tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from ..annotations.layout import (
     Dim,
@@ -54,6 +55,11 @@ class ViewMap:
 
 def map_view(layout: Layout, shape: Sequence[int]) -> ViewMap | None:
     """Read `layout` in `shape`; None where a cut factor can't be read even after enlarging its sets."""
+    return _map_view(layout, tuple(shape))
+
+
+@cache
+def _map_view(layout: Layout, shape: tuple[int, ...]) -> ViewMap | None:
     if 0 in shape or 0 in layout.shape:
         return ViewMap(layout, whole(shape, layout.partial)) if layout.cut(ranks=True) is None else None
     queue = list(canonical_dim(layout.factors()))
@@ -239,8 +245,17 @@ def squeeze(ctx: RuleContext, row: Row) -> Result:
 @rule_for("aten.expand.default")
 def expand(ctx: RuleContext, row: Row) -> Result:
     """New and stretched dims are whole."""
-    value = ctx.operand(row.args[0])
+    value = _whole_stretched(ctx, ctx.operand(row.args[0]), row.shape or ())
     return _emit_expand(ctx, row, value, _expanded(value.layout, row.shape or ()))
+
+
+def _whole_stretched(ctx: RuleContext, value: AnnotatedValue, shape: Sequence[int]) -> AnnotatedValue:
+    """A dim of length 1 that is stretched is needed on every rank, also where ranks cut it."""
+    missing = len(shape) - len(value.layout.dims)
+    for dim, size in enumerate(value.layout.shape):
+        if size == 1 and shape[missing + dim] != 1:
+            value = _whole_dim(ctx, value, dim)
+    return value
 
 
 def _expanded(layout: Layout, shape: Sequence[int]) -> Layout:
