@@ -17,10 +17,9 @@ from hspmd_compiler.artifact.lower_stage import Outputs, StageLowering
 from hspmd_compiler.comm_plan import Combine, CommKind
 from hspmd_compiler.graph.annotated import COMM, STEP_REDUCE, AnnotatedRow, AnnotatedValue, PipelineGraph
 from hspmd_compiler.graph.ir import LogicalGraph, Ref, Row, map_refs
-from hspmd_compiler.passes.deduce import Deducer, Placement, _Place
+from hspmd_compiler.passes.deduce import Deducer, GraphFacts, Placement, _Place
 from hspmd_compiler.passes.liveness import StageRows, operands_of
 from hspmd_compiler.passes.resolve_comm import CommResolver
-from hspmd_compiler.passes.stages import classify
 from hspmd_compiler.strategy import PipelineSpec, StageSpec
 from hspmd_compiler.verify.assemble import Piece, assemble, gap, index_of, local_view, whole_view
 
@@ -211,8 +210,10 @@ def deduced(sketch: Sketch) -> tuple[Deducer, dict[int, AnnotatedValue]]:
 
     placement = Placement(mesh.batch, lambda name, stage: Layout(()), tokens, sketch.sequence_parallel)
     place = _Place(sketch.rows[0], 0)
-    kinds, stages = classify(graph), [0] * len(sketch.rows)
-    deducer = Deducer(graph, spec, placement, PipelineGraph(0), kinds, stages, place)
+    facts, stages = GraphFacts.of(graph), [0] * len(sketch.rows)
+    deducer = Deducer(
+        graph, spec, placement, PipelineGraph(0), facts.kinds, stages, facts.operands, place=place
+    )
     for number, layout in sketch.layouts.items():
         dtype = sketch.rows[number].dtype
         assert dtype is not None

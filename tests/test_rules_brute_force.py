@@ -10,6 +10,7 @@ import torch
 
 from hspmd_compiler.annotations.layout import Axis
 from hspmd_compiler.errors import DeduceError
+from hspmd_compiler.graph.comm_marker import COMM, COMM_BACKWARD
 from hspmd_compiler.graph.ir import Ref
 from hspmd_compiler.graph.rules import RULES
 
@@ -18,6 +19,8 @@ from .sharded_rows import Mesh, Operand, Sketch, check, random_layout
 
 WAYS = (2, 3, 5)
 MICRO_BATCHES = ((), (((0, 3),), ((3, 4),)), (((0, 1),), ((1, 3),), ((3, B),)))
+MARKERS = (COMM, COMM_BACKWARD)
+"""Their layouts come from the user's text: tests/graph/test_comm_rules.py."""
 QUICK, THOROUGH = 9, 150
 
 BY_OP: dict[str, list[Case]] = {}
@@ -26,7 +29,7 @@ for _case in cases():
 
 
 def test_every_rule_has_a_case() -> None:
-    assert sorted(RULES) == sorted(BY_OP)
+    assert sorted(RULES) == sorted([*BY_OP, *MARKERS])
 
 
 @pytest.mark.parametrize("op", sorted(BY_OP))

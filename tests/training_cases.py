@@ -18,6 +18,7 @@ from hspmd_compiler.artifact.program import Program
 from hspmd_compiler.graph.ir import LogicalGraph
 from hspmd_compiler.graph.tracer import trace
 from hspmd_compiler.passes.annotate import annotate
+from hspmd_compiler.passes.causal_mask import retarget_masks
 from hspmd_compiler.passes.deduce import deduce
 from hspmd_compiler.strategy import PipelineSpec as P
 from hspmd_compiler.strategy import ScheduleKind, Strategy
@@ -196,7 +197,7 @@ STRATEGIES = {
 def graph_of(subject: str) -> LogicalGraph:
     """The model traced at BATCH samples; not to be changed."""
     made = SUBJECTS[subject]
-    return trace(made.build(), made.batch(0), batch=BATCH)
+    return retarget_masks(trace(made.build(), made.batch(0), batch=BATCH))
 
 
 def program_for(graph: LogicalGraph, strategy: Strategy) -> Program:
