@@ -39,7 +39,8 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class RowsReport:
-    """Rows that were equal, worst first. rows: how many the graph has.
+    """Rows that were equal, worst first. rows: how many the graph has, leaves left out; an operator with
+    several results counts through the rows that pick them.
 
     partly: how many of them were compared in the micro-batches of some pipelines only, since others
     convert the row's operand and need the row itself no more. left_out: operators of the rows that
@@ -96,7 +97,7 @@ def compare_rows(
         for number in chosen:
             compared.append(_compared(graph.rows[number], reference, pieces[number], number in whole))
             progress.advance()
-    rows = [row for row in graph.rows if row.op != PLACEHOLDER]
+    rows = [row for row in graph.rows if row.op != PLACEHOLDER and row.shape is not None]
     left_out = Counter(row.op for row in rows if row.id not in chosen)
     compared.sort(key=lambda difference: difference.error, reverse=True)
     partly = len(set(chosen) - whole)
