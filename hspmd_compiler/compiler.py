@@ -26,7 +26,7 @@ from .options import OptimizerConfig
 from .passes.annotate import annotate, parameter_text
 from .passes.annotated_text import annotated_text
 from .passes.causal_mask import retarget_masks
-from .passes.deduce import deduce
+from .passes.deduce_all import deduce_all
 from .passes.schedules_text import schedules_text
 from .strategy import DeviceKind, Strategy
 from .strategy_check import check
@@ -108,11 +108,7 @@ def _lowered(graph: LogicalGraph, strategy: Strategy, device: DeviceKind, texts:
     with task("annotate"):
         layouts, placements = annotate(graph, strategy)
     texts.write("annotate", lambda: parameter_text(layouts))
-    with task("deduce", len(placements)) as progress:
-        pipelines = []
-        for number, placement in enumerate(placements):
-            pipelines.append(deduce(graph, number, strategy.pipelines[number], placement))
-            progress.advance()
+    pipelines = deduce_all(graph, strategy, placements)
     texts.write("deduce", lambda: annotated_text(graph, strategy, pipelines))
     texts.write("schedule", lambda: schedules_text(strategy))
     with task("specialize"):

@@ -173,25 +173,38 @@ def buckets(layouts: dict[str, GradLayout], dtypes: dict[str, str]) -> dict[int,
         for atom in cache[layout]:
             pieces.setdefault((atom.group, dtypes[name]), []).append((name, atom))
     result: dict[int, list[GradBucket]] = {}
+    ends = {name: _Ends.of(layout) for name, layout in layouts.items()}
     ordered = sorted(pieces.items(), key=lambda item: (len(item[0][0]), item[0]))
     for number, ((group, dtype), members) in enumerate(ordered):
         for rank in group:
-            mine = tuple(_piece(name, layouts[name], atom, rank) for name, atom in members)
+            mine = tuple(_piece(name, ends[name], atom, rank) for name, atom in members)
             result.setdefault(rank, []).append(GradBucket(number, group, dtype, mine))
     return result
 
 
-def _piece(name: str, layout: GradLayout, atom: Atom, rank: int) -> GradPiece:
-    source = next((h for term in layout.terms for h in term.holders if h.rank == rank), None)
-    target = next((holder for holder in layout.holders if holder.rank == rank), None)
-    gives, takes = rank in atom.contributors, rank in atom.needers
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """By rank, where a gradient comes from and where it goes."""
+
+    sources: dict[int, Holder]
+    targets: dict[int, Holder]
+
+    @staticmethod
+    def of(layout: GradLayout) -> _Ends:
+        sources = {holder.rank: holder for term in layout.terms for holder in term.holders}
+        return _Ends(sources, {holder.rank: holder for holder in layout.holders})
+
+
+def _piece(name: str, ends: _Ends, atom: Atom, rank: int) -> GradPiece:
+    source = ends.sources[rank] if rank in atom.contributors else None
+    target = ends.targets[rank] if rank in atom.needers else None
     return GradPiece(
         name,
         sum(box_volume(box) for box in atom.boxes),
-        source.view if gives and source else None,
-        source.local(atom.boxes) if gives and source else None,
-        target.view if takes and target else None,
-        target.local(atom.boxes) if takes and target else None,
+        source.view if source else None,
+        source.local(atom.boxes) if source else None,
+        target.view if target else None,
+        target.local(atom.boxes) if target else None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..annotations.layout import Coordinate, whole
 from ..comm_plan import Box, CommStep, GradBucket
@@ -40,6 +40,9 @@ from .value_layouts import PlacedValue, ValueLayouts
 FORWARD, BACKWARD, STEP = 0, 1, 2
 PARTS = 3
 
+Keys = tuple[tuple[object, ...], ...]
+Tags = dict[tuple[int, int], int]
+
 Given = tuple[tuple[OutputKind, AnnotatedValue, str], ...]
 
 
@@ -70,6 +73,7 @@ class Lowering:
     pipelines: list[PipelineGraph]
     device_kind: str
     resolver: CommResolver = field(default_factory=CommResolver)
+    lowered: dict[tuple[int, Keys], StagePlan] = field(default_factory=dict)
     rank_of: dict[int, int] = field(init=False)
     holders: dict[str, tuple[Holder, ...]] = field(init=False)
 
@@ -79,10 +83,7 @@ class Lowering:
 
     def run(self) -> Lowered:
         """Lower everything."""
-        live = [
-            live_pipeline(graph, len(self.strategy.pipelines[p].stages))
-            for p, graph in enumerate(self.pipelines)
-        ]
+        live = self._live()
         plans = [
             self._stage(p, s, rows)
             for p, pipeline in enumerate(live)
@@ -116,6 +117,14 @@ class Lowering:
         )
         return Lowered(program, self._value_layouts(plans))
 
+    def _live(self) -> list[LivePipeline]:
+        """The needed rows of each pipeline; pipelines that share a deduction share them."""
+        known: dict[int, LivePipeline] = {}
+        for p, graph in enumerate(self.pipelines):
+            if id(graph.rows) not in known:
+                known[id(graph.rows)] = live_pipeline(graph, len(self.strategy.pipelines[p].stages))
+        return [known[id(graph.rows)] for graph in self.pipelines]
+
     def _value_layouts(self, plans: list[StagePlan]) -> ValueLayouts:
         """Where each logical value is computed and how, for values that the program keeps."""
         first = [first_coordinate(self.strategy, p) for p in range(len(self.pipelines))]
@@ -140,29 +149,35 @@ class Lowering:
     # Segments
 
     def _stage(self, pipeline: int, stage: int, rows: StageRows) -> StagePlan:
+        """Lower a stage, or take over what an equal stage of an equal pipeline has been lowered to."""
         ranks = self.stage_ranks(pipeline, stage)
+        variants, first_of, keys = self._variants(pipeline, rows)
+        known = self.lowered.get((id(rows), keys))
+        if known is not None:
+            return replace(known, pipeline=pipeline, ranks=ranks, variants=variants, first_of=first_of)
         lowering = StageLowering(self.pipelines[pipeline], stage, len(ranks), len(self.graph.rows), rows)
-        variants, first_of = self._variants(pipeline, rows)
         plan = StagePlan(pipeline, stage, ranks, rows, lowering, variants, first_of, [])
-        for batch in first_of:
+        for variant, batch in enumerate(first_of):
+            lowering.variant = variant
             plan.segments += self._segments(plan, batch)
+        self.lowered[id(rows), keys] = plan
         return plan
 
-    def _variants(self, pipeline: int, rows: StageRows) -> tuple[list[int], list[int]]:
-        """Micro-batches that run the same segments, and the batch coordinate that stands for each."""
+    def _variants(self, pipeline: int, rows: StageRows) -> tuple[list[int], list[int], Keys]:
+        """Micro-batches that run the same segments, the batch coordinate that stands for each, their keys."""
         positional = by_position(rows)
         offset = first_coordinate(self.strategy, pipeline)
-        keys: dict[object, int] = {}
+        numbers: dict[tuple[object, ...], int] = {}
         variants: list[int] = []
         first_of: list[int] = []
         for index, (low, high) in enumerate(self.strategy.rows(pipeline)):
             at = Coordinate(0, offset + index)
-            key = (high - low, tuple(literal.at(at) for literal in positional))
-            if key not in keys:
-                keys[key] = len(first_of)
+            key = (high - low, *(literal.at(at) for literal in positional))
+            if key not in numbers:
+                numbers[key] = len(first_of)
                 first_of.append(offset + index)
-            variants.append(keys[key])
-        return variants, first_of
+            variants.append(numbers[key])
+        return variants, first_of, tuple(numbers)
 
     def _segments(self, plan: StagePlan, batch: int) -> list[Segment]:
         """The forward, backward and step segment of one variant."""
@@ -246,19 +261,23 @@ class Lowering:
             holders = self._holders(name)
             if holders not in owners:
                 owners[holders] = owned_boxes(holders)
+            made: dict[object, Shard] = {}
             for holder in holders:
-                shard = _shard(info, holder, owners[holders][holder.rank])
-                result.setdefault(holder.rank, []).append(shard)
+                owned = owners[holders][holder.rank]
+                key = (holder.region, owned)
+                if key not in made:
+                    made[key] = _shard(info, holder, owned)
+                result.setdefault(holder.rank, []).append(made[key])
         return result
 
-    def _tags(self, live: list[LivePipeline]) -> dict[int, int]:
+    def _tags(self, live: list[LivePipeline]) -> Tags:
         """The first tag of each crossing; micro-batch m has the m-th after it."""
-        tags: dict[int, int] = {}
+        tags: Tags = {}
         count = 0
         for p, pipeline in enumerate(live):
             for stage in pipeline.stages:
                 for crossing in stage.arrivals:
-                    tags[id(crossing.row)] = count
+                    tags[p, id(crossing.row)] = count
                     count += len(self.strategy.rows(p))
         return tags
 
@@ -269,10 +288,10 @@ class Lowering:
         steps: list[tuple[int, ...]],
         grads: dict[int, list[GradBucket]],
         shards: dict[int, list[Shard]],
-        tags: dict[int, int],
+        tags: Tags,
     ) -> list[RankProgram]:
         name = classes.name_of(plan.segments)
-        comms = [self._comm(plan, row, batch) for row, batch in plan.lowering.slots]
+        comms = [self._comm(plan, row, variant) for row, variant in plan.lowering.slots]
         reduces = (
             [
                 self.resolver.reduce(group, type_name(step.share))
@@ -303,9 +322,9 @@ class Lowering:
             for index, rank in enumerate(plan.ranks)
         ]
 
-    def _comm(self, plan: StagePlan, row: AnnotatedRow, batch: int) -> dict[int, CommStep]:
+    def _comm(self, plan: StagePlan, row: AnnotatedRow, variant: int) -> dict[int, CommStep]:
         assert row.marker is not None
-        return self.resolver.collective(row.marker, plan.ranks, batch, type_name(row.out))
+        return self.resolver.collective(row.marker, plan.ranks, plan.first_of[variant], type_name(row.out))
 
 
 def type_name(value: AnnotatedValue) -> str:
@@ -345,14 +364,19 @@ class Classes:
 
     programs: dict[str, ClassProgram] = field(default_factory=dict)
     by_content: dict[str, str] = field(default_factory=dict)
+    by_identity: dict[int, str] = field(default_factory=dict)
 
     def name_of(self, segments: list[Segment]) -> str:
         """The class with these segments, new if there is none."""
+        known = self.by_identity.get(id(segments))
+        if known is not None:
+            return known
         content = repr(segments)
         if content not in self.by_content:
             name = f"c{len(self.programs)}"
             self.by_content[content] = name
             self.programs[name] = ClassProgram(name, segments)
+        self.by_identity[id(segments)] = self.by_content[content]
         return self.by_content[content]
 
 
@@ -364,10 +388,10 @@ class Crossings:
     departures: list[Crossing]
     slots: dict[tuple[int, int], int]
     steps: list[dict[int, CommStep]]
-    tags: dict[int, int]
+    tags: Tags
 
     @staticmethod
-    def of(lowering: Lowering, plan: StagePlan, tags: dict[int, int]) -> Crossings:
+    def of(lowering: Lowering, plan: StagePlan, tags: Tags) -> Crossings:
         """Resolve every crossing of a stage for each variant of its micro-batches."""
         result = Crossings(plan.rows.arrivals, plan.rows.departures, {}, [], tags)
         for crossing in (*result.arrivals, *result.departures):
@@ -418,7 +442,7 @@ def _action(plan: StagePlan, crossings: Crossings, phase: Phase, mb: int) -> lis
 
     def move(op: Op, crossing: Crossing, value: AnnotatedValue) -> Instruction:
         slot = crossings.slots[id(crossing.row), variant]
-        tag = crossings.tags[id(crossing.row)] + mb
+        tag = crossings.tags[plan.pipeline, id(crossing.row)] + mb
         return Instruction(op, mb=mb, value=plan.lowering.number(value), slot=slot, tag=tag)
 
     part = FORWARD if phase is Phase.FORWARD else BACKWARD

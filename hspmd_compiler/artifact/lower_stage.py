@@ -38,7 +38,8 @@ class Outputs:
 
 @dataclass(slots=True)
 class StageLowering:
-    """Lowers the rows of one stage. ranks: number of ranks. slots: comm rows in order of their slot.
+    """Lowers the rows of one stage. ranks: number of ranks. slots: comm rows, with their
+    variant, in order of their slot. variant: the one that is being lowered.
 
     literals: per rank, the values of the class program's holes.
     """
@@ -55,6 +56,7 @@ class StageLowering:
     renamed: dict[int, AnnotatedValue] = field(default_factory=dict)
     leaves: dict[int, tuple[InputKind, str]] = field(default_factory=dict)
     next_number: int = 0
+    variant: int = 0
 
     def __post_init__(self) -> None:
         self.literals = [[] for _ in range(self.ranks)]
@@ -106,7 +108,7 @@ class StageLowering:
         out = Value(self.number(row.out))
         logical = row.out.logical
         if row.op == COMM:
-            self.slots.append((row, batch))
+            self.slots.append((row, self.variant))
             source = operands_of(row)[0]
             return LocalRow(out, COMM, (Value(self.number(source)), len(self.slots) - 1), {}, logical)
         if row.op in SAME_VALUE:
