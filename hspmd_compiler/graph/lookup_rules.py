@@ -6,7 +6,7 @@ from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, m
 from ..errors import DeduceError
 from .annotated import AnnotatedValue
 from .ir import Ref, Row
-from .pointwise_rules import join_dims, operand_layout
+from .pointwise_rules import copies, join_dims, operand_layout
 from .rules import Result, RuleContext, held_intervals, integer, items, local_sizes, pull_for, rule_for, uncut
 from .view_rules import _exact, _single, _whole_dim
 
@@ -49,6 +49,8 @@ def embedding_backward(ctx: RuleContext, row: Row) -> Result:
     cut = ctx.is_lookup_of(_row_id(row.args[1]), rows)
     if cut is not None or _cut_columns(grad.layout):
         grad = ctx.convert(grad, _gathered_tokens(grad.layout))
+    if grad.layout.cut(ranks=True) is None or _cut_columns(grad.layout):
+        index = ctx.convert(index, uncut(index.layout, ranks=True))
     grad, index, dims = _meet_index(ctx, grad, index)
     partial = grad.layout.partial | {sum_axis(f.axis) for dim in dims for f in dim if f.axis is not None}
     table: Dim = (Factor(rows),)
@@ -83,8 +85,8 @@ def _meet_index(
     """Token dims of gradient and index in one cut, each token at one holder."""
     grad = _exact(ctx, grad)
     tokens = make_layout(grad.layout.dims[:-1])
-    dims = join_dims([tokens, index.layout], list(tokens.shape))
-    index = ctx.convert(index, operand_layout(index, dims, list(tokens.shape)))
+    dims = join_dims([tokens, uncut(index.layout, ranks=True)], list(tokens.shape))
+    index = ctx.convert(index, operand_layout(index, copies(dims), list(tokens.shape)))
     grad = ctx.convert(grad, make_layout((*dims, grad.layout.dims[-1]), grad.layout.partial))
     return grad, index, dims
 
@@ -95,6 +97,8 @@ def index_(ctx: RuleContext, row: Row) -> Result:
     value = ctx.settle(ctx.operand(row.args[0]))
     indices = list(items(row.args[1]))
     if value.layout.cut(ranks=False) is not None and not value.constant:
+        if indices[0] is None:
+            return _index_within(ctx, row, value, indices)
         return _index_batch(ctx, row, value, indices)
     for position, index in enumerate(indices):
         if index is not None:
@@ -123,10 +127,28 @@ def _index_by_batch(
     return ctx.emit(row.op, (value, tuple(met)), layout)
 
 
+def _index_within(ctx: RuleContext, row: Row, value: AnnotatedValue, indices: list[object]) -> AnnotatedValue:
+    """Samples are kept and neighbouring dims behind them indexed, alike for every sample."""
+    indexed = [position for position, index in enumerate(indices) if index is not None]
+    tensors = [None if index is None else ctx.settle(ctx.operand(index)) for index in indices]
+    present = [tensor for tensor in tensors if tensor is not None]
+    if indexed != list(range(indexed[0], indexed[-1] + 1)):
+        raise _unsupported(row)
+    if any(tensor.layout.cut(ranks=False) is not None for tensor in present):
+        raise _unsupported(row)
+    for position in indexed:
+        value = _whole_dim(ctx, value, position)
+    met = tuple(None if t is None else ctx.convert(t, uncut(t.layout, ranks=True)) for t in tensors)
+    rank = max(len(tensor.layout.dims) for tensor in present)
+    before, behind = value.layout.dims[: indexed[0]], value.layout.dims[indexed[-1] + 1 :]
+    between = tuple((Factor(size),) for size in (row.shape or ())[indexed[0] : indexed[0] + rank])
+    return ctx.emit(row.op, (value, met), make_layout((*before, *between, *behind)))
+
+
 def _index_batch(ctx: RuleContext, row: Row, value: AnnotatedValue, indices: list[object]) -> AnnotatedValue:
     """A value per sample indexed with 0, 1, 2, ... along the sample dim: each sample keeps its own row."""
     size = value.layout.shape[0]
-    if indices[0] is None or not _counts_up(ctx, indices[0], size) or len(value.layout.dims[0]) != 1:
+    if not _counts_up(ctx, indices[0], size) or len(value.layout.dims[0]) != 1:
         raise _unsupported(row)
     counting = ctx.operand(indices[0])
     rank = len(counting.layout.dims)
@@ -145,7 +167,10 @@ def _index_batch(ctx: RuleContext, row: Row, value: AnnotatedValue, indices: lis
     rest = [None if index is None else ctx.settle(ctx.operand(index)) for index in indices[1:]]
     if any(tensor is None for tensor in rest):
         raise _unsupported(row)
-    tensors = [local, *(tensor for tensor in rest if tensor is not None)]
+    for position in range(1, len(indices)):
+        value = _whole_dim(ctx, value, position)
+    others = [ctx.convert(t, uncut(t.layout, ranks=True)) for t in rest if t is not None]
+    tensors = [local, *others]
     full = list((row.shape or ())[: max(len(t.layout.dims) for t in tensors)])
     dims = join_dims([t.layout for t in tensors], full)
     met = tuple(ctx.convert(t, operand_layout(t, dims, full)) for t in tensors)

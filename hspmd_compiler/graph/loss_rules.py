@@ -7,10 +7,10 @@ from ..comm_plan import Combine
 from ..errors import DeduceError
 from .annotated import AnnotatedValue
 from .ir import Row
-from .pointwise_rules import join_dims, operand_layout
+from .pointwise_rules import join_dims
 from .reduction_rules import MEAN, SUM, reduced_layout
 from .rules import Result, RuleContext, held_intervals, integer, rule_for, uncut
-from .view_rules import _exact, _single, _whole_dim
+from .view_rules import _exact, _single, _whole_dim, deduplicated
 
 NLL_BACKWARD = "aten.nll_loss_backward.default"
 
@@ -68,9 +68,9 @@ def nll_loss(ctx: RuleContext, row: Row) -> Result:
     logp = _exact(ctx, ctx.settle(ctx.operand(row.args[0])))
     logp, factor = _class_factor(ctx, logp)
     target = _target(ctx, row.args[1], logp)
-    count = _count(ctx, target, ignore, logp)
     if reduction not in (MEAN, SUM):
-        return _unreduced(ctx, row, logp, target), count
+        return _unreduced(ctx, row, logp, target)
+    count = _count(ctx, target, ignore, logp)
     intervals = held_intervals(factor, logp.layout.shape[-1])
     partial = reduced_layout(logp.layout, range(len(logp.layout.dims)), keep=False)
     picked = ctx.emit("hspmd.nll_pick", (logp, target, intervals, ignore), partial, dtype=logp.dtype)
@@ -81,11 +81,14 @@ def nll_loss(ctx: RuleContext, row: Row) -> Result:
     return ctx.emit("aten.div.Tensor", (picked, count), picked.layout), count
 
 
-def _unreduced(ctx: RuleContext, row: Row, logp: AnnotatedValue, target: AnnotatedValue) -> AnnotatedValue:
+def _unreduced(
+    ctx: RuleContext, row: Row, logp: AnnotatedValue, target: AnnotatedValue
+) -> tuple[AnnotatedValue, ...]:
+    """A loss per sample; its count is zero, as in PyTorch."""
     logp = _whole_dim(ctx, logp, len(logp.layout.dims) - 1)
     layout = make_layout(logp.layout.dims[:-1])
     total = make_layout((), frozenset(sum_axis(f.axis) for f in layout.factors() if f.axis is not None))
-    return ctx.emit_many(row.op, (logp, target, *row.args[2:]), (layout, total))[0]
+    return ctx.emit_many(row.op, (logp, target, *row.args[2:]), (layout, total))
 
 
 def _count(ctx: RuleContext, target: AnnotatedValue, ignore: int, logp: AnnotatedValue) -> AnnotatedValue:
@@ -124,7 +127,9 @@ def log_softmax_backward(ctx: RuleContext, row: Row) -> Result:
     shape = row.shape or ()
     dims = join_dims([grad.layout, out.layout], shape)
     layout = make_layout(dims)
-    grad, out = (ctx.convert(value, operand_layout(value, dims, shape)) for value in (grad, out))
+    if dim_cut(layout.dims[dim], ranks=True) is not None:
+        layout = deduplicated(layout)  # the sum over the dim counts each element once
+    grad, out = (ctx.convert(value, layout) for value in (grad, out))
     if dim_cut(layout.dims[dim], ranks=True) is None:
         grad, out = (_whole_dim(ctx, value, dim) for value in (grad, out))
         return ctx.emit(row.op, (grad, out, dim, *row.args[3:]), out.layout, dtype=row.dtype)

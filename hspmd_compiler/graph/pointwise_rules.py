@@ -366,14 +366,15 @@ def _meet_product(ctx: RuleContext, pair: dict[int, AnnotatedValue], shape: Sequ
         consistent(make_layout(dims)).cut(ranks=True) is None
         and make_layout(dims).cut(ranks=True) is not None
     ):
-        plain = _copies(dims)
+        plain = copies(dims)
     for key, value in pair.items():
         wanted = dims if value is leading else plain
         pair[key] = ctx.convert(value, operand_layout(value, wanted, shape))
     return dims
 
 
-def _copies(dims: Sequence[Dim]) -> tuple[Dim, ...]:
+def copies(dims: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The same cuts with consistent copies in place of addends."""
     return tuple(tuple(Factor(f.size, f.axis, f.sets) for f in dim) for dim in dims)
 
 

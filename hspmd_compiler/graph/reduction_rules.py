@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 
 from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout, sum_axis
@@ -101,11 +101,13 @@ def whole_dim(ctx: RuleContext, row: Row) -> Result:
     value = ctx.settle(ctx.operand(row.args[0]))
     rank = len(value.layout.dims)
     argument = row.args[1] if len(row.args) > 1 else row.kwargs.get("dim")
-    along = [argument] if isinstance(argument, int) else list(items(argument) if argument else range(rank))
-    for dim in along:
-        value = _whole_dim(ctx, value, integer(dim) % max(rank, 1))
+    given = [argument] if isinstance(argument, int) else list(items(argument) if argument else range(rank))
+    along = {integer(dim) % max(rank, 1) for dim in given}
+    for dim in sorted(along):
+        value = _whole_dim(ctx, value, dim)
     layouts = [
-        _like(value.layout, meta[0] if meta else ()) for meta in row.outs or ((row.shape or (), row.dtype),)
+        _without(value.layout, along, meta[0] if meta else ())
+        for meta in row.outs or ((row.shape or (), row.dtype),)
     ]
     args = (value, *row.args[1:])
     if row.outs is not None:
@@ -113,24 +115,13 @@ def whole_dim(ctx: RuleContext, row: Row) -> Result:
     return ctx.emit(row.op, args, layouts[0], kwargs=row.kwargs)
 
 
-def _like(layout: Layout, shape: Sequence[int]) -> Layout:
-    """The layout for a result whose dims are the operand's, some of them reduced to 1 or dropped."""
+def _without(layout: Layout, along: Collection[int], shape: Sequence[int]) -> Layout:
+    """The layout of a result of `shape`: the dims `along` have another length, or are gone."""
     if len(shape) == len(layout.dims):
         return layout.with_dims(
-            dim if dim_size(dim) == size else (Factor(size),)
-            for dim, size in zip(layout.dims, shape, strict=True)
+            (Factor(shape[index]),) if index in along else dim for index, dim in enumerate(layout.dims)
         )
-    kept = [dim for dim in layout.dims if any(factor.axis is not None for factor in dim)]
-    sizes = list(shape)
-    dims: list[Dim] = []
-    source = list(layout.dims)
-    for size in sizes:
-        while source and dim_size(source[0]) != size:
-            source.pop(0)
-        dims.append(source.pop(0) if source else (Factor(size),))
-    if any(dim not in dims for dim in kept):
-        return make_layout(tuple((Factor(size),) for size in shape))
-    return make_layout(tuple(dims), layout.partial)
+    return layout.with_dims(dim for index, dim in enumerate(layout.dims) if index not in along)
 
 
 @rule_for("aten._softmax_backward_data.default")
