@@ -23,7 +23,7 @@ GIVE_MODEL = "pass `--model MODEL`, or call `program.verify` where the model was
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """build: a fresh copy of the model. state: its parameters and buffers by all names.
+    """build: a fresh copy of the model, on the CPU. state: its parameters and buffers by all names.
 
     examples: the inputs that its factory gave, None for a live model.
     """
@@ -37,8 +37,8 @@ def find_reference(artifact: Artifact, given: ModelSource | nn.Module | None) ->
     """The given model, or the one that the manifest describes; seeded, and checked to fit the program."""
     model, examples = _made(artifact, given)
     check_model(artifact.program, model)
-    state = {name: value.detach().clone() for name, value in whole_state(model).items()}
-    return Reference(lambda: deepcopy(model), state, examples)
+    state = {name: value.detach().cpu().clone() for name, value in whole_state(model).items()}
+    return Reference(lambda: deepcopy(model).cpu(), state, examples)
 
 
 def _made(
