@@ -26,6 +26,11 @@ KEYS = (
     "RANK_TO_DEVICE_MAPPING",
     "SEQ_LEN_LIST",
     "NUM_LAYERS",
+    "RECOMPUTE_GRANULARITY",
+    "RECOMPUTE_METHOD",
+    "RECOMPUTE_NUM_LAYERS",
+    "RECOMPUTE_LAYER_IDXS",
+    "RECOMPUTE_LAYER_IDXS_LIST",
 )
 MODEL_AND_RUN_KEYS = (
     "CASE",
@@ -62,6 +67,10 @@ class LaunchValues:
     def broken(self, key: str) -> bool:
         """Whether something under this key was refused already."""
         return any(re.split(r"[\[.]", problem.path)[0] == key for problem in self.problems)
+
+    def raw(self, key: str) -> object:
+        """The literal as it stands; None where there is none, or where it was refused."""
+        return self._literal(key)
 
     def flag(self, key: str, default: bool) -> bool:
         value = self._literal(key)

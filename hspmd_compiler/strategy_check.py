@@ -31,13 +31,15 @@ def check(
     raise_if_any(find_problems(strategy, num_layers=num_layers, num_heads=num_heads), at)
 
 
-def raise_if_any(problems: Sequence[Problem], at: str = "", fix: str = PAGE) -> None:
-    """Raise one StrategyError with a line per problem."""
+def raise_if_any(
+    problems: Sequence[Problem], at: str = "", fix: str = PAGE, subject: str = "a strategy"
+) -> None:
+    """Raise one StrategyError with a line per problem; subject: what the values are of."""
     if not problems:
         return
     count = "one value breaks a rule" if len(problems) == 1 else f"{len(problems)} values break rules"
     details = [(problem.path, problem.text) for problem in sorted(problems, key=_reading_order)]
-    raise StrategyError(f"{count} of a strategy", at=at, details=details, fix=fix)
+    raise StrategyError(f"{count} of {subject}", at=at, details=details, fix=fix)
 
 
 def _reading_order(problem: Problem) -> list[tuple[int, str]]:

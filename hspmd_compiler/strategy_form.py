@@ -21,6 +21,7 @@ STRATEGY_KEYS = (
     "sequence_parallel",
     "overrides",
     "device_kinds",
+    "context_parallel",
 )
 PIPELINE_KEYS = ("stages", "micro_batches")
 STAGE_KEYS = ("devices", "layers", "shares")
@@ -48,6 +49,7 @@ class FormReader:
 
     def strategy(self, form: object) -> Strategy:
         top = self._mapping("", form, STRATEGY_KEYS, ("pipelines",))
+        self._context_parallel("context_parallel", top.get("context_parallel", []))
         if top.get("version", VERSION) != VERSION:
             self._bad("version", f"{top['version']!r}: this version reads {VERSION}")
         return Strategy(
@@ -151,6 +153,12 @@ class FormReader:
                 kinds[int(key)] = self._choice(f"{path}.{key}", value, DeviceKind.CPU)
         return tuple(sorted(kinds.items()))
 
+    def _context_parallel(self, path: str, form: object) -> None:
+        """Degrees above 1 are refused by name."""
+        for index, degree in enumerate(self._integers(path, form, "one degree per group of pipelines")):
+            if degree != 1:
+                self._bad(f"{path}[{index}]", f"{degree}: context parallelism comes later, degree 1 only")
+
     def _items(self, path: str, form: object, read: Callable[[str, object], Made]) -> tuple[Made, ...]:
         return tuple(read(f"{path}[{index}]", item) for index, item in enumerate(self._list(path, form)))
 
@@ -219,7 +227,7 @@ class FormReader:
         self.unread.add(path)
 
 
-def form_of(strategy: Strategy) -> dict[str, object]:
+def form_of(strategy: Strategy, context_parallel: tuple[int, ...] = ()) -> dict[str, object]:
     """The form of a Strategy: keys in documented order, without those that say nothing."""
     form: dict[str, object] = {"version": VERSION}
     if strategy.name:
@@ -232,6 +240,8 @@ def form_of(strategy: Strategy) -> dict[str, object]:
         form["overrides"] = [_override_form(override) for override in strategy.overrides]
     if strategy.device_kinds:
         form["device_kinds"] = {str(device): kind.value for device, kind in strategy.device_kinds}
+    if any(degree > 1 for degree in context_parallel):
+        form["context_parallel"] = list(context_parallel)
     return form
 
 

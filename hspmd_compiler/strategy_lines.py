@@ -16,6 +16,7 @@ from .launch_values import MODEL_AND_RUN_KEYS, LaunchValues
 from .shell_values import ShellValues, read_assignments
 from .strategy import PipelineSpec, StageSpec, Strategy
 from .strategy_check import check, raise_if_any
+from .strategy_formats.recompute import Recompute, read_recompute
 
 FIRST_LINE = re.compile(r"\s*(export\s+)?[A-Z][A-Z0-9_]*=")
 FIX = "give the lines of one case; docs/strategy.md lists the keys and their rules"
@@ -25,10 +26,19 @@ Counts = list[list[int]]
 
 @dataclass(frozen=True, slots=True)
 class LaunchLines:
-    """The Strategy of a launch script's lines, and remarks on what was read but doesn't decide it."""
+    """The Strategy of a launch script's lines, and remarks on what was read but doesn't decide it.
+
+    context_parallel: degree per data-parallel group. sequence_lengths: tokens per pipeline, empty:
+    equal. homogeneous: HETERO=false. num_gpus: as written.
+    """
 
     strategy: Strategy
     notes: tuple[str, ...]
+    context_parallel: tuple[int, ...] = ()
+    sequence_lengths: tuple[int, ...] = ()
+    homogeneous: bool = False
+    num_gpus: int | None = None
+    recompute: Recompute | None = None
 
 
 def looks_like_lines(text: str) -> bool:
@@ -38,44 +48,81 @@ def looks_like_lines(text: str) -> bool:
 
 
 def read_lines(
-    text: str, *, num_layers: int | None = None, micro_batch_size: int | None = None, at: str = ""
+    text: str,
+    *,
+    num_layers: int | None = None,
+    micro_batch_size: int | None = None,
+    micro_batches: int | None = None,
+    context_parallel: bool = False,
+    at: str = "",
 ) -> LaunchLines:
     """The Strategy of KEY=VALUE lines.
 
     num_layers: the model's, else NUM_LAYERS; needed with HETERO=false. micro_batch_size: samples
-    per micro-batch, else MICRO_BATCH_SIZE, else 1. Without MICRO_BATCH_NUM_LIST a pipeline runs as
-    many micro-batches as it has stages.
+    per micro-batch, else MICRO_BATCH_SIZE, else 1. micro_batches: per pipeline, else
+    MICRO_BATCH_NUM_LIST, else as many as the pipeline has stages. context_parallel: whether degrees
+    above 1 are taken; they are refused by name otherwise.
     """
-    shell = read_assignments(text)
-    values = LaunchValues(shell)
+    return read_values(
+        LaunchValues(read_assignments(text)),
+        num_layers=num_layers,
+        micro_batch_size=micro_batch_size,
+        micro_batches=micro_batches,
+        context_parallel=context_parallel,
+        at=at,
+    )
+
+
+def read_values(
+    values: LaunchValues,
+    *,
+    num_layers: int | None = None,
+    micro_batch_size: int | None = None,
+    micro_batches: int | None = None,
+    context_parallel: bool = False,
+    at: str = "",
+) -> LaunchLines:
+    """The Strategy of a launch script's values, as `read_lines` has it."""
     size = values.integer("MICRO_BATCH_SIZE", 1) if micro_batch_size is None else micro_batch_size
     layers = values.optional_integer("NUM_LAYERS") if num_layers is None else num_layers
-    if values.flag("HETERO", "LAYERS_NUM_LIST" in shell.values):
-        pipelines = _hetero_pipelines(values, layers)
+    homogeneous = not values.flag("HETERO", "LAYERS_NUM_LIST" in values.shell.values)
+    degrees = _context_degrees(values, homogeneous, context_parallel)
+    if homogeneous:
+        pipelines = _homogeneous_pipelines(values, layers, degrees)
     else:
-        pipelines = _homogeneous_pipelines(values, layers)
-    counts = _micro_batch_counts(values, pipelines)
+        pipelines = _hetero_pipelines(values, layers, degrees)
+    counts = _micro_batch_counts(values, pipelines, degrees, micro_batches)
+    recompute = read_recompute(values, len(pipelines))
     raise_if_any(values.problems, at, FIX)
     specs = [PipelineSpec(stages, (size,) * count) for stages, count in zip(pipelines, counts, strict=True)]
     strategy = Strategy(tuple(specs))
     check(strategy, at=at)
-    return LaunchLines(strategy, tuple(_notes(shell, strategy)))
+    return LaunchLines(
+        strategy,
+        tuple(_notes(values.shell, strategy)),
+        context_parallel=tuple(degrees),
+        sequence_lengths=tuple(values.integers("SEQ_LEN_LIST", 1) or ()),
+        homogeneous=homogeneous,
+        num_gpus=values.optional_integer("NUM_GPUS"),
+        recompute=recompute,
+    )
 
 
-def _hetero_pipelines(values: LaunchValues, num_layers: int | None) -> list[tuple[StageSpec, ...]]:
+def _hetero_pipelines(
+    values: LaunchValues, num_layers: int | None, degrees: list[int]
+) -> list[tuple[StageSpec, ...]]:
     """One stage per layer count, on its used slots' devices. Rules are judged where lists were read."""
     counts = values.integer_lists("LAYERS_NUM_LIST") or []
     tp = values.integer("TP")
     readable = bool(counts) and not values.broken("LAYERS_NUM_LIST") and not values.broken("TP")
     if not counts and not values.broken("LAYERS_NUM_LIST"):
         values.bad("LAYERS_NUM_LIST", "missing: this key is required with HETERO=true")
-    degrees = _context_degrees(values)
     if degrees and counts and len(counts) != sum(degrees):
         rule = f"one list per pipeline, here {sum(degrees)}, the sum of CP_LIST"
         values.bad("LAYERS_NUM_LIST", f"{_length(counts, sum(degrees))}: {rule}")
     if readable:
         _check_layers(values, counts, num_layers)
-    _check_sequence_lengths(values, len(counts))
+    _check_sequence_lengths(values, len(counts), degrees)
     unused = values.integers("UNUSED_RANK", 0) or []
     mapping = values.mapping("RANK_TO_DEVICE_MAPPING")
     if not readable:
@@ -88,17 +135,25 @@ def _hetero_pipelines(values: LaunchValues, num_layers: int | None) -> list[tupl
     return _stages(values, counts, tp, {slot: mapping[slot] for slot in used if slot in mapping})
 
 
-def _context_degrees(values: LaunchValues) -> list[int]:
-    """CP_LIST, one degree per data-parallel group; degrees above 1 are refused by name."""
+def _context_degrees(values: LaunchValues, homogeneous: bool, allowed: bool) -> list[int]:
+    """CP_LIST, one degree per data-parallel group; CP, one for all, with HETERO=false.
+
+    Degrees above 1 are refused by name unless they are allowed.
+    """
     dp = values.integer("DP")
     degrees = values.integers("CP_LIST", 1)
+    common = values.integer("CP", 1) if homogeneous else 1
     if values.broken("DP") or values.broken("CP_LIST"):
         return []
-    degrees = [1] * dp if degrees is None else degrees
+    if not allowed and common > 1:
+        values.bad("CP", f"{common}: context parallelism comes later, degree 1 only")
+    degrees = [common] * dp if degrees is None else degrees
     if len(degrees) != dp:
         values.bad("CP_LIST", f"{_length(degrees, dp)}: one degree per data-parallel group, DP is {dp}")
+    if homogeneous and "CP" in values.shell.values and set(degrees) != {common}:
+        values.bad("CP_LIST", f"{degrees}: with HETERO=false all are CP, {common}")
     for index, degree in enumerate(degrees):
-        if degree > 1:
+        if degree > 1 and not allowed and not values.broken("CP"):
             values.bad(f"CP_LIST[{index}]", f"{degree}: context parallelism comes later, degree 1 only")
     return degrees
 
@@ -116,14 +171,15 @@ def _check_layers(values: LaunchValues, counts: Counts, num_layers: int | None) 
             values.bad(path, f"{total} layers: {owner} {wanted}")
 
 
-def _check_sequence_lengths(values: LaunchValues, pipelines: int) -> None:
+def _check_sequence_lengths(values: LaunchValues, pipelines: int, degrees: list[int]) -> None:
+    """One length per pipeline; they differ only where context parallelism shares a sequence."""
     lengths = values.integers("SEQ_LEN_LIST", 1)
     if lengths is None or values.broken("SEQ_LEN_LIST"):
         return
     if len(lengths) != pipelines:
         rule = f"one length per pipeline, here {pipelines}"
         values.bad("SEQ_LEN_LIST", f"{_length(lengths, pipelines)}: {rule}")
-    if len(set(lengths)) > 1:
+    if len(set(lengths)) > 1 and max(degrees, default=1) == 1:
         values.bad("SEQ_LEN_LIST", f"{lengths}: unequal lengths per pipeline come later, null or equal only")
 
 
@@ -175,12 +231,11 @@ def _stages(
     return pipelines
 
 
-def _homogeneous_pipelines(values: LaunchValues, num_layers: int | None) -> list[tuple[StageSpec, ...]]:
-    """DP equal pipelines of PP stages; a stage's devices are consecutive, pipeline by pipeline."""
-    _context_degrees(values)
-    dp, tp, pp = (values.integer(key) for key in ("DP", "TP", "PP"))
-    if values.integer("CP", 1) > 1:
-        values.bad("CP", f"{values.integer('CP', 1)}: context parallelism comes later, degree 1 only")
+def _homogeneous_pipelines(
+    values: LaunchValues, num_layers: int | None, degrees: list[int]
+) -> list[tuple[StageSpec, ...]]:
+    """DP * CP equal pipelines of PP stages; a stage's devices are consecutive, pipeline by pipeline."""
+    tp, pp = (values.integer(key) for key in ("TP", "PP"))
     for key in ("LAYERS_NUM_LIST", "UNUSED_RANK", "RANK_TO_DEVICE_MAPPING", "SEQ_LEN_LIST"):
         if key in values.shell.values:
             values.bad(key, "needs HETERO=true: with HETERO=false all stages are equal")
@@ -190,27 +245,31 @@ def _homogeneous_pipelines(values: LaunchValues, num_layers: int | None) -> list
         values.bad("PP", f"{pp}: {num_layers} layers do not divide evenly into {pp} stages")
     if values.problems or num_layers is None:
         return []
-    return [_equal_stages(group, dp, tp, pp, num_layers // pp) for group in range(dp)]
+    total = sum(degrees)
+    return [_equal_stages(group, total, tp, pp, num_layers // pp) for group in range(total)]
 
 
-def _equal_stages(group: int, dp: int, tp: int, pp: int, each: int) -> tuple[StageSpec, ...]:
-    """The stages of one data-parallel group, `each` layers long."""
+def _equal_stages(group: int, total: int, tp: int, pp: int, each: int) -> tuple[StageSpec, ...]:
+    """The stages of one of `total` equal pipelines, `each` layers long."""
     stages = []
     for stage in range(pp):
-        first = (stage * dp + group) * tp
+        first = (stage * total + group) * tp
         stages.append(StageSpec(tuple(range(first, first + tp)), (stage * each, (stage + 1) * each)))
     return tuple(stages)
 
 
-def _micro_batch_counts(values: LaunchValues, pipelines: list[tuple[StageSpec, ...]]) -> list[int]:
+def _micro_batch_counts(
+    values: LaunchValues, pipelines: list[tuple[StageSpec, ...]], degrees: list[int], given: int | None
+) -> list[int]:
+    """Micro-batches per pipeline. Pipelines of one context-parallel group run the same ones."""
     counts = values.integers("MICRO_BATCH_NUM_LIST", 1)
-    if counts is None:
-        return [len(stages) for stages in pipelines]
+    if given is not None or counts is None:
+        return [len(stages) if given is None else given for stages in pipelines]
     groups = values.integer("DP", 1)
     if len(counts) != groups and not values.broken("DP") and not values.broken("MICRO_BATCH_NUM_LIST"):
         rule = f"one count per data-parallel group, DP is {groups}"
         values.bad("MICRO_BATCH_NUM_LIST", f"{_length(counts, groups)}: {rule}")
-    return counts
+    return [count for count, degree in zip(counts, degrees, strict=False) for _ in range(degree)]
 
 
 def _length(items: list[int] | Counts, wanted: int) -> str:

@@ -1,4 +1,4 @@
-"""Strategies from and to files and texts: JSON, YAML, and HSPMD's KEY=VALUE lines."""
+"""Strategies from and to files and texts: JSON, YAML, HSPMD's KEY=VALUE lines and annotation JSON."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from .errors import StrategyError
 from .strategy import Strategy
 from .strategy_check import Problem, raise_if_any
 from .strategy_form import form_of, strategy_from
+from .strategy_formats.annotation_reading import looks_like_annotation, read_annotation
+from .strategy_formats.expanded import Choices
 
 YAML_SUFFIXES = (".yaml", ".yml")
 ONCE = "a key stands once"
@@ -35,44 +37,62 @@ def read_strategy(source: Path | str | Mapping[str, object]) -> Strategy:
     A str is a text where it begins with `{` or has several lines, and else the path of a file.
     """
     if isinstance(source, Mapping):
-        return strategy_from(source)
+        return _from_content(source, "")
     if isinstance(source, str) and (source.lstrip().startswith("{") or "\n" in source):
         return read_text(source)
     path = Path(source)
-    return read_text(_file_text(path), at=str(path), json_only=path.suffix == ".json")
+    return read_text(file_text(path), at=str(path), json_only=path.suffix == ".json")
 
 
 def read_text(text: str, at: str = "", json_only: bool = False) -> Strategy:
     """The Strategy of a text; its form is seen from its beginning. at: where the text comes from."""
     if json_only or text.lstrip().startswith("{"):
-        return strategy_from(_read_json(text, at), at)
+        return _from_content(read_json(text, at), at)
     if strategy_lines.looks_like_lines(text):
         return strategy_lines.read_lines(text, at=at).strategy
-    return strategy_from(_read_yaml(text, at), at)
+    return _from_content(read_yaml(text, at), at)
 
 
-def strategy_text(strategy: Strategy, form: TextForm = TextForm.JSON) -> str:
-    """A text that depends on the Strategy alone and reads back as an equal one."""
-    content = form_of(strategy)
+def _from_content(content: object, at: str) -> Strategy:
+    """Our own form, or HSPMD's annotation JSON."""
+    if isinstance(content, Mapping) and looks_like_annotation(content):
+        return read_annotation(content, Choices(), at).strategy
+    return strategy_from(content, at)
+
+
+def strategy_text(
+    strategy: Strategy, form: TextForm = TextForm.JSON, context_parallel: tuple[int, ...] = ()
+) -> str:
+    """A text that depends on the Strategy alone and reads back as an equal one.
+
+    context_parallel: degrees above 1 stand in the text too, so that nobody compiles it without them.
+    """
+    content = form_of(strategy, context_parallel)
     if form is TextForm.YAML:
         text: str = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=100)
         return text
     return _json_text(content, "") + "\n"
 
 
-def write_strategy(strategy: Strategy, path: Path) -> None:
+def write_strategy(strategy: Strategy, path: Path, context_parallel: tuple[int, ...] = ()) -> None:
     """Write a file, as YAML where its suffix says so, else as JSON; it appears whole or not at all."""
     form = TextForm.YAML if path.suffix in YAML_SUFFIXES else TextForm.JSON
+    write_text(path, strategy_text(strategy, form, context_parallel))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text that appears whole or not at all."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        unfinished.write_text(strategy_text(strategy, form), encoding="utf-8")
+        unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(path)
     except OSError as error:
         unfinished.unlink(missing_ok=True)
         raise StrategyError(f"can't write {path}: {error.strerror}") from error
 
 
-def _file_text(path: Path) -> str:
+def file_text(path: Path) -> str:
+    """A file's text, or the error of a file that is none."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -96,7 +116,8 @@ class _Repeats:
         return dict(pairs)
 
 
-def _read_json(text: str, at: str) -> object:
+def read_json(text: str, at: str) -> object:
+    """The content of a JSON text; a key that stands twice is an error."""
     repeats = _Repeats()
     try:
         content: object = json.loads(text, object_pairs_hook=repeats.pairs)
@@ -130,7 +151,8 @@ def _repeated_keys(node: Any, seen: set[int]) -> Iterator[Problem]:
             yield from _repeated_keys(inner, seen)
 
 
-def _read_yaml(text: str, at: str) -> object:
+def read_yaml(text: str, at: str) -> object:
+    """The content of a YAML text; a key that stands twice is an error."""
     try:
         repeats = list(_repeated_keys(yaml.compose(text, Loader=yaml.SafeLoader), set()))
         content: object = yaml.safe_load(text)

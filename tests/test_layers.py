@@ -25,6 +25,7 @@ FLOORS = {
     "annotations": 0,
     "cluster": 0,
     "strategy": 0,
+    "strategy_formats": 0,
     "comm_plan": 0,
     "options": 0,
     "init_program": 0,

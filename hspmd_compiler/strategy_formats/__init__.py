@@ -1,0 +1,1 @@
+"""Strategies in the languages of published systems: each module reads one of them to an Expanded."""

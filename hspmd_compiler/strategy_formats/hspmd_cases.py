@@ -1,0 +1,146 @@
+"""HSPMD's launch-script cases: KEY=VALUE lines, and lists of cases as JSON, told apart by `id`.
+
+A case's keys are the launch script's in lower case.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ..errors import StrategyError
+from ..launch_values import KEYS, LaunchValues
+from ..shell_values import ShellValue, ShellValues
+from ..strategy_check import Problem, raise_if_any
+from ..strategy_lines import LaunchLines, read_lines, read_values
+from .expanded import AnnotationStyle, Choices, Entry, Expanded
+
+ABOUT_THE_CASE = ("id", "source", "comment", "model", "derived", "overridden_earlier_values", "reason")
+OTHER_GENERATOR = ("layers_num_list_flat", "stages_num_list", "recompute_layers")
+FIX = "a case has the keys of HSPMD's launch script in lower case; docs/strategy.md lists them"
+
+
+def expand_lines(text: str, choices: Choices, at: str) -> Expanded:
+    """The strategy of a launch script's lines."""
+    found = read_lines(
+        text,
+        num_layers=choices.num_layers,
+        micro_batch_size=choices.micro_batch_size,
+        micro_batches=choices.micro_batches,
+        context_parallel=True,
+        at=at,
+    )
+    return _expanded(found, ())
+
+
+def case_entries(content: object, choices: Choices, at: str) -> list[Entry]:
+    """The cases of a list, of an object that holds one under `strategies`, or one case alone."""
+    if isinstance(content, Mapping):
+        content = content.get("strategies", [content])
+    cases = content if isinstance(content, Sequence) and not isinstance(content, str) else [content]
+    bad = [
+        Problem(f"[{index}]", f"{str(case)[:60]}: a case is an object of keys and values")
+        for index, case in enumerate(cases)
+        if not isinstance(case, Mapping)
+    ]
+    raise_if_any(bad, at, FIX, "a list of HSPMD cases")
+    return [
+        Entry(_id(case, index, len(cases)), _reader(case, choices, at)) for index, case in enumerate(cases)
+    ]
+
+
+def _id(case: Mapping[str, object], index: int, count: int) -> str:
+    return str(case.get("id", index if count > 1 else ""))
+
+
+def _reader(case: Mapping[str, object], choices: Choices, at: str) -> Callable[[], Expanded]:
+    return lambda: expand_case(case, choices, at)
+
+
+def expand_case(case: Mapping[str, object], choices: Choices, at: str = "") -> Expanded:
+    """The strategy of one case."""
+    where = f"{at}, {case['id']}" if at and "id" in case else at
+    try:
+        found = read_values(
+            LaunchValues(ShellValues(_values(case))),
+            num_layers=choices.num_layers,
+            micro_batch_size=choices.micro_batch_size,
+            micro_batches=choices.micro_batches,
+            context_parallel=True,
+            at=where,
+        )
+    except StrategyError as error:
+        raise _in_lower_case(error) from None
+    return _expanded(found, tuple(_case_notes(case, found)))
+
+
+def _values(case: Mapping[str, object]) -> dict[str, ShellValue]:
+    """The launch-script values of a case; null and what tells about the case left out."""
+    passed_over = (*ABOUT_THE_CASE, *OTHER_GENERATOR)
+    given = {key: value for key, value in case.items() if key not in passed_over and value is not None}
+    lines = {key: index for index, key in enumerate(case, 1)}
+    values = {key.upper(): ShellValue(_text(value), lines[key]) for key, value in given.items()}
+    layers = _model_layers(case)
+    if "LAYERS_NUM_LIST" not in values and layers is not None:
+        values.setdefault("NUM_LAYERS", ShellValue(str(layers), lines["model"]))
+    return values
+
+
+def _text(value: object) -> str:
+    """A value as the script's literal; JSON's own literals but true, false and null are Python's too."""
+    if isinstance(value, str | bool) or value is None:
+        return str(value)
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{item}" for key, item in value.items()) + "}"
+    return repr(value) if isinstance(value, list) else json.dumps(value)
+
+
+def _model_layers(case: Mapping[str, object]) -> int | None:
+    model = case.get("model")
+    layers = model.get("layers") if isinstance(model, Mapping) else None
+    return layers if isinstance(layers, int) else None
+
+
+def _case_notes(case: Mapping[str, object], found: LaunchLines) -> Iterator[str]:
+    layers = _model_layers(case)
+    if layers is not None and layers != found.strategy.num_layers:
+        yield f"model.layers={layers} is not checked: layers_num_list has {found.strategy.num_layers}"
+    if any(map(bool, _items(case.get("recompute_layers")))):
+        yield "recompute_layers belongs to another generator: it is passed over"
+    if case.get("overridden_earlier_values"):
+        yield "the script sets a key twice: the last value counts"
+
+
+def _items(value: object) -> list[object]:
+    return list(value) if isinstance(value, list) else []
+
+
+def _expanded(found: LaunchLines, notes: tuple[str, ...]) -> Expanded:
+    style = AnnotationStyle.ONE_GROUP if found.homogeneous else AnnotationStyle.UNION
+    return Expanded(
+        found.strategy,
+        context_parallel=found.context_parallel,
+        sequence_lengths=found.sequence_lengths,
+        recompute=found.recompute,
+        style=style,
+        num_gpus=found.num_gpus,
+        notes=(*notes, *found.notes),
+    )
+
+
+def _in_lower_case(error: StrategyError) -> StrategyError:
+    """The same error in the keys of a case."""
+    names = re.compile(r"\b(" + "|".join(sorted(KEYS, key=len, reverse=True)) + r")\b")
+
+    def lower(text: str) -> str:
+        text = re.sub(r"^unknown key in line \d+", "unknown key", text)
+        return names.sub(lambda name: name[0].lower(), text)
+
+    details = [(lower(_lower_path(path)), lower(text)) for path, text in error.details]
+    what = error.what.replace("a strategy", "a case")
+    return StrategyError(what, at=error.at, details=details, rule=error.rule, fix=FIX)
+
+
+def _lower_path(path: str) -> str:
+    return path if path.startswith("line ") else path.lower()

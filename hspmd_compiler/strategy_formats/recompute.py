@@ -1,0 +1,113 @@
+"""Which blocks a pipeline computes again in backward, as HSPMD's generators take it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeGuard, TypeVar
+
+from ..launch_values import LaunchValues
+
+GRANULARITIES = ("selective", "full")
+METHODS = ("uniform", "block")
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """Per pipeline: granularity, method, its number of layers, and blocks named outright."""
+
+    granularity: tuple[str | None, ...]
+    method: tuple[str | None, ...]
+    num_layers: tuple[int | None, ...]
+    blocks: tuple[tuple[int, ...], ...]
+
+    def is_recomputed(self, pipeline: int, block: int, first: int) -> bool:
+        """Whether a block is; first: the first block of its stage. Named blocks override the method."""
+        if self.granularity[pipeline] is None:
+            return False
+        if self.blocks[pipeline]:
+            return block in self.blocks[pipeline]
+        if self.method[pipeline] == "block":
+            return block - first < (self.num_layers[pipeline] or 0)
+        return self.method[pipeline] == "uniform"
+
+    def is_output_recomputed(self, pipeline: int, block: int) -> bool:
+        """Whether a block's output is too: with `uniform`, all but the last of each run of layers."""
+        if self.granularity[pipeline] is None or self.blocks[pipeline]:
+            return False
+        every = self.num_layers[pipeline]
+        return self.method[pipeline] == "uniform" and every is not None and (block + 1) % every != 0
+
+
+def read_recompute(values: LaunchValues, pipelines: int) -> Recompute | None:
+    """The recompute keys of a launch script, one value per pipeline or one for all."""
+    granularity = _words(values, "RECOMPUTE_GRANULARITY", GRANULARITIES)
+    method = _words(values, "RECOMPUTE_METHOD", METHODS)
+    layers = _numbers(values, "RECOMPUTE_NUM_LAYERS")
+    blocks = _blocks(values)
+    if not any((*granularity, *method, *layers, *blocks)):
+        return None
+    recompute = Recompute(
+        granularity=_spread(values, "RECOMPUTE_GRANULARITY", granularity, None, pipelines),
+        method=_spread(values, "RECOMPUTE_METHOD", method, None, pipelines),
+        num_layers=_spread(values, "RECOMPUTE_NUM_LAYERS", layers, None, pipelines),
+        blocks=_spread(values, "RECOMPUTE_LAYER_IDXS_LIST", blocks, (), pipelines),
+    )
+    for word, name, count in zip(recompute.granularity, recompute.method, recompute.num_layers, strict=True):
+        if word == "selective" and name is not None:
+            values.bad("RECOMPUTE_METHOD", f"{name!r}: a method needs the granularity 'full'")
+        if name is not None and count is None:
+            values.bad("RECOMPUTE_NUM_LAYERS", f"missing: the method {name!r} needs a number of layers")
+    return recompute
+
+
+def _list(found: object) -> list[object]:
+    return list(found) if isinstance(found, list | tuple) else [found]
+
+
+def _words(values: LaunchValues, key: str, known: tuple[str, ...]) -> list[str | None]:
+    words = _list(values.raw(key))
+    for word in words:
+        if word is not None and word not in known:
+            values.bad(key, f"{word!r}: one of {', '.join(known)}, or null")
+    return [word if isinstance(word, str) else None for word in words]
+
+
+def _numbers(values: LaunchValues, key: str) -> list[int | None]:
+    numbers = _list(values.raw(key))
+    for number in numbers:
+        if number is not None and not _is_index(number, 1):
+            values.bad(key, f"{number!r}: an integer of at least 1, or null")
+    return [number if isinstance(number, int) else None for number in numbers]
+
+
+def _blocks(values: LaunchValues) -> list[tuple[int, ...]]:
+    """RECOMPUTE_LAYER_IDXS_LIST, or RECOMPUTE_LAYER_IDXS for all pipelines alike."""
+    key = "RECOMPUTE_LAYER_IDXS_LIST"
+    lists: list[object] = [()] if values.raw(key) is None else _list(values.raw(key))
+    if values.raw("RECOMPUTE_LAYER_IDXS") is not None:
+        key, lists = "RECOMPUTE_LAYER_IDXS", [values.raw("RECOMPUTE_LAYER_IDXS")]
+    read = []
+    for index, blocks in enumerate(lists):
+        named = blocks if isinstance(blocks, list | tuple) else [None]
+        numbers = tuple(block for block in named if _is_index(block, 0))
+        if len(numbers) != len(named):
+            values.bad(f"{key}[{index}]", f"{blocks!r}: a list of block numbers")
+        read.append(numbers)
+    return read
+
+
+def _spread(
+    values: LaunchValues, key: str, items: Sequence[Value], none: Value, pipelines: int
+) -> tuple[Value, ...]:
+    """One item per pipeline; one alone stands for all."""
+    if len(items) not in (1, pipelines) and pipelines:
+        values.bad(key, f"{len(items)} entries: one for all pipelines, or one for each of {pipelines}")
+        return (none,) * pipelines
+    return tuple(items) * pipelines if len(items) == 1 else tuple(items)
+
+
+def _is_index(value: object, least: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
