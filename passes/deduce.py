@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from ..annotations.layout import Axis, Dim, Factor, Layout, Sets, make_layout, whole
+from ..annotations.layout import Axis, Dim, Factor, Layout, Sets, has_unlike_copies, make_layout, whole
 from ..comm_plan import Combine
 from ..errors import DeduceError, HspmdError, InternalError
 from ..graph import (  # noqa: F401  (rules register on import)
@@ -34,6 +34,7 @@ from ..graph.annotated import (
 from ..graph.ir import LogicalGraph, OriginKind, Phase, Ref, Row, refs_of
 from ..graph.lookup_rules import EMBEDDING
 from ..graph.rules import at_first, batch_coupled, consistent, find_rule, is_addend
+from ..graph.view_rules import deduplicated
 from ..strategy import PipelineSpec
 from .insert_comm import convert
 from .stages import RowKinds, assign_stages, classify, operand_rows
@@ -257,7 +258,10 @@ class Deducer:
             dtype = self.row.dtype if self.row.dtype is not None else operands[0].dtype
         out = self._new(layout, dtype, self.place.stage, pure=pure, constant=constant, via=made_by)
         out.static = all(value.static for value in operands)
-        row = AnnotatedRow(out, op, args, kwargs or {}, self.place.stage, self.phase, self.row.where, marker, operands)
+        out.loose = _is_loose(operands, layout, marker)
+        row = AnnotatedRow(
+            out, op, args, kwargs or {}, self.place.stage, self.phase, self.row.where, marker, operands
+        )
         if pure:
             out.producer = row
         else:
@@ -435,11 +439,19 @@ class Deducer:
         batch = self._everywhere() & {Axis.BATCH}
         return self.convert(value, make_layout(value.layout.dims, value.layout.partial | batch))
 
+    def _one_copy(self, value: AnnotatedValue) -> AnnotatedValue:
+        """Of copies whose last bits may differ the first counts, so that parameters stay equal everywhere."""
+        if not value.loose or is_addend(value.layout):
+            return value
+        if value.layout.cut(ranks=True) is not None:
+            return self.convert(value, deduplicated(value.layout))
+        return self.convert(value, make_layout(value.layout.dims, value.layout.partial | {Axis.TENSOR}))
+
     def _grad(self, name: str, row: int) -> None:
         stage = max(self.stages[row], 0)
         found = self.value_of(row, stage)
         assert isinstance(found, AnnotatedValue)
-        value = self.within(self.graph.rows[row], stage, lambda: self._batch_share(found))
+        value = self.within(self.graph.rows[row], stage, lambda: self._one_copy(self._batch_share(found)))
         if value.producer is not None:
             waiting, value.producer = value.producer, None
             self._put(waiting)
@@ -459,6 +471,13 @@ def _collect(value: object, found: list[AnnotatedValue]) -> None:
     elif isinstance(value, (tuple, list)):
         for item in value:
             _collect(item, found)
+
+
+def _is_loose(operands: Sequence[AnnotatedValue], layout: Layout, marker: CommMarker | None) -> bool:
+    """Whether copies may differ in their last bits; a sum over ranks is the same on all of them."""
+    if marker is not None and marker.combine is not Combine.COPY:
+        return False
+    return any(value.loose for value in operands) or has_unlike_copies(layout)
 
 
 def _untied_sums(graph: LogicalGraph, stages: list[int], operands: list[list[int]]) -> set[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise, product
 from math import prod
@@ -164,48 +164,49 @@ def _merge(cells: list[Box]) -> tuple[Box, ...]:
 
 
 def buckets(layouts: dict[str, GradLayout], dtypes: dict[str, str]) -> dict[int, list[GradBucket]]:
-    """Gradient buckets per rank: one flat all-reduce per group and dtype, in one global order."""
-    pieces: dict[tuple[tuple[int, ...], str], list[tuple[str, Atom]]] = {}
-    cache: dict[GradLayout, list[Atom]] = {}
+    """Gradient buckets per rank: one flat all-reduce per group and dtype, in one global order.
+
+    Parameters whose layouts are one object share their atoms and boxes.
+    """
+    members: dict[tuple[tuple[int, ...], str], list[tuple[str, _Reduction, Atom]]] = {}
+    known: dict[int, _Reduction] = {}
     for name, layout in layouts.items():
-        if layout not in cache:
-            cache[layout] = atoms(layout)
-        for atom in cache[layout]:
-            pieces.setdefault((atom.group, dtypes[name]), []).append((name, atom))
+        reduction = known.setdefault(id(layout), _Reduction(layout))
+        for atom in reduction.atoms:
+            members.setdefault((atom.group, dtypes[name]), []).append((name, reduction, atom))
     result: dict[int, list[GradBucket]] = {}
-    ends = {name: _Ends.of(layout) for name, layout in layouts.items()}
-    ordered = sorted(pieces.items(), key=lambda item: (len(item[0][0]), item[0]))
-    for number, ((group, dtype), members) in enumerate(ordered):
+    ordered = sorted(members.items(), key=lambda item: (len(item[0][0]), item[0]))
+    for number, ((group, dtype), parts) in enumerate(ordered):
         for rank in group:
-            mine = tuple(_piece(name, ends[name], atom, rank) for name, atom in members)
+            mine = tuple(replace(part.piece(atom, rank), param=name) for name, part, atom in parts)
             result.setdefault(rank, []).append(GradBucket(number, group, dtype, mine))
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Ends:
-    """By rank, where a gradient comes from and where it goes."""
+class _Reduction:
+    """The atoms of one layout, and each rank's boxes of them, found once."""
 
-    sources: dict[int, Holder]
-    targets: dict[int, Holder]
+    def __init__(self, layout: GradLayout) -> None:
+        self.atoms = atoms(layout)
+        self._sources = {holder.rank: holder for term in layout.terms for holder in term.holders}
+        self._targets = {holder.rank: holder for holder in layout.holders}
+        self._pieces: dict[tuple[int, int], GradPiece] = {}
 
-    @staticmethod
-    def of(layout: GradLayout) -> _Ends:
-        sources = {holder.rank: holder for term in layout.terms for holder in term.holders}
-        return _Ends(sources, {holder.rank: holder for holder in layout.holders})
-
-
-def _piece(name: str, ends: _Ends, atom: Atom, rank: int) -> GradPiece:
-    source = ends.sources[rank] if rank in atom.contributors else None
-    target = ends.targets[rank] if rank in atom.needers else None
-    return GradPiece(
-        name,
-        sum(box_volume(box) for box in atom.boxes),
-        source.view if source else None,
-        source.local(atom.boxes) if source else None,
-        target.view if target else None,
-        target.local(atom.boxes) if target else None,
-    )
+    def piece(self, atom: Atom, rank: int) -> GradPiece:
+        """A rank's part in an atom, of a parameter without a name."""
+        key = (id(atom), rank)
+        if key not in self._pieces:
+            source = self._sources[rank] if rank in atom.contributors else None
+            target = self._targets[rank] if rank in atom.needers else None
+            self._pieces[key] = GradPiece(
+                "",
+                sum(box_volume(box) for box in atom.boxes),
+                source.view if source else None,
+                source.local(atom.boxes) if source else None,
+                target.view if target else None,
+                target.local(atom.boxes) if target else None,
+            )
+        return self._pieces[key]
 
 
 def shard_boxes(holder: Holder) -> tuple[tuple[Box, Box], ...]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ..annotations.layout import Coordinate, whole
+from ..annotations.layout import Coordinate, Layout, whole
 from ..comm_plan import Box, CommStep, GradBucket
 from ..errors import DeduceError
-from ..graph.annotated import AnnotatedRow, AnnotatedValue, PipelineGraph
+from ..graph.annotated import AnnotatedRow, AnnotatedValue, PerCoordinate, PipelineGraph
 from ..graph.ir import LogicalGraph, ParamInfo, Phase
 from ..passes.annotate import first_coordinate
 from ..passes.grad_sync import (
     GradLayout,
     Holder,
-    Term,
     buckets,
     make_holders,
     make_term,
@@ -42,6 +41,7 @@ PARTS = 3
 
 Keys = tuple[tuple[object, ...], ...]
 Tags = dict[tuple[int, int], int]
+Place = tuple[Layout, tuple[int, ...]]
 
 Given = tuple[tuple[OutputKind, AnnotatedValue, str], ...]
 
@@ -75,11 +75,13 @@ class Lowering:
     resolver: CommResolver = field(default_factory=CommResolver)
     lowered: dict[tuple[int, Keys], StagePlan] = field(default_factory=dict)
     rank_of: dict[int, int] = field(init=False)
-    holders: dict[str, tuple[Holder, ...]] = field(init=False)
+    places: dict[str, tuple[Place, ...]] = field(init=False)
+    holders: dict[tuple[Place, ...], tuple[Holder, ...]] = field(default_factory=dict)
+    positional: dict[int, list[PerCoordinate]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rank_of = self.strategy.ranks()
-        self.holders = self._find_holders()
+        self.places = self._find_places()
 
     def run(self) -> Lowered:
         """Lower everything."""
@@ -129,7 +131,11 @@ class Lowering:
         """Where each logical value is computed and how, for values that the program keeps."""
         first = [first_coordinate(self.strategy, p) for p in range(len(self.pipelines))]
         result = ValueLayouts(first)
+        known: dict[int, list[PlacedValue]] = {}
         for plan in plans:
+            if id(plan.segments) in known:
+                result.stages[plan.pipeline, plan.stage] = known[id(plan.segments)]
+                continue
             once = (row for step in plan.rows.steps for row in step.rows)
             made = {row.out.id for row in (*plan.rows.forward, *plan.rows.backward, *once)}
             graph = self.pipelines[plan.pipeline]
@@ -138,7 +144,12 @@ class Lowering:
                 PlacedValue(logical, plan.lowering.number(value), value.layout)
                 for logical, value in (*graph.logical.items(), *on_demand)
                 if value.stage == plan.stage and value.id in made
+            ] + [
+                PlacedValue(step.row.out.logical, plan.lowering.number(step.share), step.share.layout)
+                for step in plan.rows.steps
+                if step.row.out.logical is not None
             ]
+            known[id(plan.segments)] = result.stages[plan.pipeline, plan.stage]
         return result
 
     def stage_ranks(self, pipeline: int, stage: int) -> tuple[int, ...]:
@@ -165,7 +176,9 @@ class Lowering:
 
     def _variants(self, pipeline: int, rows: StageRows) -> tuple[list[int], list[int], Keys]:
         """Micro-batches that run the same segments, the batch coordinate that stands for each, their keys."""
-        positional = by_position(rows)
+        if id(rows) not in self.positional:
+            self.positional[id(rows)] = by_position(rows)
+        positional = self.positional[id(rows)]
         offset = first_coordinate(self.strategy, pipeline)
         numbers: dict[tuple[object, ...], int] = {}
         variants: list[int] = []
@@ -222,16 +235,20 @@ class Lowering:
         return [ranks] * (counts.pop() if counts else 0)
 
     def _grad_layouts(self) -> dict[str, GradLayout]:
-        terms: dict[str, list[Term]] = {}
+        """What each parameter's reduction depends on; equal ones are one object."""
+        terms: dict[str, list[Place]] = {}
         for p, graph in enumerate(self.pipelines):
             for term in graph.grads:
-                terms.setdefault(term.param, []).append(
-                    make_term(term.value.layout, self.stage_ranks(p, term.stage))
-                )
+                place = (term.value.layout, self.stage_ranks(p, term.stage))
+                terms.setdefault(term.param, []).append(place)
+        known: dict[object, GradLayout] = {}
+        for name, places in terms.items():
+            key = (tuple(places), self.places[name])
+            if key not in known:
+                made = tuple(make_term(layout, ranks) for layout, ranks in places)
+                known[key] = GradLayout(self.graph.params[name].shape, made, self._holders(name))
         return {
-            name: GradLayout(info.shape, tuple(terms[name]), self._holders(name))
-            for name, info in self.graph.params.items()
-            if name in terms
+            name: known[tuple(terms[name]), self.places[name]] for name in self.graph.params if name in terms
         }
 
     def _grad_buckets(self) -> dict[int, list[GradBucket]]:
@@ -239,31 +256,36 @@ class Lowering:
         return buckets(self._grad_layouts(), dtypes)
 
     def _holders(self, name: str) -> tuple[Holder, ...]:
-        """Every rank's piece of a parameter; one that no row uses is kept whole by the first stages."""
-        return self.holders[name]
+        """Every rank's piece of a parameter; parameters that are held alike have one tuple."""
+        places = self.places[name]
+        if places not in self.holders:
+            self.holders[places] = tuple(
+                holder for layout, ranks in places for holder in make_holders(layout, ranks)
+            )
+        return self.holders[places]
 
-    def _find_holders(self) -> dict[str, tuple[Holder, ...]]:
-        found: dict[str, list[Holder]] = {name: [] for name in self.graph.params}
+    def _find_places(self) -> dict[str, tuple[Place, ...]]:
+        """Layout and ranks of each stage with a parameter; unused ones are whole in the first stages."""
+        found: dict[str, list[Place]] = {name: [] for name in self.graph.params}
         for p, graph in enumerate(self.pipelines):
             used = set()
             for (name, stage), value in sorted(graph.params.items(), key=lambda item: item[0]):
-                found[name] += make_holders(value.layout, self.stage_ranks(p, stage))
+                found[name].append((value.layout, self.stage_ranks(p, stage)))
                 used.add(name)
-            for name, info in self.graph.params.items():
-                if name not in used:
-                    found[name] += make_holders(whole(info.shape), self.stage_ranks(p, 0))
-        return {name: tuple(holders) for name, holders in found.items()}
+            for name in self.graph.params.keys() - used:
+                found[name].append((whole(self.graph.params[name].shape), self.stage_ranks(p, 0)))
+        return {name: tuple(places) for name, places in found.items()}
 
     def _shards(self) -> dict[int, list[Shard]]:
         result: dict[int, list[Shard]] = {}
-        owners: dict[tuple[Holder, ...], dict[int, tuple[tuple[Box, Box], ...]]] = {}
+        owners: dict[int, dict[int, tuple[tuple[Box, Box], ...]]] = {}
         for name, info in self.graph.params.items():
             holders = self._holders(name)
-            if holders not in owners:
-                owners[holders] = owned_boxes(holders)
+            if id(holders) not in owners:
+                owners[id(holders)] = owned_boxes(holders)
             made: dict[object, Shard] = {}
             for holder in holders:
-                owned = owners[holders][holder.rank]
+                owned = owners[id(holders)][holder.rank]
                 key = (holder.region, owned)
                 if key not in made:
                     made[key] = _shard(info, holder, owned)
