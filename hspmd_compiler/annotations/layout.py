@@ -273,6 +273,17 @@ def covers(size: int, sets: Sets) -> bool:
     return union(interval for held in sets for interval in held) == (((0, size),) if size else ())
 
 
+@cache
+def has_unlike_copies(layout: Layout) -> bool:
+    """Whether ranks that hold a common element hold different pieces around it."""
+    for factor in layout.factors():
+        if factor.sets is not None and not factor.contrib:
+            flat = sorted(interval for held in set(factor.sets) for interval in held)
+            if not is_disjoint(flat):
+                return True
+    return False
+
+
 def union(intervals: Iterable[Interval]) -> Intervals:
     """Sorted, merged, without empty intervals."""
     merged: list[Interval] = []

@@ -28,9 +28,10 @@ class AnnotatedValue:
     """A value with its layout in one stage.
 
     pure: computed from inputs and constants alone. constant: from constants alone. static: from parameters
-    and constants alone. producer: its
-    row while that row is not yet placed (pure values are placed when first used). via: the logical
-    layout operator that made it, and its operand, so that a conversion can be done before it.
+    and constants alone. loose: ranks computed copies of an element in pieces of unlike sizes, so that
+    their last bits may differ. producer: its row while that row is not yet placed (pure values are
+    placed when first used). via: the logical layout operator that made it, and its operand, so that
+    a conversion can be done before it.
     """
 
     id: int
@@ -40,6 +41,7 @@ class AnnotatedValue:
     pure: bool = False
     constant: bool = False
     static: bool = False
+    loose: bool = False
     logical: int | None = None
     producer: AnnotatedRow | None = None
     via: tuple[Row, AnnotatedValue] | None = None
