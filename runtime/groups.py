@@ -23,7 +23,8 @@ class Groups:
         for ranks in groups:
             if len(ranks) > 1 and ranks not in self._groups:
                 self._groups[ranks] = dist.new_group(list(ranks), timeout=timeout)
-        self._upward = self._downward = dist.group.WORLD
+        self._upward: dist.ProcessGroup | None = dist.group.WORLD
+        self._downward: dist.ProcessGroup | None = dist.group.WORLD
         if directed and len(world) > 1:
             self._upward = dist.new_group(list(world), timeout=timeout)
             self._downward = dist.new_group(list(world), timeout=timeout)
@@ -33,6 +34,17 @@ class Groups:
         if ranks not in self._groups:
             raise InternalError(f"ranks {ranks} have no process group; the artifact doesn't list them")
         return self._groups[ranks]
+
+    def close(self) -> None:
+        """Let go of every group, and take the process group down.
+
+        Before the interpreter ends: gloo's threads still release tensors after the last collective,
+        which without a running interpreter aborts the process.
+        """
+        self._groups.clear()
+        self._upward = self._downward = None
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
     def toward(self, source: int, target: int) -> dist.ProcessGroup | None:
         """The group for messages from one rank to another."""

@@ -16,7 +16,7 @@ from .last_words import tell, tell_from_outside, with_cause
 from .opening import StartOptions, open_engine
 from .processes import run_ranks
 from .rank_process import Emit, LocalRank
-from .rendezvous import Place, disconnect, is_under_torchrun, listen, use_loopback
+from .rendezvous import Place, is_under_torchrun, listen, use_loopback
 from .transport import PeerLost
 
 __all__ = ["Job", "StartOptions", "launch"]
@@ -58,7 +58,7 @@ def _run_one(directory: Path, job: Job, options: StartOptions, place: Place, emi
     except Exception as error:
         tell(opened.store, f"rank {place.rank} failed: {Failure.of(error).what}")
         raise
-    disconnect()
+    transport.close()
 
 
 def _fork_all(directory: Path, job: Job, options: StartOptions, count: int, on_record: Emit) -> None:

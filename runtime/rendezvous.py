@@ -109,15 +109,9 @@ def connect(
             world_size=place.world_size,
             timeout=timeouts.transfer,
         )
-    atexit.register(disconnect)
     transport = TorchDist(found.device, program.groups, timeouts.transfer, roll.shortcuts)
+    atexit.register(transport.close)
     return Connected(transport, roll, store)
-
-
-def disconnect() -> None:
-    """Take the process group down, after the last step."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def listen() -> socket.socket:

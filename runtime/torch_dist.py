@@ -67,6 +67,11 @@ class TorchDist:
                 return self.sum_over_ranks(share)
         raise InternalError(f"a transport can't answer {type(request).__name__}")
 
+    def close(self) -> None:
+        """Leave the other ranks, after the last step."""
+        self._pending.clear()
+        self._groups.close()
+
     def finish_sends(self) -> None:
         """See Transport."""
         with peer_lost_in("finishing sends"):

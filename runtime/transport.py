@@ -45,6 +45,9 @@ class Transport(Protocol):
     def gather_objects(self, value: object) -> list[object]:
         """A small value of every rank, by rank; every rank calls this."""
 
+    def close(self) -> None:
+        """Leave the other ranks, after the last step."""
+
 
 @contextmanager
 def peer_lost_in(what: str) -> Iterator[None]:
