@@ -94,7 +94,12 @@ def pointwise(op: str) -> Iterator[Case]:
     """From the operator's schema: tensors of equal shapes, and, but for gradients, of broadcast ones."""
     if op == "aten._to_copy.default":
         for dtype in (torch.float32, torch.int64):
-            yield Case(op, lambda s, take, d=dtype: s.call(op, (take(COUNT if d is torch.float32 else CHANCE),), {"dtype": d}))  # type: ignore[misc]  # noqa: E501
+            yield Case(
+                op,
+                lambda s, take, d=dtype: s.call(
+                    op, (take(COUNT if d is torch.float32 else CHANCE),), {"dtype": d}
+                ),
+            )  # type: ignore[misc]
         yield Case(op, lambda s, take: s.call(op, (take(FULL),), {"dtype": torch.float64}))
         return
     second = (FULL,) if "backward" in op or op == "aten.log_sigmoid_forward.default" else BESIDE
@@ -230,7 +235,9 @@ def cuts_and_joins() -> Iterator[Case]:
         )
 
 
-def picked(s: Sketch, op: str, args: tuple[object, ...], count: int, kwargs: dict[str, object] | None = None) -> None:  # noqa: E501
+def picked(
+    s: Sketch, op: str, args: tuple[object, ...], count: int, kwargs: dict[str, object] | None = None
+) -> None:
     """An operator with several outputs, each looked at."""
     made = s.call(op, args, kwargs)
     for index in range(count):
@@ -245,7 +252,9 @@ def contractions() -> Iterator[Case]:
         for data in (MATRIX, tall):
             yield Case(
                 "aten.addmm.default",
-                lambda s, take, b=bias, x=data: s.call("aten.addmm.default", (take(b), take(x), take(WEIGHT))),  # type: ignore[misc]  # noqa: E501
+                lambda s, take, b=bias, x=data: s.call(
+                    "aten.addmm.default", (take(b), take(x), take(WEIGHT))
+                ),  # type: ignore[misc]
             )
     yield Case("aten.mm.default", lambda s, take: s.call("aten.mm.default", (take(MATRIX), take(WEIGHT))))
     turned, errors = Operand((F, B), normal, sample=1), Operand((B, 3), normal)
@@ -292,7 +301,11 @@ def reductions() -> Iterator[Case]:
     ]
     yield from _plain(plain)
     square = replace(FULL, shape=(B, 4, 4))
-    for op, dims in (("aten.amax.default", (1,)), ("aten.logsumexp.default", (2,)), ("aten.argmax.default", 1)):
+    for op, dims in (
+        ("aten.amax.default", (1,)),
+        ("aten.logsumexp.default", (2,)),
+        ("aten.argmax.default", 1),
+    ):
         yield Case(op, lambda s, take, op=op, d=dims: s.call(op, (take(square), d)))  # type: ignore[misc]
     options = {"keepdim": True, "correction": 0}
     yield Case(
@@ -302,7 +315,9 @@ def reductions() -> Iterator[Case]:
         yield Case(
             "aten.sort.default", lambda s, take, d=dim: picked(s, "aten.sort.default", (take(FULL), d), 2)
         )  # type: ignore[misc]
-        yield Case("aten._softmax_backward_data.default", lambda s, take, d=dim: _softmax_backward(s, take, d))  # type: ignore[misc]
+        yield Case(
+            "aten._softmax_backward_data.default", lambda s, take, d=dim: _softmax_backward(s, take, d)
+        )  # type: ignore[misc]
         yield Case("aten._log_softmax.default", lambda s, take, d=dim: _log_softmax(s, take, d))  # type: ignore[misc]
         yield Case("aten._log_softmax_backward_data.default", lambda s, take, d=dim: _log_softmax(s, take, d))  # type: ignore[misc]
 
@@ -334,7 +349,9 @@ def losses() -> Iterator[Case]:
             rest = (*between.get(forward, ()), reduction, *extra.get(forward, ()))
             yield Case(
                 op,
-                lambda s, take, op=op, k=kind, g=grad, r=rest: s.call(op, (take(g), take(k), take(CHANCE), *r)),  # type: ignore[misc]  # noqa: E501
+                lambda s, take, op=op, k=kind, g=grad, r=rest: s.call(
+                    op, (take(g), take(k), take(CHANCE), *r)
+                ),  # type: ignore[misc]
             )
         for op in ("aten.nll_loss_forward.default", "aten.nll_loss_backward.default"):
             yield Case(op, lambda s, take, r=reduction: cross_entropy(s, take, r))  # type: ignore[misc]
@@ -375,12 +392,17 @@ def lookups() -> Iterator[Case]:
     yield Case("aten.index.Tensor", lambda s, take: s.call("aten.index.Tensor", (take(table), [take(INDEX)])))
     yield Case(
         "aten.index.Tensor",
-        lambda s, take: s.call("aten.index.Tensor", (take(FULL), [None, take(replace(positions, shape=(3,), make=below(T)))])),  # noqa: E501
+        lambda s, take: s.call(
+            "aten.index.Tensor", (take(FULL), [None, take(replace(positions, shape=(3,), make=below(T)))])
+        ),
         coupled=True,
     )
     yield Case(
         "aten.index.Tensor",
-        lambda s, take: s.call("aten.index.Tensor", (take(FULL), [s.call("aten.arange.default", (B,)), take(replace(TARGET, make=below(T)))])),  # noqa: E501
+        lambda s, take: s.call(
+            "aten.index.Tensor",
+            (take(FULL), [s.call("aten.arange.default", (B,)), take(replace(TARGET, make=below(T)))]),
+        ),
     )
     yield Case("aten.index.Tensor", lambda s, take: _row_by_row(s, take, column))
 

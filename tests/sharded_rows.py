@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-import torch
 from torch import Tensor
 
 from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, Sets, make_layout, union
@@ -64,8 +64,7 @@ def cut_sets(rng: Random, size: int, ranks: int) -> Sets:
     inner = size // blocks
     bounds = [0, *sorted(rng.randint(0, inner) for _ in range(ranks - 1)), inner]
     return tuple(
-        union((low + b * inner, high + b * inner) for b in range(blocks))
-        for low, high in zip(bounds, bounds[1:], strict=False)
+        union((low + b * inner, high + b * inner) for b in range(blocks)) for low, high in pairwise(bounds)
     )
 
 
@@ -208,7 +207,7 @@ def deduced(sketch: Sketch) -> tuple[Deducer, dict[int, AnnotatedValue]]:
 
     def tokens(stage: int, length: int) -> Sets:
         bounds = [length * rank // mesh.ranks for rank in range(mesh.ranks + 1)]
-        return tuple(union([pair]) for pair in zip(bounds, bounds[1:], strict=False))
+        return tuple(union([pair]) for pair in pairwise(bounds))
 
     placement = Placement(mesh.batch, lambda name, stage: Layout(()), tokens, sketch.sequence_parallel)
     place = _Place(sketch.rows[0], 0)

@@ -73,6 +73,8 @@ def _map_view(layout: Layout, shape: tuple[int, ...]) -> ViewMap | None:
         dims.append(tuple(parts[0]))
         taken += parts[0]
         enlarged |= parts[1]
+    if queue:
+        return None  # a cut dim of length 1 that the new shape has no dim for
     target = make_layout(tuple(dims), layout.partial)
     if not enlarged:
         return ViewMap(layout, target)
