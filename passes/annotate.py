@@ -126,6 +126,13 @@ def _annotated(info: ParamInfo, spec: StageSpec, text: str) -> Layout:
             rule="a parameter's annotation places it on all devices of every stage that uses it",
             fix="name those devices in the annotation",
         )
+    if isinstance(annotation.hetero, int) and set(annotation.devices) != set(spec.devices):
+        raise StrategyError(
+            f"the annotation of {info.name} divides dim {annotation.hetero} between stages",
+            details=[("annotation", text), ("devices", str(list(spec.devices)))],
+            rule="every stage that uses a parameter holds all of it",
+            fix="write hetero=dup, and the split inside each subgroup",
+        )
     return _layout_of(info, annotation, spec.devices, text)
 
 

@@ -225,7 +225,10 @@ def test_the_last_override_counts_by_any_name() -> None:
 
 
 REFUSED = {
-    "unmatched": (FOUR, (Override("layers.7"), Override("q_proj", split=0), Override("*v_project", split=1))),
+    "unmatched": (
+        FOUR,
+        (Override("layers.7", tp=2), Override("q_proj", split=0), Override("*v_project", split=1)),
+    ),
     "buffer": (FOUR, (Override("rotary_emb", split=0),)),
     "no_such_dim": (FOUR, (Override("norm", split=1),)),
     "two_dims": (FOUR, (Override("q_proj.weight", annotation="[0,1,2,3] <S0x2 S1x2>"),)),
