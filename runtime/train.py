@@ -17,7 +17,7 @@ TOKENS = "input_ids"
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step, counted from 1. tokens: of the global batch, samples where the model takes no tokens.
+    """One step, counted from 1. samples, tokens: of the global batch; None where it has no tokens.
 
     grad_norm: before clipping, None where the optimizer has no `max_grad_norm`.
     """
@@ -28,7 +28,8 @@ class StepRecord:
     lr: float
     grad_norm: float | None
     seconds: float
-    tokens: int
+    samples: int
+    tokens: int | None
 
 
 OnStep = Callable[[StepRecord], None]
@@ -48,7 +49,7 @@ def train(
     """
     if steps is None and epochs is None:
         raise RunError("how long to train is not given", fix="give steps, epochs or both")
-    tokens = tokens_of(engine.program)
+    samples, tokens = engine.program.batch, tokens_of(engine.program)
     taken = empty_epochs = 0
     while taken != steps and (epochs is None or data.epoch < epochs):
         before, epoch = taken, data.epoch
@@ -57,7 +58,8 @@ def train(
             loss = engine.step(batch, local=data.local)
             seconds = perf_counter() - start
             taken += 1
-            on_step(StepRecord(engine.steps, epoch, loss, lr, engine.grad_norm, seconds, tokens))
+            norm = engine.grad_norm
+            on_step(StepRecord(engine.steps, epoch, loss, lr, norm, seconds, samples, tokens))
             if taken == steps:
                 break
         empty_epochs = 0 if taken > before else empty_epochs + 1
@@ -66,10 +68,9 @@ def train(
     return taken
 
 
-def tokens_of(program: Program) -> int:
-    """Tokens of a global batch, or samples."""
-    shape, _ = program.inputs.get(TOKENS, ((program.batch,), ""))
-    return math.prod(shape)
+def tokens_of(program: Program) -> int | None:
+    """Tokens of a global batch, None for a model that takes none."""
+    return math.prod(program.inputs[TOKENS][0]) if TOKENS in program.inputs else None
 
 
 def _no_batch() -> RunError:

@@ -98,6 +98,6 @@ def step_line(record: Record) -> str:
         f"lr {record['lr']:.2e}",
         *([f"|g| {record['grad_norm']:.4f}"] if record["grad_norm"] is not None else []),
         f"{record['seconds']:.3f} s",
-        f"{record['tokens']} tokens",
+        f"{record['samples']} samples" if record["tokens"] is None else f"{record['tokens']} tokens",
     ]
     return "  ".join(parts)

@@ -92,15 +92,18 @@ def test_ranks(text: str, ranks: list[int]) -> None:
 
 
 def test_steps_are_logged(capsys: pytest.CaptureFixture[str]) -> None:
-    step = {"step": 3, "epoch": 0, "loss": 2.5, "lr": 1e-3, "grad_norm": None, "seconds": 0.25, "tokens": 96}
+    step = {"step": 3, "epoch": 0, "loss": 2.5, "lr": 1e-3, "grad_norm": None, "seconds": 0.25}
+    step |= {"samples": 3, "tokens": 96}
     LogLines().show({"ranks": ["host 0 cpu", "host 1 cpu"]})
     LogLines().show(step)
+    LogLines().show(step | {"tokens": None})
     JsonLines().show(step)
     *lines, last = capsys.readouterr().out.splitlines()
     assert lines == [
         "rank 0: host 0 cpu",
         "rank 1: host 1 cpu",
         "step     3  epoch 0  loss 2.500000  lr 1.00e-03  0.250 s  96 tokens",
+        "step     3  epoch 0  loss 2.500000  lr 1.00e-03  0.250 s  3 samples",
     ]
     assert json.loads(last) == step
 

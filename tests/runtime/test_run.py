@@ -108,7 +108,9 @@ def test_training_loop_and_changed_learning_rate(tmp_path: Path) -> None:
         data = FactoryData(batches, engine.shape)
 
         def on_step(record: object) -> None:
-            emit({name: getattr(record, name) for name in ("step", "epoch", "loss", "lr", "tokens")})
+            emit(
+                {name: getattr(record, name) for name in ("step", "epoch", "loss", "lr", "samples", "tokens")}
+            )
             engine.lr = 0.05
 
         assert train(engine, data, steps=3, epochs=2, on_step=on_step) == 3
@@ -123,7 +125,7 @@ def test_training_loop_and_changed_learning_rate(tmp_path: Path) -> None:
     assert [record["step"] for record in records] == [1, 2, 3, 4, 5, 6]
     assert [record["epoch"] for record in records] == [0, 0, 0, 1, 1, 1]
     assert [record["lr"] for record in records] == [0.1, *[0.05] * 5]
-    assert records[0]["tokens"] == 5
+    assert (records[0]["samples"], records[0]["tokens"]) == (5, None)
 
 
 def test_starts_from_a_file(tmp_path: Path) -> None:
