@@ -1,0 +1,119 @@
+"""Deduced layouts as text, and what deduction refuses, by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hspmd_compiler.errors import DeduceError, RuleMissing, StrategyError
+from hspmd_compiler.graph.ir import LogicalGraph
+from hspmd_compiler.graph.tracer import trace
+from hspmd_compiler.passes.annotate import annotate, parameter_text
+from hspmd_compiler.passes.annotated_text import annotated_text
+from hspmd_compiler.passes.deduce import deduce
+from hspmd_compiler.strategy import Override, PipelineSpec, StageSpec, Strategy
+
+from ..training_cases import program_for
+
+Expect = Callable[[str, str], None]
+ALL = (0, 2)
+UNEQUAL = Strategy(
+    (
+        PipelineSpec((StageSpec((0, 1, 2), (0, 1)), StageSpec((3,), (1, 2))), (2, 1)),
+        PipelineSpec((StageSpec((4, 5), ALL),), (2,)),
+    )
+)
+
+
+class Model(nn.Module):
+    """Two layers, and a loss of their result."""
+
+    def __init__(self, loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.mse_loss) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6)) for _ in range(2)
+        )
+        self.loss = loss
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.loss(x, y)
+
+
+def similarity(x: Tensor, y: Tensor) -> Tensor:
+    """A contrastive loss: every sample against every other."""
+    return (x @ y.t()).square().mean()
+
+
+def batch_normalised(x: Tensor, y: Tensor) -> Tensor:
+    return ((x - x.mean(0)) - y).square().mean()
+
+
+def scaled_by_the_batch(x: Tensor, y: Tensor) -> Tensor:
+    return (x / x.square().mean().sqrt() - y).square().mean()
+
+
+def strange(x: Tensor, y: Tensor) -> Tensor:
+    return (torch.erfinv(x.tanh() * 0.5) - y).square().mean()
+
+
+def graph_of(loss: Callable[[Tensor, Tensor], Tensor], batch: int) -> LogicalGraph:
+    return trace(Model(loss), {"x": torch.zeros(1, 6), "y": torch.zeros(1, 6)}, batch=batch)
+
+
+def without_numbers(text: str) -> str:
+    """This file's line numbers change with it."""
+    return re.sub(r"test_deduce\.py:\d+", "test_deduce.py:N", text)
+
+
+def one_pipeline(*micro_batches: int, devices: int = 2, **options: object) -> Strategy:
+    stage = StageSpec(tuple(range(devices)), ALL)
+    return Strategy((PipelineSpec((stage,), micro_batches),), **options)  # type: ignore[arg-type]
+
+
+def test_annotated_text(expect: Expect) -> None:
+    graph = graph_of(nn.functional.mse_loss, UNEQUAL.global_batch)
+    layouts, placements = annotate(graph, UNEQUAL)
+    pipelines = [deduce(graph, p, UNEQUAL.pipelines[p], placement) for p, placement in enumerate(placements)]
+    expect("deduce/parameters", parameter_text(layouts))
+    expect("deduce/annotated", without_numbers(annotated_text(graph, UNEQUAL, pipelines)))
+
+
+@pytest.mark.parametrize("loss", [similarity, batch_normalised, scaled_by_the_batch])
+def test_losses_over_the_batch_are_refused_by_name(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    graph = graph_of(loss, 4)
+    with pytest.raises(DeduceError, match="mixes samples of different micro-batches") as caught:
+        program_for(graph, one_pipeline(2, 2))
+    assert any("return self.loss(x, y)" in line for line in caught.value.at)
+    program_for(graph, one_pipeline(4))
+
+
+def test_the_refusal_of_a_contrastive_loss(expect: Expect) -> None:
+    graph = graph_of(similarity, 4)
+    with pytest.raises(DeduceError) as caught:
+        program_for(graph, one_pipeline(3, 1))
+    expect("deduce/batch-coupled", without_numbers(caught.value.text()))
+
+
+def test_an_operator_without_a_rule(expect: Expect) -> None:
+    graph = graph_of(strange, 4)
+    with pytest.raises(RuleMissing) as caught:
+        program_for(graph, one_pipeline(2, 2))
+    expect("deduce/rule-missing", without_numbers(caught.value.text()))
+
+
+def test_overrides_that_match_nothing(expect: Expect) -> None:
+    overrides = (
+        Override("layers.7.*", duplicate=True),
+        Override("layers.0.0", split=1),
+        Override("*.q_proj", split=0),
+    )
+    graph = graph_of(nn.functional.mse_loss, 4)
+    with pytest.raises(StrategyError) as caught:
+        program_for(graph, one_pipeline(4, overrides=overrides))
+    expect("deduce/overrides-unmatched", without_numbers(caught.value.text()))
