@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -50,6 +50,11 @@ def differences(
     if odd:
         raise VerifyError("tensors have no counterpart", details=odd, rule="no tensor is exempt")
     found = [_difference(name, actual[name], reference[name], floor) for name in reference]
+    return worst_first(found)
+
+
+def worst_first(found: Iterable[Difference]) -> list[Difference]:
+    """By relative difference, what is no number first."""
     return sorted(found, key=_badness, reverse=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from rich.console import Group, RenderableType
@@ -16,7 +16,15 @@ from ..artifact.program import Program
 from ..log import task
 from ..options import OptimizerConfig, OptimizerName
 from .eager import eager_model, eager_step, whole_state
-from .equality import Difference, check_equal, difference_table, differences, gradient_floor, loss_difference
+from .equality import (
+    Difference,
+    check_equal,
+    difference_table,
+    differences,
+    gradient_floor,
+    loss_difference,
+    worst_first,
+)
 from .reference import Reference
 from .values import Rank, lockstep_step, start_ranks, whole_grads, whole_params
 from .widen import widen_program
@@ -92,20 +100,17 @@ def compare_training(
     model = eager_model(reference.build, reference.state, widen=True)
     ranks = start_ranks(widen_program(program), reference.state)
     eager, shards = EagerUpdate(config, model), ShardUpdate(config)
+    drift = Drift(config)
     steps = []
     with task("compare values", len(batches)) as progress:
         for number, batch in enumerate(batches, 1):
             expected = eager_step(model, batch, widen=True)
             loss, _ = lockstep_step(ranks, widened(batch), shards)
             eager()
-            steps.append(
-                _compared(
-                    number,
-                    loss_difference(loss, expected.loss),
-                    differences(whole_grads(ranks), expected.grads, gradient_floor(expected.grads)),
-                    _parameter_differences(ranks, model, config),
-                )
-            )
+            grads = differences(whole_grads(ranks), expected.grads, gradient_floor(expected.grads))
+            drift.add(grads)
+            params = drift.allowed_for(_parameter_differences(ranks, model, config))
+            steps.append(_compared(number, loss_difference(loss, expected.loss), grads, params))
             progress.advance()
     return ValuesReport(config.name.value, tuple(steps))
 
@@ -132,6 +137,36 @@ def _parameter_differences(
 
 def _worst(found: Sequence[Difference]) -> float:
     return max((difference.error for difference in found), default=0.0)
+
+
+@dataclass(slots=True)
+class Drift:
+    """How far AdamW may carry the rounding of a gradient into its parameter.
+
+    A step is lr m / (sqrt(v) + eps): where a gradient is zero but for rounding, as of the key's bias
+    in attention, the step is up to lr / eps times as far off as the gradient is, through each of the
+    two moments. The gradients themselves have no such allowance.
+    """
+
+    config: OptimizerConfig
+    largest: dict[str, float] = field(default_factory=dict)
+    carried: dict[str, float] = field(default_factory=dict)
+
+    def add(self, grads: Iterable[Difference]) -> None:
+        """One more step with these differences of gradients."""
+        if self.config.name is not OptimizerName.ADAMW or not self.config.eps:
+            return
+        for found in grads:
+            self.largest[found.name] = max(found.largest, self.largest.get(found.name, 0.0))
+            step = 2 * self.config.lr / self.config.eps * self.largest[found.name]
+            self.carried[found.name] = self.carried.get(found.name, 0.0) + step
+
+    def allowed_for(self, params: Iterable[Difference]) -> list[Difference]:
+        """The differences of parameters, each at a scale whose tolerance is at least what was carried."""
+        return worst_first(
+            replace(found, scale=max(found.scale, self.carried.get(found.name, 0.0) / TOLERANCE))
+            for found in params
+        )
 
 
 class EagerUpdate:
