@@ -44,9 +44,11 @@ _comm.register_autograd(_differentiate, setup_context=_save)
 
 
 def comm(x: torch.Tensor, annotation: str) -> torch.Tensor:
-    """`x` itself; in a traced model, `x` laid out as `annotation` says, and its gradient likewise.
+    """`x` itself; in a traced model, `x` laid out as `annotation` says.
 
-    annotation: the text form of an Annotation.
+    annotation: the text form of an Annotation, with one subgroup for the devices of each stage that
+    reaches the marker. A gradient is split as its value is; where the value is not split, it is left
+    to the operators around it.
     """
     if not isinstance(annotation, str):
         raise AnnotationError(
