@@ -17,7 +17,7 @@ from .program import Program, Shard
 FORMAT = "hspmd-artifact"
 SCHEMA = 1
 OWN_HASH = "sha256"
-TORCH_LOW, TORCH_BELOW = "2.13", "2.14"
+TORCH_LOW, TORCH_BELOW = "2.11", "2.15"
 
 HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
