@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,12 +13,14 @@ from torch import Tensor
 
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.runtime.optimizer import ShardOptimizer
+from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.verify.eager import eager_model, eager_step, whole_state
 from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor, loss_difference
+from hspmd_compiler.verify.fit import check_fit
 from hspmd_compiler.verify.values import Rank, Simulation, simulate
 from hspmd_compiler.verify.widen import widen_program
 
-from .training_cases import STRATEGIES, SUBJECTS, program_of
+from .training_cases import STRATEGIES, SUBJECTS, gpt2, llama, program_for, program_of, tokens, traced
 
 STEPS = 5
 ADAMW = OptimizerConfig(lr=1e-3, weight_decay=0.1)
@@ -122,3 +125,23 @@ def test_float32_is_close(subject: str, strategy: str) -> None:
     program = program_of(subject, strategy)
     found = simulate(program, start(subject, False), batches(subject, False), LocalOptimizers(SGD))
     compare(found, reference(subject, False), SINGLE, SGD.lr)
+
+
+@pytest.mark.parametrize("subject", ["llama", "gpt2"])
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_collectives_per_layer(subject: str, sequence_parallel: bool) -> None:
+    """Two all-reduces each way, or two all-gathers and two reduce-scatters each way, as Megatron has."""
+    counts = [collectives(subject, layers, sequence_parallel) for layers in (1, 3)]
+    more = {key: (counts[1][key] - counts[0][key]) / 2 for key in counts[0] | counts[1]}
+    kinds = ("all_gather", "reduce_scatter") if sequence_parallel else ("all_reduce",)
+    wanted = {(op, kind): 2 for op in ("forward", "backward") for kind in kinds}
+    assert {key: count for key, count in more.items() if count} == wanted
+
+
+def collectives(subject: str, layers: int, sequence_parallel: bool) -> Counter[tuple[str, str]]:
+    """Matched collectives inside the stage by phase and kind."""
+    stage = StageSpec((0, 1), (0, layers))
+    strategy = Strategy((PipelineSpec((stage,), (2,)),), sequence_parallel=sequence_parallel)
+    model = llama(3, layers) if subject == "llama" else gpt2(layers)
+    events = check_fit(program_for(traced(model, tokens(0), 2), strategy)).events
+    return Counter((event.op, event.kind) for event in events if event.op in ("forward", "backward"))

@@ -197,7 +197,12 @@ STRATEGIES = {
 def graph_of(subject: str) -> LogicalGraph:
     """The model traced at BATCH samples; not to be changed."""
     made = SUBJECTS[subject]
-    return retarget_masks(trace(made.build(), made.batch(0), batch=BATCH))
+    return traced(made.build(), made.batch(0), BATCH)
+
+
+def traced(model: nn.Module, example: Batch, samples: int) -> LogicalGraph:
+    """The graph that a compile starts from."""
+    return retarget_masks(trace(model, example, batch=samples))
 
 
 def program_for(graph: LogicalGraph, strategy: Strategy) -> Program:
