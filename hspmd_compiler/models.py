@@ -82,7 +82,7 @@ def load_model(spec: str, args: Mapping[str, str] | None = None) -> ModelSource:
         f"unknown model {spec!r}",
         details=[("built-in", ", ".join(BUILTIN))],
         rule=f"a model is {FORMS}",
-        fix=f"did you mean {near[0]!r}?" if near else "",
+        fix=f"did you mean {near[0]!r}?" if near else f"for a factory of your own: {spec}:FACTORY",
     )
 
 
@@ -159,9 +159,10 @@ def _hf_model(fields: Json) -> nn.Module:
 
 def _user_factory(spec: str, args: Mapping[str, str]) -> Callable[[], Made]:
     module_name, _, name = spec.partition(":")
-    factory = getattr(_import(module_name, spec), name, None)
+    module = _import(module_name, spec)
+    factory = getattr(module, name, None)
     if not callable(factory):
-        raise OptionError(f"{spec} is not a callable", rule=f"a model is {FORMS}")
+        raise _not_callable(spec, module, name)
     parameters = inspect.signature(factory).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     known = [key for key, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -177,15 +178,26 @@ def _user_factory(spec: str, args: Mapping[str, str]) -> Callable[[], Made]:
     return lambda: factory(**values)
 
 
+def _not_callable(spec: str, module: object, name: str) -> OptionError:
+    names = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
+    near = difflib.get_close_matches(name, names, n=1)
+    return OptionError(
+        f"{spec} is not a callable" if hasattr(module, name) else f"there is no {spec}",
+        rule=f"a model is {FORMS}",
+        fix=f"did you mean {near[0]!r}?" if near else "",
+    )
+
+
 def _import(module_name: str, spec: str) -> object:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(module_name)
     except Exception as error:
+        absent = isinstance(error, ModuleNotFoundError) and error.name == module_name
         raise OptionError(
             f"can't import {module_name!r} of the model {spec}",
-            at=line_of_error(error),
+            at="" if absent else line_of_error(error),
             details=[(type(error).__name__, str(error)[:300])],
             rule=f"a model is {FORMS}; the current folder is importable",
         ) from error

@@ -147,7 +147,7 @@ def test_factory(factories: str) -> None:
         ("lama-tiny", {}, ["unknown model 'lama-tiny'", "did you mean 'llama-tiny'", "llama-70b"]),
         ("missing.json", {}, ["can't read the model configuration missing.json"]),
         ("no.such.module:make", {}, ["can't import 'no.such.module'", "ModuleNotFoundError"]),
-        ("{user}:no_such", {}, ["is not a callable"]),
+        ("{user}:no_such", {}, ["there is no"]),
         ("{user}:NOT_A_FUNCTION", {}, ["is not a callable"]),
         (
             "{user}:small",

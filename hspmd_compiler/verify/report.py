@@ -86,9 +86,9 @@ class LockstepReport:
 
 def peak_table(peak: Sequence[int]) -> Table:
     """Peak memory by rank; ranks with equal peaks share a line."""
-    table = Table(title="peak memory, without optimizer state")
+    table = Table()
     table.add_column("ranks")
-    table.add_column("MB", justify="right")
+    table.add_column("peak MB, without optimizer state", justify="right")
     ranks_of: dict[int, list[int]] = {}
     for rank, size in enumerate(peak):
         ranks_of.setdefault(size, []).append(rank)
