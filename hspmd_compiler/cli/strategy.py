@@ -1,83 +1,163 @@
-"""`hspmd strategy`: checks a strategy without a model, shows it, and converts between its forms."""
+"""`hspmd strategy`: expands strategies of published systems, writes them in other forms, draws them."""
 
 from __future__ import annotations
 
+import json
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from ..artifact.sections import Cell, Listing, Section, Table
-from ..errors import StrategyError
+from ..artifact.sections import Cell, Listing, Section, Table, sections_to_json
+from ..errors import OptionError
 from ..strategy import Strategy
-from ..strategy_lines import LaunchLines, looks_like_lines, read_lines
-from ..strategy_read import TextForm, read_strategy, strategy_text, write_strategy
+from ..strategy_formats.annotation_json import Family, annotation_json
+from ..strategy_formats.expanded import Choices, Entry, Expanded, Format
+from ..strategy_formats.recognise import pick, read_entries
+from ..strategy_read import TextForm, strategy_text, write_strategy, write_text
 from .command import Command, add_json
-from .show import show_sections
+from .show import show_json
+from .strategy_drawing import draw
+
+FILE_HELP = (
+    "a strategy in any form: our JSON or YAML, or that of HSPMD, HexiScale, Hydraulis, HotSPa, FlagScale"
+)
 
 
 def add_flags(parser: ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="JSON, YAML or HSPMD's KEY=VALUE lines")
-    parser.add_argument("--layers", type=int, metavar="N", help="layers of the model, for KEY=VALUE lines")
-    parser.add_argument("--micro-batch-size", type=int, metavar="N", help="samples, for KEY=VALUE lines")
-    parser.add_argument(
-        "--to", choices=[form.value for form in TextForm], help="print the strategy in this form"
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    expand = actions.add_parser(
+        "expand", help="read a strategy of any form and write ours", allow_abbrev=False
     )
-    parser.add_argument(
+    _add_reading_flags(expand)
+    expand.add_argument("--to", choices=[form.value for form in TextForm], help="print it in this form")
+    expand.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="write it as JSON or YAML, by the suffix"
     )
-    add_json(parser)
+    expand.add_argument(
+        "--reference-json", type=Path, metavar="FILE", help="write HSPMD's annotation JSON of it"
+    )
+    expand.add_argument(
+        "--family", choices=[family.value for family in Family], help="names of modules there; default llama"
+    )
+    expand.add_argument("--zero", action="store_true", help="ask for ZeRO there")
+    show = actions.add_parser("show", help="draw pipelines as rows, stages as boxes", allow_abbrev=False)
+    _add_reading_flags(show)
+    show.add_argument("--schedules", action="store_true", help="show each pipeline's schedule over time")
+    add_json(show)
+
+
+def _add_reading_flags(parser: ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help=FILE_HELP)
+    parser.add_argument(
+        "--format", choices=[form.value for form in Format], help="its form, where the file doesn't tell"
+    )
+    parser.add_argument("--id", metavar="ID", help="which strategy of a file that holds several")
+    parser.add_argument(
+        "--layers", type=int, metavar="N", help="layers of the model, where the form lacks them"
+    )
+    parser.add_argument(
+        "--micro-batch-size", type=int, metavar="N", help="samples of a micro-batch; default 1"
+    )
+    parser.add_argument(
+        "--micro-batches", type=int, metavar="N", help="per pipeline; default its number of stages"
+    )
 
 
 def run(args: Namespace) -> int:
-    """Reads and checks; then prints, converts or writes."""
-    found = _read(args)
-    if args.output is not None:
-        write_strategy(found.strategy, args.output)
-    elif args.to is not None:
-        print(strategy_text(found.strategy, TextForm(args.to)), end="")
-    else:
-        show_sections(strategy_sections(found), args.json)
+    """Reads and checks; then draws, or writes."""
+    form, entries = read_entries(
+        args.file, _choices(args), None if args.format is None else Format(args.format)
+    )
+    if args.action == "show":
+        _show(entries if args.id is None else [pick(entries, args.id, str(args.file))], args)
+        return 0
+    expanded = pick(entries, args.id, str(args.file)).expand()
+    _expand(_noted(expanded, form, args), args)
     return 0
 
 
-def _read(args: Namespace) -> LaunchLines:
-    """A strategy of any form; forms other than launch lines have no remarks."""
-    try:
-        text = args.file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise StrategyError(f"can't read {args.file}", details=[("reason", reason)]) from error
-    if not text.lstrip().startswith("{") and looks_like_lines(text):
-        return read_lines(
-            text, num_layers=args.layers, micro_batch_size=args.micro_batch_size, at=str(args.file)
-        )
-    return LaunchLines(read_strategy(args.file), ())
+def _choices(args: Namespace) -> Choices:
+    named = {
+        "--layers": args.layers,
+        "--micro-batch-size": args.micro_batch_size,
+        "--micro-batches": args.micro_batches,
+    }
+    bad = [(name, f"{value}: at least 1") for name, value in named.items() if value is not None and value < 1]
+    if bad:
+        raise OptionError(f"bad options: {', '.join(name for name, _ in bad)}", details=bad)
+    return Choices(args.micro_batch_size, args.micro_batches, args.layers)
 
 
-def strategy_sections(found: LaunchLines) -> list[Section]:
-    """The strategy as a whole, stage by stage, and the schedule of each pipeline."""
-    from ..passes.schedule import build_schedule
-    from ..passes.schedule_time import grid
+def _noted(expanded: Expanded, form: Format, args: Namespace) -> Expanded:
+    """With notes on what the written strategy won't say."""
+    notes = [f"read as {form.value}"] if form is not Format.STRATEGY else []
+    if (expanded.zero or args.zero) and args.reference_json is None:
+        notes.append("ZeRO says nothing in a strategy")
+    if expanded.recompute is not None and args.reference_json is None:
+        notes.append("recompute says nothing in a strategy")
+    return replace(expanded, notes=(*notes, *expanded.notes))
 
+
+def _expand(expanded: Expanded, args: Namespace) -> None:
+    """Writes what is asked for, or prints our JSON; notes go to standard error."""
+    strategy, degrees = expanded.strategy, expanded.context_parallel
+    if args.reference_json is not None:
+        form = annotation_json(expanded, Family(args.family or Family.LLAMA), args.zero)
+        write_text(args.reference_json, json.dumps(form) + "\n")
+    if args.output is not None:
+        write_strategy(strategy, args.output, degrees)
+    if args.to is not None or (args.output is None and args.reference_json is None):
+        print(strategy_text(strategy, TextForm(args.to or TextForm.JSON.value), degrees), end="")
+    for note in expanded.notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def _show(entries: list[Entry], args: Namespace) -> None:
+    """Draws every entry, or prints them as JSON by their ids."""
+    read = [(entry.id, entry.expand()) for entry in entries]
+    if args.json:
+        found = {name: sections_to_json(strategy_sections(one, args.schedules)) for name, one in read}
+        show_json(found[""] if list(found) == [""] else found)
+        return
+    for name, expanded in read:
+        draw(name, expanded)
+        if args.schedules:
+            for section in _schedule_sections(expanded.strategy):
+                print(f"\n{section.to_text()}")
+
+
+def strategy_sections(found: Expanded, schedules: bool) -> list[Section]:
+    """The strategy as a whole, stage by stage, and the schedule of each pipeline where asked for."""
     strategy = found.strategy
     facts: list[tuple[Cell, ...]] = [
         ("ranks", strategy.world_size),
         ("layers", strategy.num_layers),
-        ("global batch", strategy.global_batch),
+        ("global batch", found.global_batch),
         ("accumulation", strategy.accumulation),
         ("schedule", strategy.schedule.value),
         ("sequence parallel", strategy.sequence_parallel),
         ("overrides", len(strategy.overrides)),
+        ("context parallel", " ".join(map(str, found.context_parallel)) or "1"),
     ]
     sections: list[Section] = [
         Table("strategy", strategy.name or "strategy", ("fact", "value"), tuple(facts)),
         Table("stages", "stages", STAGE_COLUMNS, tuple(_stage_rows(strategy))),
     ]
+    if schedules:
+        sections += _schedule_sections(strategy)
+    return [*sections, *([Listing("notes", "notes", found.notes)] if found.notes else [])]
+
+
+def _schedule_sections(strategy: Strategy) -> Iterator[Listing]:
+    from ..passes.schedule import build_schedule
+    from ..passes.schedule_time import grid
+
     for index, pipeline in enumerate(strategy.pipelines):
         count = len(pipeline.micro_batches) * strategy.accumulation
         lines = grid(build_schedule(strategy.schedule, len(pipeline.stages), count)).splitlines()
-        sections.append(Listing(f"schedule {index}", f"schedule of pipeline {index}", tuple(lines)))
-    return [*sections, *([Listing("notes", "notes", found.notes)] if found.notes else [])]
+        yield Listing(f"schedule {index}", f"schedule of pipeline {index}", tuple(lines))
 
 
 STAGE_COLUMNS = ("pipeline", "stage", "layers", "devices", "ranks", "shares", "micro-batches")
@@ -98,4 +178,4 @@ def _stage_rows(strategy: Strategy) -> Iterator[tuple[Cell, ...]]:
             )
 
 
-COMMAND = Command("strategy", "check a strategy, show it, convert it", add_flags, run)
+COMMAND = Command("strategy", "expand a published strategy, convert it, draw it", add_flags, run)

@@ -68,6 +68,14 @@ class Expanded:
         """Whether any group of pipelines shares one sequence."""
         return any(degree > 1 for degree in self.context_parallel)
 
+    @property
+    def global_batch(self) -> int:
+        """Samples of one step. The pipelines of one context-parallel group share theirs."""
+        pipelines = self.strategy.pipelines
+        degrees = self.context_parallel or (1,) * len(pipelines)
+        firsts = [sum(degrees[:group]) for group in range(len(degrees))]
+        return self.strategy.accumulation * sum(pipelines[first].batch_size for first in firsts)
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:

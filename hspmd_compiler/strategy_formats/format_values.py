@@ -48,7 +48,7 @@ class FormatValues:
 
     def counts(self, path: str, value: object, least: int = 1) -> list[int]:
         """A list of integers of at least `least`."""
-        if not _is_list(value):
+        if not is_list(value):
             self.bad(path, f"{value!r}: a list of integers of at least {least}")
             return []
         numbers = [self.count(f"{path}[{index}]", item, least) for index, item in enumerate(value)]
@@ -59,7 +59,7 @@ class FormatValues:
 
     def count_lists(self, path: str, value: object, wanted: str, least: int = 1) -> list[list[int]]:
         """A list of such lists; wanted: what it is, in the format's words."""
-        if not _is_list(value) or not value:
+        if not is_list(value) or not value:
             self.bad(path, f"{value!r}: {wanted}")
             return []
         lists = [self.counts(f"{path}[{index}]", item, least) for index, item in enumerate(value)]
@@ -78,5 +78,6 @@ def is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_list(value: object) -> TypeGuard[Sequence[object]]:
+def is_list(value: object) -> TypeGuard[Sequence[object]]:
+    """Whether it is a list or a tuple, and no text."""
     return isinstance(value, Sequence) and not isinstance(value, str)

@@ -103,7 +103,9 @@ def _spread(
     values: LaunchValues, key: str, items: Sequence[Value], none: Value, pipelines: int
 ) -> tuple[Value, ...]:
     """One item per pipeline; one alone stands for all."""
-    if len(items) not in (1, pipelines) and pipelines:
+    if not pipelines:
+        return ()
+    if len(items) not in (1, pipelines):
         values.bad(key, f"{len(items)} entries: one for all pipelines, or one for each of {pipelines}")
         return (none,) * pipelines
     return tuple(items) * pipelines if len(items) == 1 else tuple(items)

@@ -1,0 +1,122 @@
+"""A strategy as a drawing: a row per pipeline, in it a box per stage."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from ..strategy import PipelineSpec, StageSpec
+from ..strategy_formats.expanded import Expanded
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.panel import Panel
+
+WIDTH = 100  # columns where there is no terminal
+DEVICES_A_LINE = 24  # columns of a box's list of devices
+
+
+def draw(name: str, expanded: Expanded) -> None:
+    """Draws on standard output. name: the strategy's id in its file."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    with console.capture() as capture:
+        _draw_on(console, name, expanded)
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def _draw_on(console: Console, name: str, expanded: Expanded) -> None:
+    from rich.columns import Columns
+
+    for line in _headlines(name, expanded):
+        console.print(line, markup=False)
+    groups = _context_groups(expanded)
+    for index, pipeline in enumerate(expanded.strategy.pipelines):
+        title = f"pipeline {index}{groups[index] if groups else ''}"
+        boxes = [_box(number, stage, pipeline, expanded) for number, stage in enumerate(pipeline.stages)]
+        console.print()
+        console.print(title, markup=False, style="bold")
+        console.print(Columns(boxes))
+    if expanded.notes:
+        console.print()
+    for note in expanded.notes:
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
+
+
+def _headlines(name: str, expanded: Expanded) -> Iterator[str]:
+    strategy = expanded.strategy
+    yield name or strategy.name or "strategy"
+    yield (
+        f"{strategy.world_size} devices, {strategy.num_layers} layers, schedule {strategy.schedule.value}, "
+        f"global batch {expanded.global_batch}"
+        + (f" in {strategy.accumulation} slices" if strategy.accumulation > 1 else "")
+        + (", sequence parallel" if strategy.sequence_parallel else "")
+        + (f", {len(strategy.overrides)} overrides" if strategy.overrides else "")
+    )
+
+
+def _context_groups(expanded: Expanded) -> list[str]:
+    """Per pipeline, which of a sequence's owners it is; empty without context parallelism."""
+    if not expanded.uses_context_parallel:
+        return []
+    lengths = expanded.sequence_lengths
+    texts: list[str] = []
+    for group, degree in enumerate(expanded.context_parallel):
+        for member in range(degree):
+            share = f", {lengths[len(texts)]} tokens" if lengths else ""
+            texts.append(f", group {group}: context-parallel member {member} of {degree}{share}")
+    return texts
+
+
+def _box(number: int, stage: StageSpec, pipeline: PipelineSpec, expanded: Expanded) -> Panel:
+    from rich.panel import Panel
+    from rich.text import Text
+
+    low, high = stage.layers
+    rows = [
+        ("devices", wrapped(device_text(stage.devices))),
+        ("TP", str(stage.tp)),
+        ("layers", f"{low}-{high - 1} ({high - low})" if high - low > 1 else f"{low}"),
+        ("micro-batches", sizes_text(pipeline.micro_batches)),
+        *([] if stage.shares is None else [("shares", " ".join(map(str, stage.shares)))]),
+        *_places(stage, expanded),
+    ]
+    lines = [f"{name} {text}".replace("\n", "\n" + " " * (len(name) + 1)) for name, text in rows]
+    return Panel(Text("\n".join(lines)), title=f"stage {number}", expand=False)
+
+
+def _places(stage: StageSpec, expanded: Expanded) -> Iterator[tuple[str, str]]:
+    """The machines that a stage's devices sit on, where the format says them."""
+    places = {place.device: place for place in expanded.places}
+    held = [places[device] for device in stage.devices if device in places]
+    for machine, group in groupby(held, key=lambda place: place.machine):
+        yield f"machine {machine}", "GPU " + device_text(tuple(place.local for place in group))
+
+
+def device_text(devices: Sequence[int]) -> str:
+    """Devices in order, ascending runs of three and more as low-high."""
+    runs = [list(run) for _, run in groupby(enumerate(devices), key=lambda item: item[1] - item[0])]
+    texts = []
+    for run in runs:
+        numbers = [device for _, device in run]
+        texts += [f"{numbers[0]}-{numbers[-1]}"] if len(numbers) > 2 else [str(device) for device in numbers]
+    return " ".join(texts)
+
+
+def sizes_text(sizes: Sequence[int]) -> str:
+    """Sizes of micro-batches, equal ones counted: `3 x 4, 2`."""
+    runs = [(size, len(list(run))) for size, run in groupby(sizes)]
+    return ", ".join(f"{count} x {size}" if count > 1 else str(size) for size, count in runs)
+
+
+def wrapped(text: str) -> str:
+    """A text of words in lines that fit a box."""
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > DEVICES_A_LINE:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return "\n".join(lines)
