@@ -121,7 +121,9 @@ def _show(entries: list[Entry], args: Namespace) -> None:
         found = {name: sections_to_json(strategy_sections(one, args.schedules)) for name, one in read}
         show_json(found[""] if list(found) == [""] else found)
         return
-    for name, expanded in read:
+    for index, (name, expanded) in enumerate(read):
+        if index:
+            print()
         draw(name, expanded)
         if args.schedules:
             for section in _schedule_sections(expanded.strategy):

@@ -48,7 +48,7 @@ def _draw_on(console: Console, name: str, expanded: Expanded) -> None:
 
 def _headlines(name: str, expanded: Expanded) -> Iterator[str]:
     strategy = expanded.strategy
-    yield name or strategy.name or "strategy"
+    yield f"strategy {name or strategy.name}".rstrip()
     yield (
         f"{strategy.world_size} devices, {strategy.num_layers} layers, schedule {strategy.schedule.value}, "
         f"global batch {expanded.global_batch}"

@@ -49,7 +49,7 @@ class FormatValues:
     def counts(self, path: str, value: object, least: int = 1) -> list[int]:
         """A list of integers of at least `least`."""
         if not is_list(value):
-            self.bad(path, f"{value!r}: a list of integers of at least {least}")
+            self.bad(path, f"{_shown(value)}: a list of integers of at least {least}")
             return []
         numbers = [self.count(f"{path}[{index}]", item, least) for index, item in enumerate(value)]
         for index, item in enumerate(value):
@@ -60,7 +60,7 @@ class FormatValues:
     def count_lists(self, path: str, value: object, wanted: str, least: int = 1) -> list[list[int]]:
         """A list of such lists; wanted: what it is, in the format's words."""
         if not is_list(value) or not value:
-            self.bad(path, f"{value!r}: {wanted}")
+            self.bad(path, f"{_shown(value)}: {wanted}")
             return []
         lists = [self.counts(f"{path}[{index}]", item, least) for index, item in enumerate(value)]
         return [] if self.broken(path) else lists
@@ -81,3 +81,7 @@ def is_integer(value: object) -> TypeGuard[int]:
 def is_list(value: object) -> TypeGuard[Sequence[object]]:
     """Whether it is a list or a tuple, and no text."""
     return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _shown(value: object) -> str:
+    return "missing" if value is None else repr(value)

@@ -16,7 +16,18 @@ from ..strategy_check import Problem, raise_if_any
 from ..strategy_lines import LaunchLines, read_lines, read_values
 from .expanded import AnnotationStyle, Choices, Entry, Expanded
 
-ABOUT_THE_CASE = ("id", "source", "comment", "model", "derived", "overridden_earlier_values", "reason")
+ABOUT_THE_CASE = (
+    "id",
+    "source",
+    "comment",
+    "model",
+    "derived",
+    "overridden_earlier_values",
+    "inferred_from",
+    "why",
+    "confidence",
+    "zero",
+)
 OTHER_GENERATOR = ("layers_num_list_flat", "stages_num_list", "recompute_layers")
 FIX = "a case has the keys of HSPMD's launch script in lower case; docs/strategy.md lists them"
 
@@ -72,7 +83,7 @@ def expand_case(case: Mapping[str, object], choices: Choices, at: str = "") -> E
         )
     except StrategyError as error:
         raise _in_lower_case(error) from None
-    return _expanded(found, tuple(_case_notes(case, found)))
+    return _expanded(found, tuple(_case_notes(case, found)), case.get("zero") is True)
 
 
 def _values(case: Mapping[str, object]) -> dict[str, ShellValue]:
@@ -116,12 +127,13 @@ def _items(value: object) -> list[object]:
     return list(value) if isinstance(value, list) else []
 
 
-def _expanded(found: LaunchLines, notes: tuple[str, ...]) -> Expanded:
+def _expanded(found: LaunchLines, notes: tuple[str, ...], zero: bool = False) -> Expanded:
     style = AnnotationStyle.ONE_GROUP if found.homogeneous else AnnotationStyle.UNION
     return Expanded(
         found.strategy,
         context_parallel=found.context_parallel,
         sequence_lengths=found.sequence_lengths,
+        zero=zero,
         recompute=found.recompute,
         style=style,
         num_gpus=found.num_gpus,

@@ -21,6 +21,7 @@ from .hspmd_cases import case_entries, expand_lines
 from .hydraulis import LINE_KEYS, json_entries, line_entries, looks_like_pools, pool_entries
 
 SHOWN_IDS = 40
+TUPLES_FIX = "write it as Python does, such as [(1, 4, 2), (1, 2, 4)]"
 
 
 def read_entries(path: Path, choices: Choices, form: Format | None = None) -> tuple[Format, list[Entry]]:
@@ -143,6 +144,8 @@ def _content(text: str, at: str, json_only: bool) -> object:
             literal: object = ast.literal_eval(text.strip())
             return literal
         except (ValueError, SyntaxError, RecursionError, MemoryError):
+            if "(" in text:
+                raise StrategyError("a malformed list of tuples", at=at, fix=TUPLES_FIX) from None
             return read_json(text, at)
     if json_only or start == "{":
         return read_json(text, at)
@@ -163,7 +166,8 @@ def _content_entries(form: Format, content: object, choices: Choices, at: str) -
     if form is Format.STRATEGY:
         return [Entry("", lambda: own_strategy(content, choices, at))]
     if not isinstance(content, Mapping):
-        raise StrategyError(f"--format {form.value} reads an object of keys and values", at=at)
+        what = f"--format {form.value} reads an object of keys and values"
+        raise StrategyError(what, at=at, fix="leave out --format, or give another file")
     return [_entry(form, content, choices, at)]
 
 

@@ -55,7 +55,8 @@ def read_recompute(values: LaunchValues, pipelines: int) -> Recompute | None:
         num_layers=_spread(values, "RECOMPUTE_NUM_LAYERS", layers, None, pipelines),
         blocks=_spread(values, "RECOMPUTE_LAYER_IDXS_LIST", blocks, (), pipelines),
     )
-    for word, name, count in zip(recompute.granularity, recompute.method, recompute.num_layers, strict=True):
+    rows = zip(recompute.granularity, recompute.method, recompute.num_layers, strict=True)
+    for word, name, count in dict.fromkeys(rows):
         if word == "selective" and name is not None:
             values.bad("RECOMPUTE_METHOD", f"{name!r}: a method needs the granularity 'full'")
         if name is not None and count is None:

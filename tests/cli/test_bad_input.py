@@ -111,11 +111,11 @@ CASES: dict[str, list[str]] = {
     "run-save-nowhere": ["run", "good", "--data", "m:f", "--steps", "1", "--save", "nowhere/w.safetensors"],
     "run-missing": ["run", "nowhere", "--data", "m:f", "--steps", "1"],
     "run-schema": ["run", "schema", "--data", "m:f", "--steps", "1"],
-    "strategy-missing": ["strategy", "nowhere.yaml"],
-    "strategy-malformed": ["strategy", "broken.json"],
-    "strategy-not-text": ["strategy", "binary.yaml"],
-    "strategy-device-twice": ["strategy", "twice.json"],
-    "strategy-unknown-form": ["strategy", "strategy.json", "--to", "toml"],
+    "strategy-missing": ["strategy", "show", "nowhere.yaml"],
+    "strategy-malformed": ["strategy", "show", "broken.json"],
+    "strategy-not-text": ["strategy", "show", "binary.yaml"],
+    "strategy-device-twice": ["strategy", "show", "twice.json"],
+    "strategy-unknown-form": ["strategy", "expand", "strategy.json", "--to", "toml"],
 }
 
 

@@ -49,15 +49,15 @@ def test_inspect(workplace: Path, capsys: pytest.CaptureFixture[str], page: list
 
 
 def test_strategy_is_shown(workplace: Path, capsys: pytest.CaptureFixture[str], expect: Expect) -> None:
-    assert main(["strategy", "strategy.yaml"]) == 0
+    assert main(["strategy", "show", "strategy.yaml", "--schedules"]) == 0
     expect("cli/strategy", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
 def test_strategy_is_converted(workplace: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
-    assert main(["strategy", "strategy.yaml", "--to", form]) == 0
+    assert main(["strategy", "expand", "strategy.yaml", "--to", form]) == 0
     Path(f"printed.{form}").write_text(capsys.readouterr().out)
-    assert main(["strategy", "strategy.yaml", "-o", f"written.{form}"]) == 0
+    assert main(["strategy", "expand", "strategy.yaml", "-o", f"written.{form}"]) == 0
     given = read_strategy(Path("strategy.yaml"))
     assert read_strategy(Path(f"printed.{form}")) == read_strategy(Path(f"written.{form}")) == given
 

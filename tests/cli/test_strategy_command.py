@@ -1,0 +1,105 @@
+"""`hspmd strategy`: drawings, written files, and what goes to standard error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hspmd_compiler.cli.main import main
+from hspmd_compiler.cli.strategy_drawing import device_text, sizes_text, wrapped
+from hspmd_compiler.strategy_read import read_strategy
+
+LINES = """
+DP=2
+TP=4
+CP_LIST="[1,2]"
+LAYERS_NUM_LIST="[[1,2],[3],[2,1]]"
+MICRO_BATCH_NUM_LIST="[3,2]"
+UNUSED_RANK="[7,18,19]"
+SEQ_LEN_LIST="[64,40,24]"
+"""
+PLAIN = 'DP=2\nTP=2\nLAYERS_NUM_LIST="[[1,2],[3]]"\nUNUSED_RANK="[3]"\n'
+FLAGS = '--hetero_configs "[[4,2],[2]]" --layer_partitions "[[2,2],[4]]" --global_bsz_size 5 --chunks 2 \\\n'
+FLAGS += '--devices_id "[[[0,0,0,0],[1,1]],[[0,1]]]"\n'
+
+Expect = Callable[[str, str], None]
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("context.sh").write_text(LINES)
+    Path("plain.sh").write_text(PLAIN)
+    Path("flags.sh").write_text(FLAGS)
+    Path("pool.txt").write_text("[[(1,2,1),(1,2,1)],[(1,2,2)]]")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["context.sh", "plain.sh", "flags.sh", "pool.txt"])
+def test_a_drawing(name: str, capsys: pytest.CaptureFixture[str], expect: Expect) -> None:
+    assert main(["strategy", "show", name, "--layers", "3" if name != "flags.sh" else "4"]) == 0
+    expect(f"cli/strategy_{name.split('.')[0]}", capsys.readouterr().out)
+
+
+def test_a_drawing_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["strategy", "show", "plain.sh", "--json"]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert {"strategy", "stages"} <= one.keys()
+    assert main(["strategy", "show", "pool.txt", "--layers", "2", "--json", "--schedules"]) == 0
+    both = json.loads(capsys.readouterr().out)
+    assert list(both) == ["0", "1"]
+    assert "schedule 0" in both["1"]
+
+
+def test_expand_prints_and_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["strategy", "expand", "plain.sh"]) == 0
+    said = capsys.readouterr()
+    assert read_strategy(said.out) == read_strategy(Path("plain.sh"))
+    assert said.err.splitlines() == ["note: read as hspmd-lines"]
+
+
+def test_expand_writes_what_reads_back_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    written = ["-o", "s.yaml", "--reference-json", "r.json", "--family", "gpt", "--zero"]
+    assert main(["strategy", "expand", "plain.sh", *written, "--micro-batches", "2"]) == 0
+    assert not capsys.readouterr().out
+    strategy = read_strategy(Path("s.yaml"))
+    form = json.loads(Path("r.json").read_text())
+    assert form["zero"] is True
+    assert "layernorm1" in form["gpt"]["blocks"]["blocks0"]
+    read = read_strategy(Path("r.json"))
+    assert [one.stages for one in read.pipelines] == [one.stages for one in strategy.pipelines]
+    assert main(["strategy", "expand", "r.json", "--micro-batches", "2", "-o", "t.json"]) == 0
+    assert read_strategy(Path("t.json")) == strategy
+
+
+def test_expand_takes_context_parallelism_and_compile_refuses_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["strategy", "expand", "context.sh", "-o", "s.json"]) == 0
+    assert json.loads(Path("s.json").read_text())["context_parallel"] == [1, 2]
+    assert main(["strategy", "show", "s.json"]) == 0
+    for strategy in ("s.json", "context.sh"):
+        assert main(["compile", "llama-tiny", "--strategy", strategy, "-o", "out"]) == 2
+        assert "context parallelism comes later" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_expand_of_several_needs_an_id(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["strategy", "expand", "pool.txt", "--layers", "2"]) == 2
+    assert "choose one with --id" in capsys.readouterr().err
+    assert main(["strategy", "expand", "pool.txt", "--layers", "2", "--id", "1"]) == 0
+    assert read_strategy(capsys.readouterr().out).pipelines[0].stages[1].devices == (2, 3)
+
+
+def test_numbers_are_at_least_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["strategy", "expand", "plain.sh", "--micro-batches", "0", "--layers", "-1"]) == 2
+    said = capsys.readouterr().err
+    assert "--micro-batches 0: at least 1" in said
+    assert "--layers        -1: at least 1" in said
+
+
+def test_short_texts() -> None:
+    assert device_text((0, 1, 2, 3, 5, 8, 9, 7)) == "0-3 5 8 9 7"
+    assert sizes_text((4, 4, 4, 2)) == "3 x 4, 2"
+    assert wrapped("10-13 20-23 30-33 40-43 50-53") == "10-13 20-23 30-33 40-43\n50-53"
