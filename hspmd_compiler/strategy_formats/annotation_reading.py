@@ -67,6 +67,9 @@ def read_annotation(content: Mapping[str, object], choices: Choices, at: str = "
     _check_order(ordered, f"{name}.blocks", values)
     raise_if_any(values.problems, at, FIX, SUBJECT)
     _check_ends(content, name, ordered, values)
+    count = ordered[-1].numbers.stop
+    if choices.num_layers not in (None, count):
+        values.bad(f"{name}.blocks", f"{count} blocks: the model has {choices.num_layers}")
     pipelines = _pipelines(ordered, values)
     raise_if_any(values.problems, at, FIX, SUBJECT)
     return _expanded(content, [choices.pipeline(stages) for stages in pipelines], len(ordered[0].groups))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import StrategyError
-from ..strategy_check import Problem, raise_if_any
+from ..strategy_check import Problem, check, raise_if_any
 from ..strategy_form import strategy_from
 from ..strategy_lines import looks_like_lines
 from ..strategy_read import file_text, read_json, read_yaml
@@ -190,6 +190,7 @@ def own_strategy(content: object, choices: Choices, at: str = "") -> Expanded:
         degrees = _checked_degrees(given, len(strategy.pipelines), at)
     else:
         strategy = strategy_from(content, at)
+    check(strategy, num_layers=choices.num_layers, at=at)
     if choices.micro_batch_size is not None or choices.micro_batches is not None:
         text = "a strategy says them itself: leave out --micro-batches and --micro-batch-size"
         raise_if_any([Problem("pipelines.micro_batches", text)], at)

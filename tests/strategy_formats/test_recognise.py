@@ -139,3 +139,10 @@ def test_our_own_form_says_its_micro_batches(expect: Callable[[str, str], None])
     with pytest.raises(StrategyError) as caught:
         read.expand()
     expect("strategy_formats/own_micro_batches", str(caught.value))
+
+
+@pytest.mark.parametrize("text", [OWN, ANNOTATION, LINES, TRIPLE, MESHES])
+def test_layers_are_held_to_the_model_s(text: str) -> None:
+    _, (read,) = text_entries(text, Choices(num_layers=3))
+    with pytest.raises(StrategyError, match=r"2 (layers|blocks)"):
+        read.expand()
