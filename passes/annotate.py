@@ -15,7 +15,7 @@ from ..graph.printer import aligned
 from ..strategy import Override, StageSpec, Strategy
 from ..strategy_check import check
 from .annotated_text import states_text
-from .deduce import Placement
+from .placement import Placement
 from .split_units import Member, SplitGroup, SplitKind, assign, find_split_groups
 
 

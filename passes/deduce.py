@@ -20,6 +20,7 @@ from ..graph import (  # noqa: F401  (rules register on import)
     norm_attention_rules,
     pointwise_rules,
     reduction_rules,
+    slice_rules,
     view_rules,
 )
 from ..graph.annotated import (
@@ -30,31 +31,19 @@ from ..graph.annotated import (
     CommMarker,
     GradTerm,
     PipelineGraph,
+    values_in,
 )
-from ..graph.ir import LogicalGraph, OriginKind, Phase, Ref, Row, refs_of
+from ..graph.ir import LogicalGraph, OriginKind, Phase, Ref, Row
 from ..graph.lookup_rules import EMBEDDING
 from ..graph.rules import at_first, batch_coupled, consistent, find_rule, is_addend
-from ..graph.view_rules import deduplicated
+from ..graph.view_maps import deduplicated
 from ..strategy import PipelineSpec
+from .grad_terms import terms, untied_sums
 from .insert_comm import convert
-from .stages import RowKinds, assign_stages, classify, operand_rows
+from .placement import GraphFacts, Placement
+from .stages import RowKinds, assign_stages
 
-SUM_OPS = "aten.add.Tensor"
 Found = TypeVar("Found")
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """What deduction starts from: the batch cut, the parameters' layouts, and how tokens are cut.
-
-    batch: rows of the global batch per coordinate of the BATCH axis. layouts: (parameter, stage) ->
-    layout. tokens: per stage the token intervals per rank for sequence parallelism, by length.
-    """
-
-    batch: Sets
-    layouts: Callable[[str, int], Layout]
-    tokens: Callable[[int, int], Sets | None]
-    sequence_parallel: bool
 
 
 @dataclass(slots=True)
@@ -169,7 +158,7 @@ class Deducer:
 
     def run(self) -> PipelineGraph:
         """Deduce all rows, the loss and the gradients."""
-        sums = _untied_sums(self.graph, self.stages, self.operands)
+        sums = untied_sums(self.graph, self.stages, self.operands)
         for row in self.graph.rows:
             if row.op == "placeholder" or self.kinds.on_demand(row.id) or row.id in sums:
                 continue
@@ -420,7 +409,7 @@ class Deducer:
         self.phase = Phase.BACKWARD
         for name, info in self.graph.params.items():
             if info.grad is not None:
-                for row in _terms(self.graph, info.grad, sums):
+                for row in terms(self.graph, info.grad, sums):
                     self._grad(name, row)
 
     def _counted(self, loss: AnnotatedValue) -> AnnotatedValue:
@@ -458,66 +447,11 @@ class Deducer:
         self.result.grads.append(GradTerm(name, stage, value))
 
 
-def values_in(value: object) -> tuple[AnnotatedValue, ...]:
-    """Every value inside nested arguments."""
-    found: list[AnnotatedValue] = []
-    _collect(value, found)
-    return tuple(found)
-
-
-def _collect(value: object, found: list[AnnotatedValue]) -> None:
-    if isinstance(value, AnnotatedValue):
-        found.append(value)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            _collect(item, found)
-
-
 def _is_loose(operands: Sequence[AnnotatedValue], layout: Layout, marker: CommMarker | None) -> bool:
     """Whether copies may differ in their last bits; a sum over ranks is the same on all of them."""
     if marker is not None and marker.combine is not Combine.COPY:
         return False
     return any(value.loose for value in operands) or has_unlike_copies(layout)
-
-
-def _untied_sums(graph: LogicalGraph, stages: list[int], operands: list[list[int]]) -> set[int]:
-    """Sums of a parameter's gradients from different stages: grad sync adds these, no row does."""
-    users: dict[int, int] = {}
-    for read in operands:
-        for operand in read:
-            users[operand] = users.get(operand, 0) + 1
-    found: set[int] = set()
-    queue = [info.grad for info in graph.params.values() if info.grad is not None]
-    while queue:
-        row = graph.rows[queue.pop()]
-        refs = [ref.id for ref in refs_of(row.args)]
-        plain = row.op == SUM_OPS and len(refs) == 2 and not row.kwargs and len(row.args) == 2
-        if plain and not users.get(row.id) and stages[refs[0]] != stages[refs[1]]:
-            found.add(row.id)
-            for ref in refs:
-                users[ref] -= 1
-            queue += refs
-    return found
-
-
-def _terms(graph: LogicalGraph, row: int, sums: set[int]) -> list[int]:
-    if row not in sums:
-        return [row]
-    return [term for ref in refs_of(graph.rows[row].args) for term in _terms(graph, ref.id, sums)]
-
-
-@dataclass(frozen=True, slots=True)
-class GraphFacts:
-    """What all pipelines share: ids of the rows that each row reads, and what each row depends on."""
-
-    operands: list[list[int]]
-    kinds: RowKinds
-
-    @staticmethod
-    def of(graph: LogicalGraph) -> GraphFacts:
-        """Look at every row once."""
-        operands = operand_rows(graph)
-        return GraphFacts(operands, classify(graph, operands))
 
 
 def deduce(

@@ -10,7 +10,8 @@ from ..graph.comm_marker import is_marker
 from ..graph.ir import LogicalGraph
 from ..log import task
 from ..strategy import PipelineSpec, Strategy
-from .deduce import GraphFacts, Placement, deduce
+from .deduce import deduce
+from .placement import GraphFacts, Placement
 
 
 def deduce_all(

@@ -29,7 +29,8 @@ from ..graph.rules import (
     local_shape,
     uncut,
 )
-from ..graph.view_rules import first_holders, invert, reemit
+from ..graph.view_maps import first_holders
+from ..graph.view_rules import invert, reemit
 
 if TYPE_CHECKING:
     from .deduce import Deducer
@@ -103,7 +104,7 @@ def _same_batch(layout: Layout, target: Layout) -> bool:
 def _with_batch_cut(layout: Layout, target: Layout) -> Layout | None:
     """The layout with the target's batch cut added."""
     refined = refine(layout, target)
-    if refined is None:
+    if refined is None or any(src.axis and dst.axis is Axis.BATCH for src, dst in refined.pairs):
         return None
     factors = [dst if dst.axis is Axis.BATCH else src for src, dst in refined.pairs]
     return make_layout(_regroup(factors, refined), layout.partial)

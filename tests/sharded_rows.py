@@ -17,8 +17,9 @@ from hspmd_compiler.artifact.lower_stage import Outputs, StageLowering
 from hspmd_compiler.comm_plan import Combine, CommKind
 from hspmd_compiler.graph.annotated import COMM, STEP_REDUCE, AnnotatedRow, AnnotatedValue, PipelineGraph
 from hspmd_compiler.graph.ir import LogicalGraph, Ref, Row, map_refs
-from hspmd_compiler.passes.deduce import Deducer, GraphFacts, Placement, _Place
+from hspmd_compiler.passes.deduce import Deducer, _Place
 from hspmd_compiler.passes.liveness import StageRows, operands_of
+from hspmd_compiler.passes.placement import GraphFacts, Placement
 from hspmd_compiler.passes.resolve_comm import CommResolver
 from hspmd_compiler.strategy import PipelineSpec, StageSpec
 from hspmd_compiler.verify.assemble import Piece, assemble, gap, index_of, local_view, whole_view

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from itertools import pairwise
 from math import prod
 
 from ..comm_plan import Interval
@@ -265,7 +266,7 @@ def is_exact(size: int, sets: Sets) -> bool:
 
 def is_disjoint(intervals: Sequence[Interval]) -> bool:
     """Whether sorted intervals have no common element."""
-    return all(first[1] <= second[0] for first, second in zip(intervals, intervals[1:], strict=False))
+    return all(first[1] <= second[0] for first, second in pairwise(intervals))
 
 
 def covers(size: int, sets: Sets) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 
 from ..comm_plan import Box, Interval
 from .layout import (
@@ -142,4 +142,4 @@ def local_boxes(
 def elementary(sets: Sets) -> tuple[Interval, ...]:
     """The pieces between neighbouring bounds of all sets."""
     bounds = sorted({bound for held in sets for interval in held for bound in interval})
-    return tuple(zip(bounds, bounds[1:], strict=False))
+    return tuple(pairwise(bounds))

@@ -110,3 +110,18 @@ class PipelineGraph:
 
 COMM = "comm"
 STEP_REDUCE = "step_reduce"
+
+
+def values_in(value: object) -> tuple[AnnotatedValue, ...]:
+    """Every value inside nested arguments."""
+    found: list[AnnotatedValue] = []
+    _collect(value, found)
+    return tuple(found)
+
+
+def _collect(value: object, found: list[AnnotatedValue]) -> None:
+    if isinstance(value, AnnotatedValue):
+        found.append(value)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            _collect(item, found)

@@ -70,10 +70,10 @@ TRIANGLES = ("aten.tril.default", "aten.triu.default")
 @rule_for(*TRIANGLES)
 def triangle(ctx: RuleContext, row: Row) -> Result:
     """The last two dims are whole."""
-    from .view_rules import _whole_dim
+    from .cuts import whole_dim
 
     value = ctx.settle(ctx.operand(row.args[0]))
     rank = len(value.layout.dims)
     for dim in (rank - 2, rank - 1):
-        value = _whole_dim(ctx, value, dim)
+        value = whole_dim(ctx, value, dim)
     return ctx.emit(row.op, (value, *row.args[1:]), value.layout)

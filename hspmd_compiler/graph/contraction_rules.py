@@ -16,7 +16,7 @@ from ..annotations.layout import (
 )
 from .annotated import AnnotatedValue
 from .ir import Row
-from .pointwise_rules import held_fraction, join_dims, most_split
+from .pointwise_rules import join_dims, most_split
 from .rules import (
     Result,
     RuleContext,
@@ -28,7 +28,7 @@ from .rules import (
     rule_for,
     uncut,
 )
-from .view_rules import deduplicated
+from .view_maps import deduplicated
 
 SUMMED = "k"
 
@@ -63,7 +63,8 @@ def bmm(ctx: RuleContext, row: Row) -> Result:
 @rule_for("aten.addmm.default")
 def addmm(ctx: RuleContext, row: Row) -> Result:
     """Matrix product plus a bias; where the product is a pending sum, the bias is added at one place."""
-    left, right, layout = contract(ctx, row, MATRIX, ctx.operand(row.args[1]), ctx.operand(row.args[2]))
+    left, right = _plain_at(ctx, row.args[1], 0), _plain_at(ctx, row.args[2], 1)
+    left, right, layout = contract(ctx, row, MATRIX, left, right)
     bias = ctx.settle(ctx.operand(row.args[0]))
     pair = len(layout.dims) - len(bias.layout.dims)
     dims = [
@@ -73,18 +74,13 @@ def addmm(ctx: RuleContext, row: Row) -> Result:
     bias = ctx.convert(bias, consistent(make_layout(tuple(dims))))
     for axis in sorted(layout.partial, key=lambda a: a.value):
         bias = ctx.emit("hspmd.zero_unless", (bias, at_first(axis)), bias.layout, dtype=bias.dtype)
-    cut = contrib_factor(layout)
-    if cut is not None:
-        bias = _bias_once(ctx, bias, layout, cut[1])
     return ctx.emit(row.op, (bias, left, right), layout, kwargs=row.kwargs)
 
 
-def _bias_once(ctx: RuleContext, bias: AnnotatedValue, layout: Layout, factor: Factor) -> AnnotatedValue:
-    """Where the rows of the result are addends, each row's bias is added by one holder."""
-    target = make_layout((layout.dims[-1],))
-    if target.cut(ranks=True) is None:
-        return ctx.emit("hspmd.zero_unless", (bias, at_first(Axis.TENSOR)), bias.layout, dtype=bias.dtype)
-    return ctx.convert(ctx.convert(bias, deduplicated(consistent(target))), target)
+def _plain_at(ctx: RuleContext, argument: object, dim: int) -> AnnotatedValue:
+    """An operand whose dim of the result has no addends: a bias could not be added to these once."""
+    value = ctx.operand(argument)
+    return ctx.settle(value) if _contrib_dim(value.layout) == dim else value
 
 
 def contract(
@@ -241,6 +237,3 @@ def _summed_dim(left: Layout, right: Layout, i: int, j: int) -> Dim:
     if cut is not None and cut.sets is not None and not is_exact(cut.size, cut.sets):
         return deduplicated(make_layout((chosen,))).dims[0]
     return chosen
-
-
-__all__ = ["Contraction", "contract", "held_fraction"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout, sum_axis
 from ..errors import DeduceError
 from .annotated import AnnotatedValue
+from .cuts import exact, single_factor, whole_dim
 from .ir import Ref, Row
 from .pointwise_rules import copies, join_dims, operand_layout
 from .rules import Result, RuleContext, held_intervals, integer, items, local_sizes, pull_for, rule_for, uncut
-from .view_rules import _exact, _single, _whole_dim
 
 EMBEDDING = "aten.embedding.default"
 
@@ -23,7 +23,7 @@ def embedding(ctx: RuleContext, row: Row) -> Result:
         index = ctx.convert(index, make_layout(layout.dims[:-1]))
         return ctx.emit(row.op, (table, index, *row.args[2:]), layout)
     index = ctx.convert(index, uncut(index.layout, ranks=True))
-    table, factor = _single(ctx, _exact(ctx, table), 0)
+    table, factor = single_factor(ctx, exact(ctx, table), 0)
     layout = make_layout((*index.layout.dims, table.layout.dims[1]), frozenset({Axis.TENSOR}))
     intervals = held_intervals(factor, table.layout.shape[0])
     return ctx.emit("hspmd.vocab_embedding", (table, index, intervals), layout)
@@ -83,7 +83,7 @@ def _meet_index(
     ctx: RuleContext, grad: AnnotatedValue, index: AnnotatedValue
 ) -> tuple[AnnotatedValue, AnnotatedValue, tuple[Dim, ...]]:
     """Token dims of gradient and index in one cut, each token at one holder."""
-    grad = _exact(ctx, grad)
+    grad = exact(ctx, grad)
     tokens = make_layout(grad.layout.dims[:-1])
     dims = join_dims([tokens, uncut(index.layout, ranks=True)], list(tokens.shape))
     index = ctx.convert(index, operand_layout(index, copies(dims), list(tokens.shape)))
@@ -102,7 +102,7 @@ def index_(ctx: RuleContext, row: Row) -> Result:
         return _index_batch(ctx, row, value, indices)
     for position, index in enumerate(indices):
         if index is not None:
-            value = _whole_dim(ctx, value, position)
+            value = whole_dim(ctx, value, position)
     tensors = [None if index is None else ctx.settle(ctx.operand(index)) for index in indices]
     if all(tensor is None or tensor.layout.cut(ranks=False) is None for tensor in tensors):
         tensors = [t if t is None else ctx.convert(t, uncut(t.layout, ranks=True)) for t in tensors]
@@ -137,7 +137,7 @@ def _index_within(ctx: RuleContext, row: Row, value: AnnotatedValue, indices: li
     if any(tensor.layout.cut(ranks=False) is not None for tensor in present):
         raise _unsupported(row)
     for position in indexed:
-        value = _whole_dim(ctx, value, position)
+        value = whole_dim(ctx, value, position)
     met = tuple(None if t is None else ctx.convert(t, uncut(t.layout, ranks=True)) for t in tensors)
     rank = max(len(tensor.layout.dims) for tensor in present)
     before, behind = value.layout.dims[: indexed[0]], value.layout.dims[indexed[-1] + 1 :]
@@ -168,7 +168,7 @@ def _index_batch(ctx: RuleContext, row: Row, value: AnnotatedValue, indices: lis
     if any(tensor is None for tensor in rest):
         raise _unsupported(row)
     for position in range(1, len(indices)):
-        value = _whole_dim(ctx, value, position)
+        value = whole_dim(ctx, value, position)
     others = [ctx.convert(t, uncut(t.layout, ranks=True)) for t in rest if t is not None]
     tensors = [local, *others]
     full = list((row.shape or ())[: max(len(t.layout.dims) for t in tensors)])

@@ -6,11 +6,12 @@ from ..annotations.layout import Axis, Factor, Layout, dim_cut, make_layout, sum
 from ..comm_plan import Combine
 from ..errors import DeduceError
 from .annotated import AnnotatedValue
+from .cuts import exact, single_factor, whole_dim
 from .ir import Row
 from .pointwise_rules import join_dims
 from .reduction_rules import MEAN, SUM, reduced_layout
 from .rules import Result, RuleContext, held_intervals, integer, rule_for, uncut
-from .view_rules import _exact, _single, _whole_dim, deduplicated
+from .view_maps import deduplicated
 
 NLL_BACKWARD = "aten.nll_loss_backward.default"
 
@@ -21,9 +22,9 @@ def log_softmax(ctx: RuleContext, row: Row) -> Result:
     value = ctx.settle(ctx.operand(row.args[0]))
     dim = integer(row.args[1]) % len(value.layout.dims)
     if dim_cut(value.layout.dims[dim], ranks=True) is None:
-        value = _whole_dim(ctx, value, dim)
+        value = whole_dim(ctx, value, dim)
         return ctx.emit(row.op, (value, dim, row.args[2]), value.layout, dtype=row.dtype)
-    value = _exact(ctx, value)
+    value = exact(ctx, value)
     if row.args[2]:
         value = ctx.emit(
             "aten._to_copy.default", (value,), value.layout, kwargs={"dtype": row.dtype}, dtype=row.dtype
@@ -56,7 +57,7 @@ def _class_factor(ctx: RuleContext, value: AnnotatedValue) -> tuple[AnnotatedVal
     dim = len(value.layout.dims) - 1
     if dim_cut(value.layout.dims[dim], ranks=True) is None:
         return value, None
-    value, factor = _single(ctx, value, dim)
+    value, factor = single_factor(ctx, value, dim)
     return value, factor if factor.axis is not None else None
 
 
@@ -65,7 +66,7 @@ def nll_loss(ctx: RuleContext, row: Row) -> Result:
     """The target is picked where its class lives; a mean divides by the count of the whole batch."""
     _check_weight(row, row.args[2])
     reduction, ignore = integer(row.args[3]), integer(row.args[4])
-    logp = _exact(ctx, ctx.settle(ctx.operand(row.args[0])))
+    logp = exact(ctx, ctx.settle(ctx.operand(row.args[0])))
     logp, factor = _class_factor(ctx, logp)
     target = _target(ctx, row.args[1], logp)
     if reduction not in (MEAN, SUM):
@@ -85,7 +86,7 @@ def _unreduced(
     ctx: RuleContext, row: Row, logp: AnnotatedValue, target: AnnotatedValue
 ) -> tuple[AnnotatedValue, ...]:
     """A loss per sample; its count is zero, as in PyTorch."""
-    logp = _whole_dim(ctx, logp, len(logp.layout.dims) - 1)
+    logp = whole_dim(ctx, logp, len(logp.layout.dims) - 1)
     layout = make_layout(logp.layout.dims[:-1])
     total = make_layout((), frozenset(sum_axis(f.axis) for f in layout.factors() if f.axis is not None))
     return ctx.emit_many(row.op, (logp, target, *row.args[2:]), (layout, total))
@@ -105,12 +106,12 @@ def nll_backward(ctx: RuleContext, row: Row) -> Result:
     """Minus the gradient over the count at each valid target, where its class lives."""
     _check_weight(row, row.args[3])
     reduction, ignore = integer(row.args[4]), integer(row.args[5])
-    logp = _exact(ctx, ctx.settle(ctx.operand(row.args[1])))
+    logp = exact(ctx, ctx.settle(ctx.operand(row.args[1])))
     logp, factor = _class_factor(ctx, logp)
     target = _target(ctx, row.args[2], logp)
     grad = ctx.settle(ctx.operand(row.args[0]))
     if reduction not in (MEAN, SUM):
-        logp = _whole_dim(ctx, logp, len(logp.layout.dims) - 1)
+        logp = whole_dim(ctx, logp, len(logp.layout.dims) - 1)
         grad = ctx.convert(grad, make_layout(logp.layout.dims[:-1]))
         args = (grad, logp, target, None, reduction, ignore, ctx.operand(row.args[6]))
         return ctx.emit(row.op, args, logp.layout)
@@ -131,7 +132,7 @@ def log_softmax_backward(ctx: RuleContext, row: Row) -> Result:
         layout = deduplicated(layout)  # the sum over the dim counts each element once
     grad, out = (ctx.convert(value, layout) for value in (grad, out))
     if dim_cut(layout.dims[dim], ranks=True) is None:
-        grad, out = (_whole_dim(ctx, value, dim) for value in (grad, out))
+        grad, out = (whole_dim(ctx, value, dim) for value in (grad, out))
         return ctx.emit(row.op, (grad, out, dim, *row.args[3:]), out.layout, dtype=row.dtype)
     total = _row_sum(ctx, row, grad, layout, dim)
     return ctx.emit("hspmd.log_softmax_backward", (grad, out, total), layout)

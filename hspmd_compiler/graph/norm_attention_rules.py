@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..annotations.layout import Axis, Dim, Factor, Layout, make_layout, sum_axis
+from ..annotations.layout import Dim, Factor, Layout, make_layout, sum_axis
 from .annotated import AnnotatedValue
+from .cuts import exact, whole_dim
 from .ir import Row
 from .pointwise_rules import join_dims, operand_layout
 from .rules import Result, RuleContext, items, rule_for
-from .view_rules import _exact, _whole_dim
 
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 FLASH_BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
@@ -29,7 +29,7 @@ def layer_norm(ctx: RuleContext, row: Row) -> Result:
 def _whole_tail(ctx: RuleContext, value: AnnotatedValue, count: int) -> AnnotatedValue:
     rank = len(value.layout.dims)
     for dim in range(rank - count, rank):
-        value = _whole_dim(ctx, value, dim)
+        value = whole_dim(ctx, value, dim)
     return value
 
 
@@ -59,7 +59,7 @@ def layer_norm_backward(ctx: RuleContext, row: Row) -> Result:
     shape = value.layout.shape
     dims = join_dims([grad.layout, value.layout], shape)
     layout = make_layout(dims)
-    grad, value = (_exact(ctx, ctx.convert(item, layout)) for item in (grad, value))
+    grad, value = (exact(ctx, ctx.convert(item, layout)) for item in (grad, value))
     layout = value.layout
     stats = [_dense(ctx, ctx.settle(ctx.operand(a)), _stats(layout, count)) for a in row.args[3:5]]
     scale, shift = (_whole_parameter(ctx, argument) for argument in row.args[5:7])
@@ -110,7 +110,7 @@ def _mask(ctx: RuleContext, row: Row, dims: tuple[Dim, ...]) -> AnnotatedValue |
 def attention_backward(ctx: RuleContext, row: Row) -> Result:
     """Heads from the saved output; everything else follows."""
     grad, query, key, value, out, stats = (ctx.settle(ctx.operand(argument)) for argument in row.args[:6])
-    out = _exact(ctx, _whole_tail(ctx, out, HEAD_DIMS))
+    out = exact(ctx, _whole_tail(ctx, out, HEAD_DIMS))
     dims = out.layout.dims[:HEAD_DIMS]
     grad, query, key, value = (
         _to_heads(ctx, _whole_tail(ctx, item, HEAD_DIMS), dims) for item in (grad, query, key, value)
@@ -119,6 +119,3 @@ def attention_backward(ctx: RuleContext, row: Row) -> Result:
     mask = _mask(ctx, row, dims)
     args = (grad, query, key, value, out, stats, mask, row.args[6], row.args[7], row.kwargs.get("scale"))
     return ctx.emit_many("hspmd.attention_backward", args, (query.layout, key.layout, value.layout))
-
-
-__all__ = ["Axis"]

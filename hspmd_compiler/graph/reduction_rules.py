@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from math import prod
 
-from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout, sum_axis
-from .annotated import AnnotatedValue, PerCoordinate
+from ..annotations.layout import Axis, Dim, Factor, Layout, dim_size, make_layout, sum_axis
+from .annotated import AnnotatedValue
+from .cuts import exact, whole_dim
 from .ir import Row
 from .pointwise_rules import join_dims, operand_layout
-from .rules import Result, RuleContext, batch_coupled, integer, is_addend, items, rule_for, uncut
-from .view_rules import _exact, _whole_dim
+from .rules import Result, RuleContext, batch_coupled, integer, is_addend, items, rule_for
 
 SUM = 2
 MEAN = 1
@@ -55,7 +55,7 @@ def _counted_once(ctx: RuleContext, row: Row, value: AnnotatedValue) -> Annotate
         value = ctx.settle(value)
     reduced, _ = _axes(row, len(value.layout.dims))
     cut = value.layout.cut(ranks=True)
-    return _exact(ctx, value) if cut is not None and cut[0] in reduced else value
+    return exact(ctx, value) if cut is not None and cut[0] in reduced else value
 
 
 @rule_for("aten.mean.dim", "aten.mean.default")
@@ -96,7 +96,7 @@ WHOLE_DIM = {
 
 
 @rule_for(*WHOLE_DIM)
-def whole_dim(ctx: RuleContext, row: Row) -> Result:
+def along_dims(ctx: RuleContext, row: Row) -> Result:
     """The dims it works along are whole; the others are parallel."""
     value = ctx.settle(ctx.operand(row.args[0]))
     rank = len(value.layout.dims)
@@ -104,7 +104,7 @@ def whole_dim(ctx: RuleContext, row: Row) -> Result:
     given = [argument] if isinstance(argument, int) else list(items(argument) if argument else range(rank))
     along = {integer(dim) % max(rank, 1) for dim in given}
     for dim in sorted(along):
-        value = _whole_dim(ctx, value, dim)
+        value = whole_dim(ctx, value, dim)
     layouts = [
         _without(value.layout, along, meta[0] if meta else ())
         for meta in row.outs or ((row.shape or (), row.dtype),)
@@ -129,7 +129,7 @@ def softmax_backward(ctx: RuleContext, row: Row) -> Result:
     """The softmax dim is whole in gradient and output."""
     pair = [ctx.settle(ctx.operand(argument)) for argument in row.args[:2]]
     dim = integer(row.args[2]) % len(pair[0].layout.dims)
-    pair = [_whole_dim(ctx, value, dim) for value in pair]
+    pair = [whole_dim(ctx, value, dim) for value in pair]
     dims = join_dims([value.layout for value in pair], row.shape or ())
     pair = [ctx.convert(value, operand_layout(value, dims, row.shape or ())) for value in pair]
     return ctx.emit(row.op, (*pair, *row.args[2:]), make_layout(dims))
@@ -189,7 +189,7 @@ def _met(ctx: RuleContext, row: Row, arguments: Sequence[object]) -> tuple[list[
     settled = [ctx.settle(value) if value is not None else None for value in values]
     present = [value for value in settled if value is not None]
     shape = max((value.layout.shape for value in present), key=len)
-    present = [_exact(ctx, value) if value.layout.shape == shape else value for value in present]
+    present = [exact(ctx, value) if value.layout.shape == shape else value for value in present]
     dims = join_dims([value.layout for value in present], shape)
     for value in present:
         if Axis.BATCH in value.layout.partial:
@@ -198,6 +198,3 @@ def _met(ctx: RuleContext, row: Row, arguments: Sequence[object]) -> tuple[list[
     for held in settled:
         met.append(None if held is None else ctx.convert(held, operand_layout(held, dims, shape)))
     return met, make_layout(dims)
-
-
-__all__ = ["PerCoordinate", "dim_cut", "uncut"]

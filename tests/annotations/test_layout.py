@@ -29,7 +29,7 @@ from hspmd_compiler.annotations.layout import (
     within,
 )
 from hspmd_compiler.annotations.refine import cut_factor, local_boxes, refine
-from hspmd_compiler.graph.view_rules import flat_factor, map_view
+from hspmd_compiler.graph.view_maps import flat_factor, map_view
 
 SOME = settings(max_examples=40, deadline=None)
 RANKS, BATCHES = 3, 2

@@ -238,7 +238,8 @@ def test_there_must_be_an_artifact(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "fits"), [("2.11.0", True), ("2.13.0+cpu", True), ("2.14.1", True), ("2.15.0", False), ("2.9", False)]
+    ("found", "fits"),
+    [("2.11.0", True), ("2.13.0+cpu", True), ("2.14.1", True), ("2.15.0", False), ("2.9", False)],
 )
 def test_range_of_torch(found: str, fits: bool) -> None:
     if fits:

@@ -1,0 +1,44 @@
+"""What rules ask of an operand: a dim whole, a dim as one factor, each element at one holder."""
+
+from __future__ import annotations
+
+from ..annotations.layout import Factor, dim_cut, is_exact
+from .annotated import AnnotatedValue
+from .ir import Row
+from .rules import RuleContext, consistent, integer, uncut
+from .view_maps import deduplicated, flat_factor
+
+
+def dim_argument(row: Row, position: int, rank: int) -> int:
+    dim = row.args[position] if len(row.args) > position else 0
+    return integer(dim) % max(rank, 1)
+
+
+def argument(row: Row, position: int, name: str, default: object) -> object:
+    if len(row.args) > position:
+        return row.args[position]
+    return row.kwargs.get(name, default)
+
+
+def whole_dim(ctx: RuleContext, value: AnnotatedValue, dim: int) -> AnnotatedValue:
+    """The value with `dim` not cut at all."""
+    if dim_cut(value.layout.dims[dim], ranks=True) is not None:
+        value = ctx.convert(value, uncut(consistent(value.layout), ranks=True, dim=dim))
+    if dim_cut(value.layout.dims[dim], ranks=False) is not None:
+        value = ctx.convert(value, uncut(value.layout, ranks=False, dim=dim))
+    return value
+
+
+def single_factor(ctx: RuleContext, value: AnnotatedValue, dim: int) -> tuple[AnnotatedValue, Factor]:
+    """The value and its dim as one factor; a dim that two axes cut is gathered first."""
+    if sum(factor.axis is not None for factor in value.layout.dims[dim]) > 1:
+        value = whole_dim(ctx, value, dim)
+    return value, flat_factor(value.layout.dims[dim])
+
+
+def exact(ctx: RuleContext, value: AnnotatedValue) -> AnnotatedValue:
+    """Consistent copies that overlap are thinned to one holder per element."""
+    cut = value.layout.cut(ranks=True)
+    if cut is None or cut[1].contrib or cut[1].sets is None or is_exact(cut[1].size, cut[1].sets):
+        return value
+    return ctx.convert(value, deduplicated(value.layout))

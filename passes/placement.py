@@ -1,0 +1,38 @@
+"""What deduction starts from: layouts that the strategy fixes, and facts about the graph's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..annotations.layout import Layout, Sets
+from ..graph.ir import LogicalGraph
+from .stages import RowKinds, classify, operand_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What deduction starts from: the batch cut, the parameters' layouts, and how tokens are cut.
+
+    batch: rows of the global batch per coordinate of the BATCH axis. layouts: (parameter, stage) ->
+    layout. tokens: per stage the token intervals per rank for sequence parallelism, by length.
+    """
+
+    batch: Sets
+    layouts: Callable[[str, int], Layout]
+    tokens: Callable[[int, int], Sets | None]
+    sequence_parallel: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """What all pipelines share: ids of the rows that each row reads, and what each row depends on."""
+
+    operands: list[list[int]]
+    kinds: RowKinds
+
+    @staticmethod
+    def of(graph: LogicalGraph) -> GraphFacts:
+        """Look at every row once."""
+        operands = operand_rows(graph)
+        return GraphFacts(operands, classify(graph, operands))
