@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from .errors import RunError
-from .options import OptimizerConfig
+from .options import Capture, OptimizerConfig
 from .strategy import DeviceKind, Strategy
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ class CompiledProgram:
     def artifact(self) -> Artifact:
         """Everything that is saved."""
         return self._compiled.artifact
+
+    @property
+    def traced(self) -> str:
+        """How much of the model was traced, and why."""
+        return self._compiled.traced
 
     def save(
         self, directory: str | Path, *, weights: bool = True, rank: int | None = None, force: bool = False
@@ -75,19 +80,23 @@ def compile(
     optimizer: OptimizerConfig | None = None,
     device: DeviceKind | str = DeviceKind.CPU,
     dump: Path | None = None,
+    capture: Capture | str = Capture.AUTO,
 ) -> CompiledProgram:
     """Compile a model for a strategy.
 
     model: a factory that returns (model, example_inputs), whose initialiser is recorded, or a live
     model. example_inputs: dict whose dim 0 is replaced by the strategy's micro-batch sizes.
     strategy: a Strategy, a dict, or a file. dump: a folder for the text of each step.
+    capture: "auto" traces one of several equal blocks where a recorded step proves that the others are
+    the same, "full" all.
     """
     from .compiler import compile_model
     from .strategy_read import read_strategy
 
     plan = strategy if isinstance(strategy, Strategy) else read_strategy(strategy)
     config = optimizer if optimizer is not None else OptimizerConfig()
-    return CompiledProgram(compile_model(model, example_inputs, plan, config, DeviceKind(device), dump))
+    compiled = compile_model(model, example_inputs, plan, config, DeviceKind(device), dump, Capture(capture))
+    return CompiledProgram(compiled)
 
 
 def verify(

@@ -18,11 +18,11 @@ from .graph import graph_json
 from .graph.init_record import record_factory
 from .graph.ir import LogicalGraph
 from .graph.printer import format_graph
-from .graph.tracer import trace
+from .graph.templates import trace_step
 from .init_program import InitProgram
 from .log import task
 from .models import ModelSource, SourceKind
-from .options import OptimizerConfig
+from .options import Capture, OptimizerConfig
 from .passes.annotate import annotate, parameter_text
 from .passes.annotated_text import annotated_text
 from .passes.causal_mask import retarget_masks
@@ -65,10 +65,14 @@ class Subject:
 
 @dataclass(slots=True)
 class Compiled:
-    """An artifact that is not written yet, and the whole graph that it came from."""
+    """An artifact that is not written yet, and the whole graph that it came from.
+
+    traced: how much of the model was traced, and why.
+    """
 
     artifact: Artifact
     graph: LogicalGraph
+    traced: str
     live: nn.Module | None = field(default=None)
 
 
@@ -79,13 +83,15 @@ def compile_model(
     optimizer: OptimizerConfig,
     device: DeviceKind,
     dump: Path | None = None,
+    capture: Capture = Capture.AUTO,
 ) -> Compiled:
     """All steps of a compile; nothing is written but the dump."""
     check(strategy)
     texts = Dump(dump)
     subject = _subject(model, example_inputs)
     with task("trace"):
-        graph = trace(subject.model, subject.inputs, batch=strategy.global_batch)
+        traced = trace_step(subject.model, subject.inputs, batch=strategy.global_batch, capture=capture)
+    graph = traced.graph
     texts.write("trace", lambda: format_graph(graph))
     with task("causal mask"):
         graph = retarget_masks(graph)
@@ -100,7 +106,7 @@ def compile_model(
         graph=graph_json.encode(graph),
         layouts=lowered.layouts.to_json(),
     )
-    return Compiled(artifact, graph, subject.live)
+    return Compiled(artifact, graph, traced.how, subject.live)
 
 
 def _lowered(graph: LogicalGraph, strategy: Strategy, device: DeviceKind, texts: Dump) -> Lowered:

@@ -1,4 +1,4 @@
-"""What a compiled program is trained with: optimizer, clipping, learning-rate schedule. Values only."""
+"""What a user chooses beside the strategy: optimizer, clipping, learning rate, how to trace. Values only."""
 
 from __future__ import annotations
 
@@ -32,6 +32,13 @@ class ScheduleName(Enum):
     CONSTANT = "constant"
     LINEAR = "linear"
     COSINE = "cosine"
+
+
+class Capture(Enum):
+    """How much of a model is traced: one block of each kind where that is proven enough, or all."""
+
+    AUTO = "auto"
+    FULL = "full"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..errors import OptionError
+from ..options import Capture
 
 
 class Run(Protocol):
@@ -43,6 +44,15 @@ def add_model(parser: ArgumentParser) -> None:
 def add_model_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--arg", metavar="KEY=VALUE", action="append", default=[], help="an argument of the model; repeatable"
+    )
+
+
+def add_capture(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--capture",
+        choices=[capture.value for capture in Capture],
+        default=Capture.AUTO.value,
+        help="auto: trace one of several blocks that are proven equal; full: trace all (default: auto)",
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..strategy import DeviceKind
 from ..strategy_read import read_strategy
-from .command import Command, add_json, add_model, model_arguments
+from .command import Command, add_capture, add_json, add_model, model_arguments
 from .optimizer_flags import add_optimizer_flags, optimizer_from
 from .show import progress, show_sections
 
@@ -30,6 +30,7 @@ def add_flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--dump", type=Path, metavar="DIR", help="write the graph after every pass, as NN-name.txt"
     )
+    add_capture(parser)
     parser.add_argument("--force", action="store_true", help="replace DIR even if it is not an artifact")
     add_json(parser)
     add_optimizer_flags(parser)
@@ -41,6 +42,7 @@ def run(args: Namespace) -> int:
     arguments = model_arguments(args.arg)
 
     from ..artifact.inspect import overview
+    from ..artifact.sections import Listing
     from ..artifact.store import load, no_rank
     from ..artifact.write import check_target
     from ..models import load_model
@@ -55,11 +57,16 @@ def run(args: Namespace) -> int:
 
     with progress():
         program = compile(
-            source, strategy=strategy, optimizer=optimizer, device=DeviceKind(args.device), dump=args.dump
+            source,
+            strategy=strategy,
+            optimizer=optimizer,
+            device=DeviceKind(args.device),
+            dump=args.dump,
+            capture=args.capture,
         )
         program.save(args.output, weights=False, rank=args.rank, force=args.force)
         artifact = load(args.output)
-    show_sections(overview(artifact), args.json)
+    show_sections([*overview(artifact), Listing("traced", "traced", (program.traced,))], args.json)
     return 0
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from ..artifact.sections import Cell, Listing, Section, Table
 from ..log import task
-from .command import Command, add_json, add_model, model_arguments
+from ..options import Capture
+from .command import Command, add_capture, add_json, add_model, model_arguments
 from .show import progress, show_sections
 
 if TYPE_CHECKING:
@@ -27,13 +28,14 @@ def add_flags(parser: ArgumentParser) -> None:
         "--batch", type=int, metavar="N", help="samples to trace at (default: as in the example)"
     )
     parser.add_argument("--rows", action="store_true", help="print every value of the graph")
+    add_capture(parser)
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
     """Traces and prints; weights are never made."""
     from ..graph.capture import new_fake_mode
-    from ..graph.tracer import trace
+    from ..graph.templates import trace_step
     from ..models import load_model
 
     source = load_model(args.model, model_arguments(args.arg))
@@ -42,12 +44,14 @@ def run(args: Namespace) -> int:
         with new_fake_mode():
             model, inputs = source.build()
         samples = max((len(tensor) for tensor in inputs.values() if tensor.dim()), default=1)
-        graph = trace(model, inputs, batch=samples if args.batch is None else args.batch)
-    show_sections([*graph_sections(graph, perf_counter() - start), *_rows(graph, args.rows)], args.json)
+        batch = samples if args.batch is None else args.batch
+        traced = trace_step(model, inputs, batch=batch, capture=Capture(args.capture))
+    sections = graph_sections(traced.graph, traced.how, perf_counter() - start)
+    show_sections([*sections, *_rows(traced.graph, args.rows)], args.json)
     return 0
 
 
-def graph_sections(graph: LogicalGraph, seconds: float) -> list[Section]:
+def graph_sections(graph: LogicalGraph, traced: str, seconds: float) -> list[Section]:
     """What was captured: numbers, operators, layers, parameters."""
     from ..graph.printer import parameter_table, summarize
 
@@ -55,6 +59,7 @@ def graph_sections(graph: LogicalGraph, seconds: float) -> list[Section]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
     facts: list[tuple[Cell, ...]] = [
         ("batch", summary.batch),
+        ("traced", traced),
         ("nodes", summary.rows),
         ("forward operators", summary.forward),
         ("backward operators", summary.backward),

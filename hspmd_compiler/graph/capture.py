@@ -16,6 +16,8 @@ from enum import Enum
 
 import torch
 from torch import fx, nn
+from torch._C._autograd import _get_sequence_nr
+from torch._export.utils import _compiling_state_context
 from torch._functorch._aot_autograd.descriptors import (
     BufferAOTInput,
     GradAOTOutput,
@@ -117,6 +119,23 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._on_call(func, args, kwargs or {})
 
 
+def exporting() -> AbstractContextManager[None]:
+    """Inside, a model sees itself being exported, as in `capture_joint`."""
+    context: AbstractContextManager[None] = _compiling_state_context()
+    return context
+
+
+def latest_autograd_number() -> int:
+    """Number of the autograd node that was made last, in a forward pass."""
+    return int(_get_sequence_nr()) - 1
+
+
+def running_autograd_number() -> int | None:
+    """Number of the autograd node that runs, in a backward pass; None between two of them."""
+    node = torch._C._current_autograd_node()
+    return None if node is None else int(node._sequence_nr())
+
+
 def real_tensors() -> AbstractContextManager[object]:
     """Inside, tensor calls make real tensors whatever modes are active around."""
     context: AbstractContextManager[object] = _disable_current_modes()
@@ -186,7 +205,7 @@ def capture_joint(
     """Trace forward and backward of a fake `model` on fake `inputs`; both belong to `mode`."""
     names, values = tuple(inputs), tuple(inputs.values())
     wrapped = LossModule(model, names, loss_of)
-    with _quiet(), ExitStack() as stack:
+    with quiet(), ExitStack() as stack:
         with tracing(TracingContext(mode)):
             exported = torch.export.export(wrapped, values, strict=False)
         flat = exported.module(check_guards=False)
@@ -196,22 +215,29 @@ def capture_joint(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without warnings and what torch prints of a failure, and without garbage collection: tracing makes
-    little garbage and many objects.
-    """
-    collecting, level, printed = gc.isenabled(), _SHAPE_LOG.level, io.StringIO()
+def without_collection() -> Iterator[None]:
+    """Without garbage collection: tracing makes little garbage and many objects."""
+    collecting = gc.isenabled()
     gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without warnings and what torch prints of a failure, and without garbage collection."""
+    level, printed = _SHAPE_LOG.level, io.StringIO()
     _SHAPE_LOG.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings(), redirect_stderr(printed):
+        with without_collection(), warnings.catch_warnings(), redirect_stderr(printed):
             warnings.simplefilter("ignore")
             yield
         sys.stderr.write(printed.getvalue())
     finally:
         _SHAPE_LOG.setLevel(level)
-        if collecting:
-            gc.enable()
 
 
 def _origins(graph: fx.Graph, names: tuple[str, ...]) -> Iterator[Origin]:

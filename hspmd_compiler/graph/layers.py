@@ -38,27 +38,29 @@ def find_layers(model: nn.Module) -> LayerMap:
     """
     paths: list[str] = []
     index: dict[str, int] = {}
-    for container, children in _containers("", model):
+    for container, children in containers(model):
         first = len(paths)
         for name, child in children:
             path = f"{container}.{name}" if container else name
-            if _owns_parameters(child):
+            if owns_parameters(child):
                 paths.append(path)
             index[path] = max(len(paths) - 1, first)
     return LayerMap(tuple(paths), index)
 
 
-def _containers(path: str, module: nn.Module) -> Iterator[tuple[str, list[tuple[str, nn.Module]]]]:
+def containers(module: nn.Module, path: str = "") -> Iterator[tuple[str, list[tuple[str, nn.Module]]]]:
+    """The lists and sequences that hold layers: their paths and their named children, all of them."""
     children = list(module.named_children())
     is_list = isinstance(module, (nn.ModuleList, nn.Sequential))
-    if is_list and sum(_owns_parameters(child) for _, child in children) >= 2:
+    if is_list and sum(owns_parameters(child) for _, child in children) >= 2:
         yield path, children
         return
     for name, child in children:
-        yield from _containers(f"{path}.{name}" if path else name, child)
+        yield from containers(child, f"{path}.{name}" if path else name)
 
 
-def _owns_parameters(module: nn.Module) -> bool:
+def owns_parameters(module: nn.Module) -> bool:
+    """Whether it or a module in it has a parameter."""
     return next(module.parameters(), None) is not None
 
 

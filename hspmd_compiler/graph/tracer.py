@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from .capture import (
     ASSERTION,
     JointGraph,
     OutputKind,
+    OutputRole,
     capture_joint,
     check_torch_version,
     fake_copy,
@@ -46,12 +47,27 @@ Inputs = Mapping[str, torch.Tensor]
 Factory = Callable[[], tuple[nn.Module, Inputs]]
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is traced: a model of fake tensors and a batch of them, in one mode."""
+
+    model: nn.Module
+    inputs: dict[str, torch.Tensor]
+    mode: torch._subclasses.FakeTensorMode
+    batch: int
+
+
 def trace(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, batch: int) -> LogicalGraph:
     """Capture one training step at global batch size `batch`; weights are never materialised.
 
     model: a live model, which stays as it is, a model of fake tensors, or a factory that returns
     (model, example_inputs). Dim 0 of every example input is replaced by `batch`.
     """
+    return trace_subject(subject_of(model, example_inputs, batch=batch))
+
+
+def subject_of(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, batch: int) -> Subject:
+    """The arguments of `trace` checked, as fake tensors."""
     check_torch_version()
     if not isinstance(model, nn.Module):
         model, made_inputs = build_fake(model)
@@ -67,10 +83,15 @@ def trace(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, b
         inputs = {
             k: torch.empty((batch, *v.shape[1:]), dtype=v.dtype) for k, v in (example_inputs or {}).items()
         }
-    joint = _capture(model, inputs, mode)
-    graph = _Assembler(model, joint, inputs, batch).graph()
+    return Subject(model, inputs, mode, batch)
+
+
+def trace_subject(subject: Subject) -> LogicalGraph:
+    """The whole step as torch captures it."""
+    joint = _capture(subject.model, subject.inputs, subject.mode)
+    graph = _Assembler(subject, joint).graph()
     checks.check_operators(graph)
-    checks.check_gradients(graph, model, inputs, mode)
+    checks.check_gradients(graph, subject.model, subject.inputs, subject.mode)
     return graph
 
 
@@ -87,11 +108,10 @@ def _capture(model: nn.Module, inputs: Inputs, mode: torch._subclasses.FakeTenso
 class _Assembler:
     """Makes the LogicalGraph of a captured joint graph: rows, names, ties, layers."""
 
-    def __init__(self, model: nn.Module, joint: JointGraph, inputs: Inputs, batch: int) -> None:
-        self.model, self.joint, self.inputs, self.batch = model, joint, inputs, batch
-        self.layers: LayerMap = find_layers(model)
-        self.aliases = dict(alias_groups(model))
-        self.canonical = {alias: name for name, group in self.aliases.items() for alias in group}
+    def __init__(self, subject: Subject, joint: JointGraph) -> None:
+        self.subject, self.joint = subject, joint
+        self.layers: LayerMap = find_layers(subject.model)
+        self.canonical = canonical_names(subject.model)
         self.origins = dict(zip(joint.graph.find_nodes(op="placeholder"), joint.origins, strict=True))
 
     def graph(self) -> LogicalGraph:
@@ -104,7 +124,8 @@ class _Assembler:
         self._merge_ties(rows)
         new_ids = _live(rows, {i for i in outputs if i is not None}, self.canonical)
         rows = [_renumbered(row, new_ids) for row in rows if row.id in new_ids]
-        return self._assemble(rows, [None if i is None else new_ids[i] for i in outputs])
+        final = self._outputs([None if i is None else new_ids[i] for i in outputs])
+        return assemble(self.subject, rows, final)
 
     def _output_nodes(self) -> tuple[object, ...]:
         outputs = self.joint.graph.output_node().args[0]
@@ -142,50 +163,60 @@ class _Assembler:
                 row.args = _redirect(row.args, merged)  # type: ignore[assignment]
                 row.kwargs = _redirect(row.kwargs, merged)  # type: ignore[assignment]
 
-    def _assemble(self, rows: list[Row], outputs: list[int | None]) -> LogicalGraph:
-        by_role = [
-            (role, i) for role, i in zip(self.joint.roles, outputs, strict=True) if role and i is not None
-        ]
-        loss = next(i for role, i in by_role if role.kind is OutputKind.LOSS)
-        grads = {
-            self.canonical[role.name]: i
-            for role, i in by_role
-            if role.kind is OutputKind.GRAD and role.name in self.canonical
+    def _outputs(self, ids: list[int | None]) -> dict[OutputRole, int]:
+        named = ((role, i) for role, i in zip(self.joint.roles, ids, strict=True) if role and i is not None)
+        return {
+            replace(role, name=self.canonical[role.name]) if role.name else role: i
+            for role, i in named
+            if role.kind is OutputKind.LOSS or role.name in self.canonical
         }
-        mutated = {self.canonical[role.name]: i for role, i in by_role if role.kind is OutputKind.BUFFER}
-        place = {row.origin: row.id for row in rows if row.op == PLACEHOLDER}
-        return LogicalGraph(
-            rows,
-            {p.name: replace(p, grad=grads.get(p.name)) for p in self._params(place)},
-            {
-                k: InputInfo(k, place[Origin(OriginKind.INPUT, k)], tuple(v.shape), v.dtype)
-                for k, v in self.inputs.items()
-            },
-            loss,
-            place[Origin(OriginKind.TANGENT)],
-            self.batch,
-            self.layers.paths,
-            mutated,
-        )
 
-    def _params(self, place: Mapping[Origin, int]) -> Iterator[ParamInfo]:
-        params = dict(self.model.named_parameters())
-        saved = self.model.state_dict().keys()
-        for name, tensor in (*params.items(), *self.model.named_buffers()):
-            is_buffer = name not in params
-            origin = Origin(OriginKind.BUFFER if is_buffer else OriginKind.PARAM, name)
-            if origin in place:
-                yield ParamInfo(
-                    name,
-                    place[origin],
-                    tuple(tensor.shape),
-                    tensor.dtype,
-                    tensor.requires_grad and not is_buffer,
-                    is_buffer,
-                    self.aliases[name],
-                    None,
-                    any(alias in saved for alias in self.aliases[name]),
-                )
+
+def assemble(subject: Subject, rows: list[Row], outputs: Mapping[OutputRole, int]) -> LogicalGraph:
+    """The graph of a whole step of `subject`; tied weights are one row, under their first name."""
+    place = {row.origin: row.id for row in rows if row.op == PLACEHOLDER}
+    grads = {role.name: i for role, i in outputs.items() if role.kind is OutputKind.GRAD}
+    params = list(_params(subject.model, place))
+    mutated = {role.name: i for role, i in outputs.items() if role.kind is OutputKind.BUFFER}
+    return LogicalGraph(
+        rows,
+        {p.name: replace(p, grad=grads.get(p.name)) for p in params},
+        {
+            k: InputInfo(k, place[Origin(OriginKind.INPUT, k)], tuple(v.shape), v.dtype)
+            for k, v in subject.inputs.items()
+        },
+        outputs[OutputRole(OutputKind.LOSS)],
+        place[Origin(OriginKind.TANGENT)],
+        subject.batch,
+        find_layers(subject.model).paths,
+        {p.name: mutated[p.name] for p in params if p.name in mutated},
+    )
+
+
+def _params(model: nn.Module, place: Mapping[Origin, int]) -> Iterator[ParamInfo]:
+    aliases = dict(alias_groups(model))
+    params = dict(model.named_parameters())
+    saved = model.state_dict().keys()
+    for name, tensor in (*params.items(), *model.named_buffers()):
+        is_buffer = name not in params
+        origin = Origin(OriginKind.BUFFER if is_buffer else OriginKind.PARAM, name)
+        if origin in place:
+            yield ParamInfo(
+                name,
+                place[origin],
+                tuple(tensor.shape),
+                tensor.dtype,
+                tensor.requires_grad and not is_buffer,
+                is_buffer,
+                aliases[name],
+                None,
+                any(alias in saved for alias in aliases[name]),
+            )
+
+
+def canonical_names(model: nn.Module) -> dict[str, str]:
+    """The first name of every parameter and buffer, by each of its names."""
+    return {alias: name for name, group in alias_groups(model) for alias in group}
 
 
 def alias_groups(model: nn.Module) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -1,0 +1,123 @@
+"""Traces a model of repeated blocks by one block of each kind, and proves that the rest is the same.
+
+Recordings of one eager step, forward and backward, of the whole model and of the reduced one must agree
+after expansion (`check_step` sees a block that the parent treats by its place); only then the
+reduced model is traced, and its rows expanded in the same way. In any doubt the whole model is traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from ..log import logger, task
+from ..options import Capture
+from .capture import OutputKind, OutputRole, quiet, without_collection
+from .expand import StepRows, TemplateMismatch, expand
+from .ir import LogicalGraph
+from .layers import find_layers
+from .reduced_model import copy_with, reduced_copy
+from .signatures import StackPlan, plan_stacks
+from .step_record import CallTable, meta_like, record_step
+from .tracer import Factory, Inputs, Subject, alias_groups, assemble, subject_of, trace_subject
+
+KINDS = "one block of each kind"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceResult:
+    """The graph, and how it came about, for people."""
+
+    graph: LogicalGraph
+    how: str
+
+
+def trace_step(
+    model: nn.Module | Factory,
+    example_inputs: Inputs | None = None,
+    *,
+    batch: int,
+    capture: Capture = Capture.AUTO,
+) -> TraceResult:
+    """As `tracer.trace`, with repeated blocks traced once where that provably gives the same graph."""
+    subject = subject_of(model, example_inputs, batch=batch)
+    if capture is Capture.FULL:
+        return TraceResult(trace_subject(subject), "the whole model, as asked for")
+    stacks = plan_stacks(subject.model)
+    try:
+        with without_collection():
+            return TraceResult(_by_templates(subject, stacks), _shown(stacks))
+    except TemplateMismatch as mismatch:
+        reason = str(mismatch)
+    except Exception as error:  # the model's own code runs in there; tracing it whole tells what is wrong
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+    logger.info("traced whole: %s", reason)
+    return TraceResult(trace_subject(subject), f"the whole model, since {reason}")
+
+
+def _shown(stacks: Sequence[StackPlan]) -> str:
+    parts = (f"{len(s.traced)} of {len(s.children)} blocks of {s.path or 'the model'}" for s in stacks)
+    return f"{', '.join(parts)}, which stand for all: a recorded step of the whole model agrees"
+
+
+def _by_templates(subject: Subject, stacks: Sequence[StackPlan]) -> LogicalGraph:
+    if not stacks:
+        raise TemplateMismatch("no list of the model has blocks that are alike")
+    _check_ties(subject.model, stacks)
+    with task("compare blocks"), quiet():
+        check_step(subject, stacks)
+    kept = {id(t): t for t in (*subject.model.parameters(), *subject.model.buffers())}
+    reduced = replace(subject, model=reduced_copy(subject.model, kept, stacks))
+    with task("trace blocks"):
+        graph = trace_subject(reduced)
+    with task("expand blocks"):
+        step = expand_all(_step_of(graph), stacks, reduced.model)
+        return assemble(subject, step.rows, step.outputs)
+
+
+def _check_ties(model: nn.Module, stacks: Sequence[StackPlan]) -> None:
+    paths = [f"{stack.full_path(block)}." for stack in stacks for block in range(len(stack.children))]
+    for name, aliases in alias_groups(model):
+        blocks = {next((path for path in paths if alias.startswith(path)), None) for alias in aliases}
+        if len(blocks) > 1:
+            raise TemplateMismatch(f"{name} is shared between a block and another place")
+
+
+def check_step(subject: Subject, stacks: Sequence[StackPlan]) -> None:
+    """A recorded step of the whole model is the expanded recording of the reduced one, call by call."""
+    calls = CallTable()
+    tensors = {id(t): meta_like(t) for t in (*subject.model.parameters(), *subject.model.buffers())}
+    inputs = {name: meta_like(tensor) for name, tensor in subject.inputs.items()}
+    reduced = reduced_copy(subject.model, tensors, stacks)
+    expanded = expand_all(record_step(reduced, inputs, calls), stacks, reduced)
+    whole = record_step(copy_with(subject.model, tensors), inputs, calls)
+    _compare(whole, expanded)
+
+
+def _compare(whole: StepRows, expanded: StepRows) -> None:
+    for row, other in zip(whole.rows, expanded.rows, strict=False):
+        if row != other:
+            where = "outside the blocks" if row.layer is None else f"in block {row.layer}"
+            how = f"{row.op} in place of {other.op}" if row.op != other.op else f"{row.op} of other values"
+            raise TemplateMismatch(f"the whole model calls {how} {where}, compared with {KINDS}")
+    if len(whole.rows) != len(expanded.rows) or whole.outputs != expanded.outputs:
+        raise TemplateMismatch(f"the whole model calls more, or less, than {KINDS}")
+
+
+def expand_all(step: StepRows, stacks: Sequence[StackPlan], reduced: nn.Module) -> StepRows:
+    """The step of the whole model, from one of the reduced model."""
+    first = find_layers(reduced).index
+    for stack in reversed(stacks):  # layer numbers before a stack stay
+        step = expand(step, stack, first[stack.traced_path(0)])
+    return step
+
+
+def _step_of(graph: LogicalGraph) -> StepRows:
+    outputs = {OutputRole(OutputKind.LOSS): graph.loss}
+    for name, info in graph.params.items():
+        if info.grad is not None:
+            outputs[OutputRole(OutputKind.GRAD, name)] = info.grad
+    outputs |= {OutputRole(OutputKind.BUFFER, name): row for name, row in graph.mutated.items()}
+    return StepRows(graph.rows, outputs)
