@@ -373,7 +373,7 @@ def cross_entropy(s: Sketch, take: Take, reduction: int) -> None:
 
 def lookups() -> Iterator[Case]:
     """Embeddings, with the forward lookup in sight of the gradient and without; indexing."""
-    table = Operand((VOCAB, F), normal, sample=None)
+    table = Operand((VOCAB, F), normal, sample=None, linear=False)
     for op in ("aten.embedding.default", "aten.embedding_dense_backward.default"):
         for padding in (-1, 2):
             yield Case(op, lambda s, take, p=padding: _embedding(s, take, table, p))  # type: ignore[misc]

@@ -191,9 +191,14 @@ def _match_batch_letters(
         if letter in letters.left and letter in letters.right:
             i, j = letters.left.index(letter), letters.right.index(letter)
             dim = most_split([left.layout.dims[i], right.layout.dims[j]])
-            left = ctx.convert(left, _with_dim(left.layout, i, dim))
-            right = ctx.convert(right, _with_dim(right.layout, j, dim))
+            left = ctx.convert(left, _with_dim(left.layout, i, _as_in(left.layout, i, dim)))
+            right = ctx.convert(right, _with_dim(right.layout, j, _as_in(right.layout, j, dim)))
     return left, right
+
+
+def _as_in(layout: Layout, index: int, dim: Dim) -> Dim:
+    """`dim` for one operand: where the other one has addends, this one has copies of the same pieces."""
+    return dim if _contrib_dim(layout) == index else _copies(dim)
 
 
 def _with_dim(layout: Layout, index: int, dim: Dim) -> Layout:
