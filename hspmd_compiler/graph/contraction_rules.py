@@ -92,8 +92,10 @@ def contract(
     left, right = _avoid_conflict(ctx, letters, left, right)
     left, right = _match_batch_letters(ctx, letters, left, right)
     left, right, summed = _match_summed(ctx, row, letters, left, right)
-    dims = dict(zip(letters.right, right.layout.dims, strict=True))
-    dims |= dict(zip(letters.left, left.layout.dims, strict=True))
+    dims = dict(zip(letters.left, left.layout.dims, strict=True))
+    for index, letter in enumerate(letters.right):
+        if letter not in dims or _contrib_dim(right.layout) == index:
+            dims[letter] = right.layout.dims[index]
     partial = summed | left.layout.partial | right.layout.partial
     out = tuple(dims[letter] for letter in letters.out)
     _check_batch(row, out, left.layout)
