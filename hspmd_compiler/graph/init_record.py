@@ -11,7 +11,15 @@ from torch import nn
 
 from ..errors import HspmdError, TraceError
 from ..init_program import CONSTANT, RESEED, RESTORE, TRUNC_NORMAL, InitProgram, is_allowed
-from .capture import DispatchRecorder, building_fakes, is_fake, new_fake_mode, real_tensors, storage_key
+from .capture import (
+    DispatchRecorder,
+    building_fakes,
+    is_fake,
+    new_fake_mode,
+    real_tensors,
+    storage_key,
+    without_collection,
+)
 from .init_steps import Call, Value, live_calls, program_of, values_of
 from .source_lines import causes, line_of_caller, line_of_error
 
@@ -37,7 +45,11 @@ class Recorded:
 
 def record_factory(factory: Factory) -> Recorded:
     """Call `factory` once, without memory for weights. Tied parameters are final under their first name."""
-    recorder, model, inputs = _build(factory)
+    with without_collection():
+        return _recorded(*_build(factory))
+
+
+def _recorded(recorder: _Recorder, model: nn.Module, inputs: Inputs) -> Recorded:
     named = {**dict(model.named_buffers()), **dict(model.named_parameters())}
     order = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
     finals = {name: recorder.value_of(named[name]).id for name in order}

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from hspmd_compiler.graph.comm_marker import comm
+
 WIDTH = 8
 DEPTH = 6
 
@@ -86,6 +88,17 @@ class OneWholeNumber(Stack):
     def run(self, x: torch.Tensor) -> torch.Tensor:
         for place, block in enumerate(self.blocks):
             x = block(x, 1.0 if place == 4 else 1)
+        return x
+
+
+class OneIsMarked(Stack):
+    """The parent asks for a layout after one block; eager code does not see it."""
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        for place, block in enumerate(self.blocks):
+            x = block(x)
+            if place == 4:
+                x = comm(x, "[0,1] <S0x2>")
         return x
 
 
@@ -312,6 +325,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "one without gradient": OneWithoutGradient,
     "one is detached": OneIsDetached,
     "one whole number": OneWholeNumber,
+    "one is marked": OneIsMarked,
     "place in math": lambda: Stack(PlaceInMath),
     "place in a tensor": lambda: Stack(PlaceInTensor),
     "depth in math": DepthInMath,

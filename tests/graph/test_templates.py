@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from hspmd_compiler.builtin_models import builtin_factory
 from hspmd_compiler.errors import TraceError
 from hspmd_compiler.graph.templates import trace_step
 from hspmd_compiler.graph.tracer import trace
@@ -35,6 +36,7 @@ WHOLE = {
     "one without gradient": "aten.native_layer_norm_backward.default of other values in block 5",
     "one is detached": "aten.detach.default in place of",
     "one whole number": "aten.mul.Tensor of other values in block 4",
+    "one is marked": "hspmd.comm.default in place of",
     "place in math": "aten.div.Tensor of other values in block 2",
     "place in a tensor": "constant of other values in block 2",
     "depth in math": "aten.div.Tensor of other values outside the blocks",
@@ -71,6 +73,13 @@ def test_rows_are_those_of_the_whole_trace(name: str) -> None:
     assert found.graph == whole
     assert list(found.graph.params) == list(whole.params)
     assert list(found.graph.mutated) == list(whole.mutated)
+
+
+def test_three_of_sixty_layers_are_traced() -> None:
+    factory = builtin_factory("llama-32b", {"seq": "64"})
+    found = trace_step(factory, batch=4)
+    assert found.how.startswith("3 of 60 blocks of model.layers")
+    assert len(found.graph.layers) == 60 and len(found.graph.rows) > 13_000
 
 
 def test_the_users_model_stays_as_it_is() -> None:
