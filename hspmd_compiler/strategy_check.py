@@ -38,8 +38,13 @@ def raise_if_any(
     if not problems:
         return
     count = "one value breaks a rule" if len(problems) == 1 else f"{len(problems)} values break rules"
-    details = [(problem.path, problem.text) for problem in sorted(problems, key=_reading_order)]
+    details = [(problem.path, problem.text) for problem in in_reading_order(problems)]
     raise StrategyError(f"{count} of {subject}", at=at, details=details, fix=fix)
+
+
+def in_reading_order(problems: Iterable[Problem]) -> list[Problem]:
+    """Sorted by path, so that what belongs together stands together."""
+    return sorted(problems, key=_reading_order)
 
 
 def _reading_order(problem: Problem) -> list[tuple[int, str]]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from difflib import get_close_matches
-from enum import Enum
-from typing import TypeGuard, TypeVar
+from collections.abc import Mapping
 
+from .form_values import FormValues, is_integer, names
 from .strategy import DeviceKind, Override, PipelineSpec, ScheduleKind, StageSpec, Strategy
-from .strategy_check import Problem, find_problems, raise_if_any
+from .strategy_check import find_problems, raise_if_any
 
 VERSION = 1
 STRATEGY_KEYS = (
@@ -28,9 +26,6 @@ STAGE_KEYS = ("devices", "layers", "shares")
 OVERRIDE_KEYS = ("match", "split", "duplicate", "tp", "shares", "annotation")
 GROUP_KEYS = ("count", "size")
 
-Made = TypeVar("Made")
-Choice = TypeVar("Choice", bound=Enum)
-
 
 def strategy_from(form: object, at: str = "") -> Strategy:
     """The Strategy a form describes; one error lists every bad value in it."""
@@ -40,84 +35,70 @@ def strategy_from(form: object, at: str = "") -> Strategy:
     return strategy
 
 
-class FormReader:
-    """Reads a form as far as it can. What can't be read is a Problem, and a stand-in in the result."""
+class FormReader(FormValues):
+    """Reads the form of a strategy."""
 
     def __init__(self) -> None:
-        self.problems: list[Problem] = []
-        self.unread: set[str] = set()
+        super().__init__("strategy")
 
     def strategy(self, form: object) -> Strategy:
-        top = self._mapping("", form, STRATEGY_KEYS, ("pipelines",))
+        top = self.mapping("", form, STRATEGY_KEYS, ("pipelines",))
         self._context_parallel("context_parallel", top.get("context_parallel", []))
         if top.get("version", VERSION) != VERSION:
-            self._bad("version", f"{top['version']!r}: this version reads {VERSION}")
+            self.bad("version", f"{top['version']!r}: this version reads {VERSION}")
         return Strategy(
-            pipelines=self._items("pipelines", top.get("pipelines", []), self._pipeline),
-            accumulation=self._integer("accumulation", top.get("accumulation", 1), 1),
-            schedule=self._choice("schedule", top.get("schedule", "1f1b"), ScheduleKind.ONE_F_ONE_B),
-            sequence_parallel=self._flag("sequence_parallel", top.get("sequence_parallel", False)),
-            overrides=self._items("overrides", top.get("overrides", []), self._override),
+            pipelines=self.items("pipelines", top.get("pipelines", []), self._pipeline),
+            accumulation=self.integer("accumulation", top.get("accumulation", 1), 1),
+            schedule=self.choice("schedule", top.get("schedule", "1f1b"), ScheduleKind.ONE_F_ONE_B),
+            sequence_parallel=self.flag("sequence_parallel", top.get("sequence_parallel", False)),
+            overrides=self.items("overrides", top.get("overrides", []), self._override),
             device_kinds=self._kinds("device_kinds", top.get("device_kinds", {})),
-            name=self._text("name", top.get("name", "")),
+            name=self.text("name", top.get("name", "")),
         )
 
     def _pipeline(self, path: str, form: object) -> PipelineSpec:
-        keys = self._mapping(path, form, PIPELINE_KEYS, PIPELINE_KEYS)
+        keys = self.mapping(path, form, PIPELINE_KEYS, PIPELINE_KEYS)
         here = f"{path}.stages"
         stages: list[StageSpec] = []
-        for index, stage in enumerate(self._list(here, keys.get("stages", []))):
+        for index, stage in enumerate(self.sequence(here, keys.get("stages", []))):
             stages.append(self._stage(f"{here}[{index}]", stage, stages[-1].layers[1] if stages else 0))
         sizes = self._sizes(f"{path}.micro_batches", keys.get("micro_batches", []))
         return PipelineSpec(tuple(stages), sizes)
 
     def _stage(self, path: str, form: object, first: int) -> StageSpec:
-        keys = self._mapping(path, form, STAGE_KEYS, ("devices", "layers"))
+        keys = self.mapping(path, form, STAGE_KEYS, ("devices", "layers"))
         return StageSpec(
-            devices=self._devices(f"{path}.devices", keys.get("devices", [])),
+            devices=self.device_ids(f"{path}.devices", keys.get("devices", [])),
             layers=self._layers(f"{path}.layers", keys.get("layers", 0), first),
             shares=self._shares(f"{path}.shares", keys.get("shares")),
         )
 
     def _override(self, path: str, form: object) -> Override:
-        keys = self._mapping(path, form, OVERRIDE_KEYS, ("match",))
+        keys = self.mapping(path, form, OVERRIDE_KEYS, ("match",))
         known = len(self.unread)
         override = Override(
-            match=self._text(f"{path}.match", keys.get("match", "")),
-            split=self._optional(f"{path}.split", keys.get("split")),
-            duplicate=self._flag(f"{path}.duplicate", keys.get("duplicate", False)),
-            tp=self._optional(f"{path}.tp", keys.get("tp")),
+            match=self.text(f"{path}.match", keys.get("match", "")),
+            split=self.optional(f"{path}.split", keys.get("split")),
+            duplicate=self.flag(f"{path}.duplicate", keys.get("duplicate", False)),
+            tp=self.optional(f"{path}.tp", keys.get("tp")),
             shares=self._shares(f"{path}.shares", keys.get("shares")),
             annotation=None
             if keys.get("annotation") is None
-            else self._text(f"{path}.annotation", keys["annotation"]),
+            else self.text(f"{path}.annotation", keys["annotation"]),
         )
         if len(self.unread) > known:
             self.unread.add(path)
         return override
 
-    def _devices(self, path: str, form: object) -> tuple[int, ...]:
-        """A list of ids, or a text of ids and ranges: `0-3,8`."""
-        if not isinstance(form, str):
-            return self._integers(path, form, 'a list of device ids or a text such as "0-3,8"')
-        devices: list[int] = []
-        for part in form.split(","):
-            ends = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
-            if ends is None or int(ends[2] or ends[1]) < int(ends[1]):
-                self._bad(path, f'{form!r}: a range is low-high, as in "0-3,8"')
-                return ()
-            devices += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
-        return tuple(devices)
-
     def _layers(self, path: str, form: object, first: int) -> tuple[int, int]:
         """A count of layers after those of the stage before, or [low, high)."""
-        if _is_integer(form):
+        if is_integer(form):
             return first, first + form
-        pair = self._integers(path, form, "a count, or [low, high]")
+        pair = self.integers(path, form, "a count, or [low, high]")
         if len(pair) == 2:
             return pair[0], pair[1]
         if path not in self.unread:
-            self._bad(path, f"{form!r}: a range has two ends, [low, high]")
+            self.bad(path, f"{form!r}: a range has two ends, [low, high]")
         return first, first
 
     def _sizes(self, path: str, form: object) -> tuple[int, ...]:
@@ -125,106 +106,39 @@ class FormReader:
         if isinstance(form, Mapping):
             return self._group(path, form)
         sizes: list[int] = []
-        for index, item in enumerate(self._list(path, form)):
+        for index, item in enumerate(self.sequence(path, form)):
             here = f"{path}[{index}]"
-            sizes += self._group(here, item) if isinstance(item, Mapping) else [self._integer(here, item, 1)]
+            sizes += self._group(here, item) if isinstance(item, Mapping) else [self.integer(here, item, 1)]
         return tuple(sizes)
 
     def _group(self, path: str, form: object) -> tuple[int, ...]:
-        keys = self._mapping(path, form, GROUP_KEYS, GROUP_KEYS)
-        count = self._integer(f"{path}.count", keys.get("count", 1), 1)
+        keys = self.mapping(path, form, GROUP_KEYS, GROUP_KEYS)
+        count = self.integer(f"{path}.count", keys.get("count", 1), 1)
         if count < 1:
-            self._bad(f"{path}.count", f"{count}: a count is at least 1")
-        return (self._integer(f"{path}.size", keys.get("size", 1), 1),) * max(count, 1)
+            self.bad(f"{path}.count", f"{count}: a count is at least 1")
+        return (self.integer(f"{path}.size", keys.get("size", 1), 1),) * max(count, 1)
 
     def _shares(self, path: str, form: object) -> tuple[int, ...] | None:
-        shares = None if form is None else self._integers(path, form, "a list of integer weights")
+        shares = None if form is None else self.integers(path, form, "a list of integer weights")
         return None if path in self.unread else shares
 
     def _kinds(self, path: str, form: object) -> tuple[tuple[int, DeviceKind], ...]:
         if not isinstance(form, Mapping):
-            self._bad(path, f"{form!r}: a mapping of device ids to {_names(DeviceKind)}")
+            self.bad(path, f"{form!r}: a mapping of device ids to {names(DeviceKind)}")
             return ()
         kinds = {}
         for key, value in form.items():
             if re.fullmatch(r"0|[1-9]\d*", str(key)) is None:
-                self._bad(f"{path}.{key}", f"{key!r}: the key is a device id")
+                self.bad(f"{path}.{key}", f"{key!r}: the key is a device id")
             else:
-                kinds[int(key)] = self._choice(f"{path}.{key}", value, DeviceKind.CPU)
+                kinds[int(key)] = self.choice(f"{path}.{key}", value, DeviceKind.CPU)
         return tuple(sorted(kinds.items()))
 
     def _context_parallel(self, path: str, form: object) -> None:
         """Degrees above 1 are refused by name."""
-        for index, degree in enumerate(self._integers(path, form, "one degree per group of pipelines")):
+        for index, degree in enumerate(self.integers(path, form, "one degree per group of pipelines")):
             if degree != 1:
-                self._bad(f"{path}[{index}]", f"{degree}: context parallelism comes later, degree 1 only")
-
-    def _items(self, path: str, form: object, read: Callable[[str, object], Made]) -> tuple[Made, ...]:
-        return tuple(read(f"{path}[{index}]", item) for index, item in enumerate(self._list(path, form)))
-
-    def _mapping(
-        self, path: str, form: object, known: Collection[str], required: Collection[str]
-    ) -> Mapping[str, object]:
-        """The keys of a mapping; unknown and missing ones are problems."""
-        inner = f"{path}." if path else ""
-        if not isinstance(form, Mapping):
-            found = "empty" if form is None else repr(form)
-            self._bad(path or "strategy", f"{found}: a mapping with the keys {', '.join(known)}")
-            self.unread.update(f"{inner}{key}" for key in known)
-            return {}
-        for key in form:
-            if key not in known:
-                self.problems.append(Problem(f"{inner}{key}", _unknown(str(key), known)))
-        for key in required:
-            if key not in form:
-                self._bad(f"{inner}{key}", "missing: this key is required")
-        return form
-
-    def _list(self, path: str, form: object) -> Sequence[object]:
-        if isinstance(form, Sequence) and not isinstance(form, str):
-            return form
-        self._bad(path, f"{form!r}: a list")
-        return ()
-
-    def _integers(self, path: str, form: object, wanted: str) -> tuple[int, ...]:
-        items = form if isinstance(form, Sequence) and not isinstance(form, str) else [None]
-        numbers = tuple(item for item in items if _is_integer(item))
-        if len(numbers) == len(items):
-            return numbers
-        self._bad(path, f"{form!r}: {wanted}")
-        return ()
-
-    def _integer(self, path: str, form: object, stand_in: int) -> int:
-        if _is_integer(form):
-            return form
-        self._bad(path, f"{form!r}: an integer")
-        return stand_in
-
-    def _optional(self, path: str, form: object) -> int | None:
-        number = None if form is None else self._integer(path, form, 1)
-        return None if path in self.unread else number
-
-    def _flag(self, path: str, form: object) -> bool:
-        if not isinstance(form, bool):
-            self._bad(path, f"{form!r}: true or false")
-        return form is True
-
-    def _text(self, path: str, form: object) -> str:
-        if isinstance(form, str):
-            return form
-        self._bad(path, f"{form!r}: a text")
-        return ""
-
-    def _choice(self, path: str, form: object, stand_in: Choice) -> Choice:
-        for choice in type(stand_in):
-            if choice.value == form:
-                return choice
-        self._bad(path, f"{form!r}: one of {_names(type(stand_in))}")
-        return stand_in
-
-    def _bad(self, path: str, text: str) -> None:
-        self.problems.append(Problem(path, text))
-        self.unread.add(path)
+                self.bad(f"{path}[{index}]", f"{degree}: context parallelism comes later, degree 1 only")
 
 
 def form_of(strategy: Strategy, context_parallel: tuple[int, ...] = ()) -> dict[str, object]:
@@ -267,16 +181,3 @@ def _override_form(override: Override) -> dict[str, object]:
         "annotation": override.annotation,
     }
     return {key: value for key, value in values.items() if value is not None}
-
-
-def _is_integer(form: object) -> TypeGuard[int]:
-    return isinstance(form, int) and not isinstance(form, bool)
-
-
-def _names(choices: type[Enum]) -> str:
-    return ", ".join(str(choice.value) for choice in choices)
-
-
-def _unknown(key: str, known: Collection[str]) -> str:
-    near = get_close_matches(key, known, n=1)
-    return f"unknown key, did you mean {near[0]}?" if near else f"unknown key, known are {', '.join(known)}"

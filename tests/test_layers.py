@@ -47,8 +47,13 @@ FLOORS = {
 
 # Parts of a low room that grew beyond one file.
 ANNEXES = {
+    "cluster_read": "cluster",
+    "form_values": "strategy",
+    "hostfile": "cluster",
+    "launch_plan": "cluster",
     "launch_values": "strategy",
     "shell_values": "strategy",
+    "slurm": "cluster",
     "strategy_check": "strategy",
     "strategy_form": "strategy",
     "strategy_lines": "strategy",

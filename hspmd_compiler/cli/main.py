@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..errors import OUR_FAILURE, HspmdError, InternalError
-from . import compile, demo, inspect, run, strategy, trace, verify
+from . import compile, demo, inspect, launch, run, strategy, trace, verify
 from .command import Command
 
 COMMANDS: tuple[Command, ...] = (
@@ -20,6 +20,7 @@ COMMANDS: tuple[Command, ...] = (
     compile.COMMAND,
     verify.COMMAND,
     run.COMMAND,
+    launch.COMMAND,
     inspect.COMMAND,
     strategy.COMMAND,
     demo.COMMAND,
