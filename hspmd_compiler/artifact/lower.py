@@ -157,6 +157,16 @@ class Lowering:
         devices = self.strategy.pipelines[pipeline].stages[stage].devices
         return tuple(self.rank_of[device] for device in devices)
 
+    def first_of_sizes(self, plan: StagePlan) -> list[int]:
+        """Per variant the pipeline's first batch coordinate of its size, the same at both ends of a transfer.
+
+        What moves depends on the size alone, while the stages at both ends may tell micro-batches of one
+        size apart by their position, each for reasons of its own.
+        """
+        offset = first_coordinate(self.strategy, plan.pipeline)
+        sizes = [high - low for low, high in self.strategy.rows(plan.pipeline)]
+        return [offset + sizes.index(sizes[batch - offset]) for batch in plan.first_of]
+
     # Segments
 
     def _stage(self, pipeline: int, stage: int, rows: StageRows) -> StagePlan:
@@ -419,7 +429,7 @@ class Crossings:
         for crossing in (*result.arrivals, *result.departures):
             source = lowering.stage_ranks(plan.pipeline, crossing.source_stage)
             target = lowering.stage_ranks(plan.pipeline, crossing.target_stage)
-            for variant, batch in enumerate(plan.first_of):
+            for variant, batch in enumerate(lowering.first_of_sizes(plan)):
                 assert crossing.row.marker is not None
                 result.slots[id(crossing.row), variant] = len(result.steps)
                 result.steps.append(

@@ -143,6 +143,7 @@ ELEMENT_LOSSES = {
     "aten.binary_cross_entropy_with_logits.default": 4,
     "aten.soft_margin_loss.default": 2,
 }
+"""Where the reduction stands among the arguments; a trace leaves out what has its default."""
 ELEMENT_LOSS_GRADS = {
     "aten.mse_loss_backward.default": 3,
     "aten.smooth_l1_loss_backward.default": 3,
@@ -157,7 +158,7 @@ def element_loss(ctx: RuleContext, row: Row) -> Result:
     """Losses per element: summed locally, divided once by the global count."""
     position = ELEMENT_LOSSES[row.op]
     reduction = integer(row.args[position]) if len(row.args) > position else MEAN
-    args, layout = _met(ctx, row, row.args[:position])
+    args, layout = _met(ctx, row, _padded(row, position))
     if reduction not in (MEAN, SUM):
         return ctx.emit(row.op, (*args, reduction, *row.args[position + 1 :]), layout, kwargs=row.kwargs)
     if all(factor.axis is None for factor in layout.factors()):
@@ -176,11 +177,16 @@ def element_loss_grad(ctx: RuleContext, row: Row) -> Result:
     """The gradient of a mean is the gradient of the sum over the global count."""
     position = ELEMENT_LOSS_GRADS[row.op]
     reduction = integer(row.args[position]) if len(row.args) > position else MEAN
-    args, layout = _met(ctx, row, row.args[:position])
+    args, layout = _met(ctx, row, _padded(row, position))
     cut = any(factor.axis is not None for factor in layout.factors())
     local = SUM if cut and reduction == MEAN else reduction
     grad = ctx.emit(row.op, (*args, local, *row.args[position + 1 :]), layout, kwargs=row.kwargs)
     return grad if local == reduction else ctx.emit("aten.div.Scalar", (grad, prod(layout.shape)), layout)
+
+
+def _padded(row: Row, count: int) -> tuple[object, ...]:
+    """The first `count` arguments; those that a trace left out are None, the default of optional weights."""
+    return (*row.args[:count], *(None for _ in range(count - len(row.args))))
 
 
 def _met(ctx: RuleContext, row: Row, arguments: Sequence[object]) -> tuple[list[object], Layout]:

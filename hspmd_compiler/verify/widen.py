@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -22,6 +23,9 @@ from ..comm_plan import CommStep
 NARROW = ("float32", "bfloat16", "float16")
 WIDE = "float64"
 NARROW_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+RMS_NORMS = (torch.rms_norm, torch.nn.functional.rms_norm)
+RMS_EPS = 3
+"""The place of eps among the arguments of both."""
 
 
 def widen_program(program: Program) -> Program:
@@ -49,16 +53,41 @@ class WideCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*wide_args, **wide_kwargs)
 
 
+class NarrowEps(TorchFunctionMode):  # type: ignore[no-untyped-call]
+    """An RMSNorm without an eps takes that of its type: here of the type that the model was traced in."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.eps = torch.finfo(dtype).eps
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Called by PyTorch for each function."""
+        given = kwargs or {}
+        if func in RMS_NORMS and _eps(args, given) is None:
+            return func(*args[:RMS_EPS], **(given | {"eps": self.eps}))
+        return func(*args, **given)
+
+
 @contextmanager
 def wide_casts() -> Iterator[None]:
     """Eager code in this block computes in double precision throughout."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with WideCasts():  # type: ignore[no-untyped-call]
+        with WideCasts(), NarrowEps(before):  # type: ignore[no-untyped-call]
             yield
     finally:
         torch.set_default_dtype(before)
+
+
+def _eps(args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    return args[RMS_EPS] if len(args) > RMS_EPS else kwargs.get("eps")
 
 
 def _wide_type(item: object) -> object:

@@ -1,0 +1,88 @@
+"""Models and strategies that once gave a wrong program, or an alarm about a right one; as small as can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from hspmd_compiler.strategy import PipelineSpec as P
+from hspmd_compiler.strategy import StageSpec as S
+from hspmd_compiler.strategy import Strategy
+
+from .equal_to_eager import Case
+
+WIDTH, SAMPLES = 6, 4
+Layer = Callable[[], nn.Module]
+
+
+class Chain(nn.Module):
+    """Layers one after another, and a loss that may look at the model."""
+
+    def __init__(self, layers: int, layer: Layer, loss: Callable[[Chain, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layer() for _ in range(layers))
+        self.loss = loss
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.loss(self, x, y)
+
+
+def linear() -> nn.Module:
+    return nn.Linear(WIDTH, WIDTH)
+
+
+def mse(_: Chain, x: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.mse_loss(x, y)
+
+
+def batch(samples: int = SAMPLES) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {"x": torch.randn(samples, WIDTH, generator=generator), "y": torch.rand(samples, WIDTH)}
+
+
+def test_stages_that_tell_micro_batches_apart_differently() -> None:
+    """Weight decay in the loss is added in one micro-batch, by the last stage only: transfers still match."""
+
+    def penalised(model: Chain, x: Tensor, y: Tensor) -> Tensor:
+        return mse(model, x, y) + sum(p.pow(2).sum() for p in model.parameters())
+
+    strategy = Strategy((P((S((0,), (0, 1)), S((1,), (1, 2))), (2, 2)),))
+    Case.of(lambda: Chain(2, linear, penalised), batch()).check(strategy)
+
+
+def test_optional_weights_of_a_loss_left_out() -> None:
+    """A trace leaves out trailing defaults; the reduction must not land in the place of a weight."""
+
+    def bce(_: Chain, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.binary_cross_entropy_with_logits(x, y)
+
+    def bce_of_probabilities(_: Chain, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.binary_cross_entropy(x.sigmoid(), y)
+
+    strategy = Strategy((P((S((0, 1), (0, 2)),), (3, 1)),))
+    for loss in (bce, bce_of_probabilities):
+        Case.of(lambda loss=loss: Chain(2, linear, loss), batch()).check(strategy)  # type: ignore[misc]
+
+
+def test_gradient_made_by_copies_in_a_stage_without_the_parameter() -> None:
+    """A layer used again in a later stage: the gradients behind it are made where the parameter is not."""
+
+    class Again(Chain):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            for layer in (*self.layers, self.layers[0]):
+                x = layer(x)
+            return self.loss(self, x, y)
+
+    strategy = Strategy((P((S((0, 1), (0, 1)), S((2,), (1, 2))), (4,)),))
+    Case.of(lambda: Again(2, linear, mse), batch()).check(strategy)
+
+
+def test_norm_with_the_eps_of_its_type() -> None:
+    """RMSNorm without eps takes that of float32 in the trace; in double the reference takes the same."""
+    strategy = Strategy((P((S((0, 1), (0, 2)),), (4,)),))
+    case = Case.of(lambda: Chain(2, lambda: nn.Sequential(nn.RMSNorm(WIDTH), linear()), mse), batch())
+    case.check(strategy)
