@@ -101,7 +101,9 @@ def bind(devices: Sequence[int], kinds: Sequence[str], cluster: ClusterSpec, at:
     held: dict[int, list[Seat]] = {}
     for rank, (device, kind, key) in enumerate(zip(devices, kinds, keys, strict=True)):
         if key not in owners:
-            problems.append((rank, "no device of this id" if cluster.names_devices else "no slot is left"))
+            problems.append(
+                (rank, f"no node has device {device}" if cluster.names_devices else "no slot is left")
+            )
             continue
         node, local = owners[key]
         found = cluster.nodes[node].devices[local]

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("RANK", raising=False)
     write("good", sample.artifact())
     write("part", sample.artifact(), rank=2)
+    write("three", replace(sample.artifact(), strategy=STRATEGY))
     for name in ("byte", "schema", "torch", "half"):
         write(name, sample.artifact())
     flip(tmp_path / "byte" / "classes" / "p0-s0.json", 40)
@@ -111,6 +113,8 @@ CASES: dict[str, list[str]] = {
     "run-save-nowhere": ["run", "good", "--data", "m:f", "--steps", "1", "--save", "nowhere/w.safetensors"],
     "run-missing": ["run", "nowhere", "--data", "m:f", "--steps", "1"],
     "run-schema": ["run", "schema", "--data", "m:f", "--steps", "1"],
+    "launch-no-artifact": ["launch", "nowhere", "--hosts", "notes.txt"],
+    "launch-bad-hosts": ["launch", "three", "--hosts", "notes.txt"],
     "strategy-missing": ["strategy", "show", "nowhere.yaml"],
     "strategy-malformed": ["strategy", "show", "broken.json"],
     "strategy-not-text": ["strategy", "show", "binary.yaml"],
