@@ -46,7 +46,13 @@ def write(
     """
     target = Path(directory).resolve()
     with task("write the artifact"), _fresh_directory(target, force) as fresh:
-        entries = {path: _put(fresh, path, text.encode()) for path, text in _texts(artifact, rank)}
+        own = artifact.program.ranks if rank is None else [artifact.rank_program(rank)]
+        entries = {path: _put(fresh, path, text.encode()) for path, text in _texts(artifact, own, rank)}
+        with task("write the ranks", len(own)) as progress:
+            for each in own:
+                path = paths.rank_file(each.rank)
+                entries[path] = _put(fresh, path, to_text(encode(each), RANK_DEPTH).encode())
+                progress.advance()
         if weights is not None:
             entries[paths.WEIGHTS] = _put_weights(fresh / paths.WEIGHTS, weights)
         elif artifact.weights is not None:
@@ -57,16 +63,13 @@ def write(
     return artifact if rank is not None else replace(artifact, manifest=manifest)
 
 
-def _texts(artifact: Artifact, rank: int | None) -> Iterator[tuple[str, str]]:
-    """(path, text) of every JSON file but the manifest."""
+def _texts(artifact: Artifact, own: list[RankProgram], rank: int | None) -> Iterator[tuple[str, str]]:
+    """(path, text) of every JSON file that isn't a rank's, but the manifest."""
     program = artifact.program
-    own: list[RankProgram] = program.ranks if rank is None else [artifact.rank_program(rank)]
     head = ProgramHead(program.world_size, program.batch, program.inputs, program.aliases, program.groups)
     yield paths.PROGRAM, to_text(encode(head), TOP_DEPTH)
     for name in sorted({each.class_name for each in own}):
         yield paths.class_file(name), to_text(encode(program.classes[name]), CLASS_DEPTH)
-    for each in own:
-        yield paths.rank_file(each.rank), to_text(encode(each), RANK_DEPTH)
     yield paths.STRATEGY, to_text(artifact.strategy, STRATEGY_DEPTH)
     yield paths.INIT, _rows(artifact.init)
     if rank is None and artifact.manifest.rank is None:
