@@ -35,7 +35,7 @@ from ..graph.annotated import (
 )
 from ..graph.ir import LogicalGraph, OriginKind, Phase, Ref, Row
 from ..graph.lookup_rules import EMBEDDING
-from ..graph.rules import at_first, batch_coupled, consistent, find_rule, is_addend, uncut
+from ..graph.rules import at_first, batch_coupled, consistent, find_rule, is_addend
 from ..graph.view_maps import deduplicated
 from ..strategy import PipelineSpec
 from .grad_terms import terms, untied_sums
@@ -436,18 +436,16 @@ class Deducer:
             return self.convert(value, deduplicated(value.layout))
         return self.convert(value, make_layout(value.layout.dims, value.layout.partial | {Axis.TENSOR}))
 
-    def _share(self, name: str, value: AnnotatedValue) -> AnnotatedValue:
-        """A gradient made in a stage without the parameter leaves it as addends: each rank has a part."""
-        if (name, value.stage) in self.result.params or is_addend(value.layout):
-            return self._one_copy(value)
-        pending = value.layout.partial | {Axis.TENSOR}
-        return self.convert(value, make_layout(uncut(value.layout, ranks=True).dims, pending))
-
     def _grad(self, name: str, row: int) -> None:
+        """One addend of a gradient; a stage that makes one holds the parameter, even where it doesn't use it.
+
+        A layer that is used again in a later stage draws the backward of what lies between to its own stage.
+        """
         stage = max(self.stages[row], 0)
+        self.value_of(self.graph.params[name].row, stage)
         found = self.value_of(row, stage)
         assert isinstance(found, AnnotatedValue)
-        value = self.within(self.graph.rows[row], stage, lambda: self._share(name, self._batch_share(found)))
+        value = self.within(self.graph.rows[row], stage, lambda: self._one_copy(self._batch_share(found)))
         if value.producer is not None:
             waiting, value.producer = value.producer, None
             self._put(waiting)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from hspmd_compiler.artifact.check import check
 from hspmd_compiler.strategy import PipelineSpec as P
 from hspmd_compiler.strategy import StageSpec as S
 from hspmd_compiler.strategy import Strategy
@@ -68,8 +69,8 @@ def test_optional_weights_of_a_loss_left_out() -> None:
         Case.of(lambda loss=loss: Chain(2, linear, loss), batch()).check(strategy)  # type: ignore[misc]
 
 
-def test_gradient_made_by_copies_in_a_stage_without_the_parameter() -> None:
-    """A layer used again in a later stage: the gradients behind it are made where the parameter is not."""
+def test_gradient_made_in_a_stage_that_does_not_use_the_parameter() -> None:
+    """A layer used again in a later stage draws the backward before it to its own stage."""
 
     class Again(Chain):
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
@@ -78,7 +79,7 @@ def test_gradient_made_by_copies_in_a_stage_without_the_parameter() -> None:
             return self.loss(self, x, y)
 
     strategy = Strategy((P((S((0, 1), (0, 1)), S((2,), (1, 2))), (4,)),))
-    Case.of(lambda: Again(2, linear, mse), batch()).check(strategy)
+    check(Case.of(lambda: Again(2, linear, mse), batch()).check(strategy))
 
 
 def test_norm_with_the_eps_of_its_type() -> None:
@@ -86,3 +87,27 @@ def test_norm_with_the_eps_of_its_type() -> None:
     strategy = Strategy((P((S((0, 1), (0, 2)),), (4,)),))
     case = Case.of(lambda: Chain(2, lambda: nn.Sequential(nn.RMSNorm(WIDTH), linear()), mse), batch())
     case.check(strategy)
+
+
+def test_weights_computed_from_parameters() -> None:
+    """The gradient of tanh(w) is a sum over the batch until the step's end; a derivative is linear in it."""
+
+    class Bounded(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            weight = (
+                self.weight.tanh() * self.weight.softmax(0) / self.weight.pow(2).sum(1, keepdim=True).sqrt()
+            )
+            return nn.functional.linear(x, weight, self.bias)
+
+    strategy = Strategy((P((S((0, 1), (0, 2)),), (2, 1)), P((S((2,), (0, 2)),), (1,))))
+    Case.of(lambda: Chain(2, lambda: Bounded(WIDTH, WIDTH), mse), batch()).check(strategy)
+
+
+def test_divergence_of_distributions() -> None:
+    """KL divergence over a batch that is split; its xlogy had no rule."""
+
+    def divergence(_: Chain, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.kl_div(x.log_softmax(-1), y.softmax(-1), reduction="batchmean")
+
+    strategy = Strategy((P((S((0, 1), (0, 2)),), (3, 1)),))
+    Case.of(lambda: Chain(2, linear, divergence), batch()).check(strategy)

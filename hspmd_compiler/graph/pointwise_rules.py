@@ -50,6 +50,7 @@ _SETTLING = """
     mish_backward.default logical_xor.default floor.default ceil.default round.default isnan.default
     fmod.Scalar softshrink.default hardshrink.default atan.default asin.default acos.default sinh.default
     cosh.default tan.default log2.default log10.default exp2.default
+    xlogy.Tensor
 """
 SETTLING = tuple(f"aten.{name}" for name in _SETTLING.split())
 
@@ -153,8 +154,22 @@ def meet(
 @rule_for(*SETTLING)
 def settling(ctx: RuleContext, row: Row) -> Result:
     """Operators that are not linear: operands are settled, then meet."""
-    values = {key: ctx.settle(value) for key, value in operands(ctx, row).items()}
-    return _apply(ctx, row, values)
+    values = operands(ctx, row)
+    if row.op.endswith("_backward.default"):
+        return _apply(ctx, row, settled_but_batch(ctx, row, values))
+    return _apply(ctx, row, {key: ctx.settle(value) for key, value in values.items()})
+
+
+def settled_but_batch(
+    ctx: RuleContext, row: Row, values: dict[int, AnnotatedValue]
+) -> dict[int, AnnotatedValue]:
+    """Operands of a derivative, linear in its first one: a gradient of a value that parameters alone make
+    may stay a pending sum over the batch, where nothing else depends on samples."""
+    first, *others = values
+    if Axis.BATCH not in values[first].layout.partial or not all(values[key].static for key in others):
+        return {key: ctx.settle(value) for key, value in values.items()}
+    gradient = _settled_over_ranks(ctx, values[first])
+    return {first: gradient} | {key: ctx.settle(values[key]) for key in others}
 
 
 def _apply(ctx: RuleContext, row: Row, values: dict[int, AnnotatedValue]) -> AnnotatedValue:

@@ -9,7 +9,7 @@ from ..annotations.layout import Axis, Dim, Factor, Layout, dim_size, make_layou
 from .annotated import AnnotatedValue
 from .cuts import exact, whole_dim
 from .ir import Row
-from .pointwise_rules import join_dims, operand_layout
+from .pointwise_rules import join_dims, operand_layout, settled_but_batch
 from .rules import Result, RuleContext, batch_coupled, integer, is_addend, items, rule_for
 
 SUM = 2
@@ -127,12 +127,13 @@ def _without(layout: Layout, along: Collection[int], shape: Sequence[int]) -> La
 @rule_for("aten._softmax_backward_data.default")
 def softmax_backward(ctx: RuleContext, row: Row) -> Result:
     """The softmax dim is whole in gradient and output."""
-    pair = [ctx.settle(ctx.operand(argument)) for argument in row.args[:2]]
+    values = {index: ctx.operand(argument) for index, argument in enumerate(row.args[:2])}
+    pair = list(settled_but_batch(ctx, row, values).values())
     dim = integer(row.args[2]) % len(pair[0].layout.dims)
     pair = [whole_dim(ctx, value, dim) for value in pair]
     dims = join_dims([value.layout for value in pair], row.shape or ())
     pair = [ctx.convert(value, operand_layout(value, dims, row.shape or ())) for value in pair]
-    return ctx.emit(row.op, (*pair, *row.args[2:]), make_layout(dims))
+    return ctx.emit(row.op, (*pair, *row.args[2:]), make_layout(dims, pair[0].layout.partial))
 
 
 ELEMENT_LOSSES = {
