@@ -111,3 +111,13 @@ def test_divergence_of_distributions() -> None:
 
     strategy = Strategy((P((S((0, 1), (0, 2)),), (3, 1)),))
     Case.of(lambda: Chain(2, linear, divergence), batch()).check(strategy)
+
+
+def test_one_device_counts_alone() -> None:
+    """Several micro-batches on a single device: the count of all of them needs no group to reduce it."""
+
+    def ignoring(_: Chain, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(x, torch.where(y[:, 0] < 0.5, -100, 1))
+
+    strategy = Strategy((P((S((0,), (0, 2)),), (1, 2, 1)),))
+    check(Case.of(lambda: Chain(2, linear, ignoring), batch()).check(strategy))

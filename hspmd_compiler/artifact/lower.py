@@ -324,16 +324,13 @@ class Lowering:
     ) -> list[RankProgram]:
         name = classes.name_of(plan.segments)
         comms = [self._comm(plan, row, variant) for row, variant in plan.lowering.slots]
-        reduces = (
-            [
-                self.resolver.reduce(group, type_name(step.share))
-                for group, step in zip(steps, plan.rows.steps, strict=True)
-            ]
-            if plan.rows.steps
-            else []
-        )
+        reduces = [
+            self.resolver.reduce(group, type_name(step.share))
+            for group, step in zip(steps, plan.rows.steps, strict=False)
+            if len(group) > 1
+        ]
         crossings = Crossings.of(self, plan, tags)
-        instructions = schedule_stage(self, plan, crossings, len(comms))
+        instructions = schedule_stage(self, plan, crossings, range(len(comms), len(comms) + len(reduces)))
         return [
             RankProgram(
                 rank=rank,
@@ -445,9 +442,12 @@ class Crossings:
 
 
 def schedule_stage(
-    lowering: Lowering, plan: StagePlan, crossings: Crossings, first_reduce: int
+    lowering: Lowering, plan: StagePlan, crossings: Crossings, reduces: range
 ) -> list[Instruction]:
-    """A stage's instructions: counts, the schedule's actions with their transfers, then the step's end."""
+    """A stage's instructions: counts, the schedule's actions with their transfers, then the step's end.
+
+    reduces: slots of the counts' reductions, none where one rank counts alone.
+    """
     spec = lowering.strategy.pipelines[plan.pipeline]
     count = len(plan.variants)
     result: list[Instruction] = []
@@ -457,8 +457,8 @@ def schedule_stage(
             for mb in range(count)
         ]
         result += [
-            Instruction(Op.STEP_REDUCE, value=plan.lowering.number(step.share), slot=first_reduce + index)
-            for index, step in enumerate(plan.rows.steps)
+            Instruction(Op.STEP_REDUCE, value=plan.lowering.number(step.share), slot=slot)
+            for slot, step in zip(reduces, plan.rows.steps, strict=False)
         ]
     schedule = build_schedule(lowering.strategy.schedule, len(spec.stages), count)
     for action in schedule.stages[plan.stage]:

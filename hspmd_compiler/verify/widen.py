@@ -53,11 +53,11 @@ class WideCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*wide_args, **wide_kwargs)
 
 
-class NarrowEps(TorchFunctionMode):  # type: ignore[no-untyped-call]
+class NarrowEps(TorchFunctionMode):
     """An RMSNorm without an eps takes that of its type: here of the type that the model was traced in."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.eps = torch.finfo(dtype).eps
 
     def __torch_function__(
