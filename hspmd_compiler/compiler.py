@@ -13,6 +13,7 @@ from .artifact.lower import Lowered, lower
 from .artifact.manifest import describe
 from .artifact.program_text import program_text
 from .artifact.store import Artifact
+from .collection import without_collection
 from .errors import TraceError
 from .graph import graph_json
 from .graph.init_record import record_factory
@@ -87,8 +88,19 @@ def compile_model(
 ) -> Compiled:
     """All steps of a compile; nothing is written but the dump."""
     check(strategy)
-    texts = Dump(dump)
     subject = _subject(model, example_inputs)
+    with without_collection():
+        return _compiled(subject, strategy, optimizer, device, Dump(dump), capture)
+
+
+def _compiled(
+    subject: Subject,
+    strategy: Strategy,
+    optimizer: OptimizerConfig,
+    device: DeviceKind,
+    texts: Dump,
+    capture: Capture,
+) -> Compiled:
     with task("trace"):
         traced = trace_step(subject.model, subject.inputs, batch=strategy.global_batch, capture=capture)
     graph = traced.graph

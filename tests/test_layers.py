@@ -20,6 +20,7 @@ LINKED = ("cost_models", "passes", "runtime")
 FLOORS = {
     "errors": -1,
     "log": -1,
+    "collection": -1,
     "json_fields": -1,
     "name_glob": -1,
     "annotations": 0,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 from ..errors import InternalError
 from .json_text import Json
@@ -15,11 +15,25 @@ from .program import DType, Hole, Value
 # Inside an argument these are told from plain data by one key; in a typed field they are bare.
 TAGS: dict[Any, str] = {Value: "v", Hole: "hole", DType: "dtype"}
 FLOAT_TAG = "float"
+PLAIN = frozenset((type(None), bool, int, str))
 
 
-def encode(value: object) -> Json:
+def encode(value: Any) -> Json:
     """The JSON form of a value in a typed field: dataclasses by field name, enums by value."""
-    if value is None or isinstance(value, (bool, int, str)):
+    kind = type(value)
+    if kind in PLAIN:
+        plain: Json = value
+        return plain
+    if kind is tuple or kind is list:
+        return [item if type(item) in PLAIN else encode(item) for item in value]
+    if kind in _plans:
+        return _encode_dataclass(value, _plans[kind])
+    return _encode_other(value)
+
+
+def _encode_other(value: object) -> Json:
+    """What is rarer than the above, and the first value of each dataclass."""
+    if isinstance(value, (int, str)):
         return value
     if isinstance(value, Enum):
         return encode(value.value)
@@ -30,15 +44,19 @@ def encode(value: object) -> Json:
     if isinstance(value, dict):
         return {str(key): encode(item) for key, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        return _encode_dataclass(value)
+        return _encode_dataclass(value, _plan_of(type(value)))
     raise InternalError("a value has no place in an artifact", details=[("value", repr(value))])
 
 
-def encode_argument(value: object) -> Json:
+def encode_argument(value: Any) -> Json:
     """The JSON form of an operator's argument, where a value id must not look like a number."""
-    tag = TAGS.get(type(value))
+    if type(value) in PLAIN:
+        plain: Json = value
+        return plain
+    kind: Any = type(value)
+    tag = TAGS.get(kind)
     if tag is not None:
-        return {tag: encode(getattr(value, _single_field(cast(Any, type(value)))))}
+        return {tag: encode(getattr(value, _single_field(kind)))}
     if isinstance(value, (tuple, list)):
         return [encode_argument(item) for item in value]
     if isinstance(value, dict):
@@ -48,37 +66,61 @@ def encode_argument(value: object) -> Json:
     return encode(value)
 
 
-def _encode_dataclass(value: object) -> Json:
-    kind: Any = type(value)
+def _encode_dataclass(value: object, plan: tuple[FieldPlan, ...]) -> Json:
+    kind = type(value)
     if kind in TAGS:
-        return encode(getattr(value, _single_field(kind)))
-    untyped = untyped_fields(kind)
+        return encode(getattr(value, plan[0].name))
     written: dict[str, Json] = {}
-    for item in _fields(kind):
+    for item in plan:
         held = getattr(value, item.name)
-        if not _is_default(item, held):
-            written[item.name] = encode_argument(held) if item.name in untyped else encode(held)
+        if item.has_default and type(held) is item.default_type and held == item.default:
+            continue
+        if item.is_left_out_empty and not held:
+            continue
+        written[item.name] = encode_argument(held) if item.is_untyped else encode(held)
     return written
+
+
+@dataclass(frozen=True, slots=True)
+class FieldPlan:
+    """How a field of a dataclass is written; one at its default isn't."""
+
+    name: str
+    has_default: bool
+    default: object
+    default_type: type
+    is_left_out_empty: bool
+    is_untyped: bool
+
+
+_plans: dict[type, tuple[FieldPlan, ...]] = {}
+
+
+def _plan_of(kind: Any) -> tuple[FieldPlan, ...]:
+    """How the fields of a dataclass are written, found out once."""
+    if kind not in _plans:
+        untyped = untyped_fields(kind)
+        _plans[kind] = tuple(
+            FieldPlan(
+                name=item.name,
+                has_default=item.default is not MISSING,
+                default=item.default,
+                default_type=type(item.default),
+                is_left_out_empty=item.default is MISSING and item.default_factory is not MISSING,
+                is_untyped=item.name in untyped,
+            )
+            for item in fields(kind)
+        )
+    return _plans[kind]
 
 
 @cache
 def untyped_fields(kind: Any) -> frozenset[str]:
     """Fields of a dataclass whose annotation speaks of `object`: operator arguments."""
-    return frozenset(item.name for item in _fields(kind) if "object" in str(item.type))
-
-
-def _is_default(item: Field[object], held: object) -> bool:
-    if item.default is not MISSING:
-        return type(held) is type(item.default) and held == item.default
-    return item.default_factory is not MISSING and not held
-
-
-@cache
-def _fields(kind: Any) -> tuple[Field[object], ...]:
-    return fields(kind)
+    return frozenset(item.name for item in fields(kind) if "object" in str(item.type))
 
 
 @cache
 def _single_field(kind: Any) -> str:
-    (only,) = _fields(kind)
+    (only,) = fields(kind)
     return only.name

@@ -11,6 +11,7 @@ from ..errors import ArtifactError, InternalError
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 SHOWN = 60
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def to_text(value: object, depth: int) -> str:
@@ -31,7 +32,7 @@ def _lines(value: object, depth: int, indent: str) -> str:
 
 def _compact(value: object) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return _ENCODER.encode(value)
     except (TypeError, ValueError) as error:
         raise InternalError(
             "a value of the artifact is not JSON",

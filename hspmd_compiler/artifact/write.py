@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..collection import without_collection
 from ..errors import ArtifactError, HspmdError
 from ..log import task
 from . import paths
@@ -45,7 +46,7 @@ def write(
     not empty is refused, unless `force`.
     """
     target = Path(directory).resolve()
-    with task("write the artifact"), _fresh_directory(target, force) as fresh:
+    with without_collection(), task("write the artifact"), _fresh_directory(target, force) as fresh:
         own = artifact.program.ranks if rank is None else [artifact.rank_program(rank)]
         entries = {path: _put(fresh, path, text.encode()) for path, text in _texts(artifact, own, rank)}
         with task("write the ranks", len(own)) as progress:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import io
 import logging
 import re
@@ -33,6 +32,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from ..collection import without_collection
 from ..errors import TraceError
 from .ir import Origin, OriginKind
 
@@ -212,18 +212,6 @@ def capture_joint(
         joint = aot_export_joint_with_descriptors(stack, flat, values, decompositions=None)
     graph = joint.graph_module.graph
     return JointGraph(graph, tuple(_origins(graph, names)), tuple(_roles(graph)))
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Without garbage collection: tracing makes little garbage and many objects."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import cast
 import torch
 from torch import nn
 
+from ..collection import without_collection
 from ..errors import HspmdError, TraceError
 from ..init_program import CONSTANT, RESEED, RESTORE, TRUNC_NORMAL, InitProgram, is_allowed
 from .capture import (
@@ -18,7 +19,6 @@ from .capture import (
     new_fake_mode,
     real_tensors,
     storage_key,
-    without_collection,
 )
 from .init_steps import Call, Value, live_calls, program_of, values_of
 from .source_lines import causes, line_of_caller, line_of_error

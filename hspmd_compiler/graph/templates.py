@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from ..collection import without_collection
 from ..log import logger, task
 from ..options import Capture
-from .capture import OutputKind, OutputRole, quiet, without_collection
+from .capture import OutputKind, OutputRole, quiet
 from .expand import StepRows, TemplateMismatch, expand
 from .ir import LogicalGraph
 from .layers import find_layers
