@@ -76,15 +76,15 @@ def mask_kind(mask: Tensor) -> MaskKind:
         mask = mask[:1]
     passes = mask if mask.dtype == torch.bool else mask == 0
     blocked = ~mask if mask.dtype == torch.bool else mask == float("-inf")
-    if not bool((passes | blocked).all()):
+    if not bool(blocked.logical_or_(passes).all()):
         return MaskKind.OTHER
     if bool(passes.all()):
         return MaskKind.OPEN
     queries, keys = mask.shape[-2:]
     if queries != keys:
         return MaskKind.OTHER
-    causal = torch.ones(queries, keys, dtype=torch.bool).tril()
-    return MaskKind.CAUSAL if bool((passes == causal).all()) else MaskKind.OTHER
+    causal = torch.ones(queries, keys, dtype=torch.bool).tril_()
+    return MaskKind.CAUSAL if torch.equal(passes, causal.expand_as(passes)) else MaskKind.OTHER
 
 
 class ConstantValues:
@@ -109,12 +109,16 @@ class ConstantValues:
         return Ref(self._same.get(ref.id, ref.id))
 
     def of(self, row: int) -> Tensor:
-        """The value of a constant row."""
-        for each in sorted(self._needed(row)):
-            first = self.same_as(each)
-            if first not in self._known:
-                self._known[first] = once_per_batch(self._compute(self._graph.rows[first]))
-        return self._value(Ref(row))
+        """The value of a constant row. What it is made of is dropped after its last use."""
+        wanted = self.same_as(row)
+        order = sorted({self._same[each] for each in self._needed(row)})
+        last = {self._same[read]: each for each in order for read in row_inputs(self._graph.rows[each])}
+        for each in order:
+            if each not in self._known:
+                self._known[each] = once_per_batch(self._compute(self._graph.rows[each]))
+            for read in [read for read, at in last.items() if at == each and read != wanted]:
+                del self._known[read]
+        return self._known.pop(wanted)
 
     def _value(self, ref: Ref) -> Tensor:
         return self._known[self._same[ref.id]]

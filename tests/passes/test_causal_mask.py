@@ -1,0 +1,62 @@
+"""Constant masks: what they are, and what of them is held while they are computed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from hspmd_compiler.graph.tracer import trace
+from hspmd_compiler.passes.causal_mask import MASK, ConstantValues, MaskKind, mask_kind, retarget_masks
+
+LOW = torch.ones(4, 4, dtype=torch.bool).tril()
+
+
+@pytest.mark.parametrize(
+    ("mask", "kind"),
+    [
+        (LOW, MaskKind.CAUSAL),
+        (LOW.expand(3, 1, 4, 4), MaskKind.CAUSAL),
+        (torch.zeros(4, 4).masked_fill(~LOW, float("-inf")), MaskKind.CAUSAL),
+        (torch.zeros(2, 4), MaskKind.OPEN),
+        (LOW.triu(-1), MaskKind.OTHER),
+        (LOW[:3], MaskKind.OTHER),
+        (LOW.float(), MaskKind.OTHER),
+        (torch.stack([LOW, LOW | True]), MaskKind.OTHER),
+    ],
+)
+def test_kinds(mask: Tensor, kind: MaskKind) -> None:
+    before = mask.clone()
+    assert mask_kind(mask) is kind
+    assert torch.equal(mask, before)
+
+
+class TwoMasks(nn.Module):
+    """A causal mask and a window, each made of one grid."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        place = torch.arange(x.shape[1])
+        ahead = place[:, None] - place[None]
+        causal = torch.where(ahead >= 0, 0.0, float("-inf"))[None, None].expand(x.shape[0], 1, -1, -1)
+        window = torch.where((ahead >= 0) & (ahead < 2), 0.0, float("-inf"))[None, None]
+        y = self.proj(x)[:, None]
+        y = scaled_dot_product_attention(y, y, y, attn_mask=causal)
+        y = scaled_dot_product_attention(y, y, y, attn_mask=window.expand(x.shape[0], 1, -1, -1))
+        return scaled_dot_product_attention(y, y, y, attn_mask=causal * 1.0).sum()
+
+
+def test_masks_of_one_grid_are_told_apart() -> None:
+    graph = trace(TwoMasks(), {"x": torch.zeros(2, 6, 8)}, batch=2)
+    masks = [ref.id for row in graph.rows if (ref := row.kwargs.get(MASK)) is not None]
+    values = ConstantValues(graph)
+    kinds = [mask_kind(values.of(mask)) for mask in masks]
+    assert kinds.count(MaskKind.OTHER) == 2  # forward and backward
+    assert kinds.count(MaskKind.CAUSAL) == 4
+    assert not values._known
+    after = retarget_masks(graph)
+    assert sum(MASK in row.kwargs for row in after.rows) == 2
