@@ -16,7 +16,6 @@ from ..annotations.layout import (
     Intervals,
     Layout,
     dim_size,
-    intersect,
     union,
     within,
 )
@@ -62,7 +61,10 @@ class Holder:
 
     def has(self, cell: Box) -> bool:
         """Whether the rank holds a cell of the common grid."""
-        return all(intersect(held, (part,)) == (part,) for held, part in zip(self.region, cell, strict=True))
+        return all(
+            any(first <= low and high <= last for first, last in held)
+            for held, (low, high) in zip(self.region, cell, strict=True)
+        )
 
     def local(self, boxes: Iterable[Box]) -> tuple[Box, ...]:
         """Boxes of the whole tensor in the rank's local tensor."""
