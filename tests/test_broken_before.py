@@ -121,3 +121,18 @@ def test_one_device_counts_alone() -> None:
 
     strategy = Strategy((P((S((0,), (0, 2)),), (1, 2, 1)),))
     check(Case.of(lambda: Chain(2, linear, ignoring), batch()).check(strategy))
+
+
+def test_fractions_of_whole_numbers() -> None:
+    """Positions divided by a number are float32 in the trace; in double both sides divide in double."""
+
+    class Placed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x * (torch.arange(WIDTH) / 7.0).cos())
+
+    strategy = Strategy((P((S((0, 1), (0, 2)),), (3, 1)),))
+    Case.of(lambda: Chain(2, Placed, mse), batch()).check(strategy)

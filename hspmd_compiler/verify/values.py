@@ -18,6 +18,7 @@ from .blocked import RankRun
 from .lockstep import Lockstep
 from .report import Event
 from .shards import Held, cut_shard, join_shards
+from .widen import default_type
 
 Tensors = dict[str, Tensor]
 Optimizer = Callable[[Sequence["Rank"]], None]
@@ -83,7 +84,7 @@ def lockstep_step(
     ranks: Sequence[Rank], batch: Mapping[str, Tensor], optimizer: Optimizer | None
 ) -> tuple[float, tuple[Event, ...]]:
     """One step of all ranks: the loss, and what was matched."""
-    with torch.no_grad():
+    with torch.no_grad(), default_type(_width(ranks)):
         arrays = TorchArrays()
         runs = [_run(rank, batch, arrays) for rank in ranks]
         events = Lockstep(runs, None if optimizer is None else lambda: optimizer(ranks)).run()
@@ -91,6 +92,14 @@ def lockstep_step(
     if len(losses) != 1 and not all(loss != loss for loss in losses):
         raise VerifyError(f"ranks disagree on the loss: {sorted(losses)}", rule="the loss is one number")
     return losses.pop(), events
+
+
+def _width(ranks: Sequence[Rank]) -> torch.dtype:
+    """Double where all parameters are, as eager code computes in a widened model."""
+    types = {
+        value.dtype for rank in ranks for value in rank.state.params.values() if value.is_floating_point()
+    }
+    return torch.float64 if types == {torch.float64} else torch.get_default_dtype()
 
 
 def whole_grads(ranks: Sequence[Rank]) -> Tensors:

@@ -77,11 +77,18 @@ class NarrowEps(TorchFunctionMode):
 @contextmanager
 def wide_casts() -> Iterator[None]:
     """Eager code in this block computes in double precision throughout."""
+    narrow = torch.get_default_dtype()
+    with default_type(torch.float64), WideCasts(), NarrowEps(narrow):  # type: ignore[no-untyped-call]
+        yield
+
+
+@contextmanager
+def default_type(dtype: torch.dtype) -> Iterator[None]:
+    """In this block whole numbers become numbers of `dtype` where an operator makes fractions of them."""
     before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(dtype)
     try:
-        with WideCasts(), NarrowEps(before):  # type: ignore[no-untyped-call]
-            yield
+        yield
     finally:
         torch.set_default_dtype(before)
 
