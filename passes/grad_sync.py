@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise, product
 from math import prod
@@ -58,13 +58,6 @@ class Holder:
     def view(self) -> tuple[int, ...]:
         """Shape of the local tensor."""
         return tuple(sum(high - low for low, high in held) for held in self.region)
-
-    def has(self, cell: Box) -> bool:
-        """Whether the rank holds a cell of the common grid."""
-        return all(
-            any(first <= low and high <= last for first, last in held)
-            for held, (low, high) in zip(self.region, cell, strict=True)
-        )
 
     def local(self, boxes: Iterable[Box]) -> tuple[Box, ...]:
         """Boxes of the whole tensor in the rank's local tensor."""
@@ -121,37 +114,61 @@ class Atom:
 
 def atoms(layout: GradLayout) -> list[Atom]:
     """Partition a parameter; local copies come out as atoms of a single rank."""
-    everyone = [holder for term in layout.terms for holder in term.holders] + list(layout.holders)
+    places = _Places(layout)
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Box]] = {}
-    for cell in _grid(layout.shape, everyone):
-        for key in _parties(layout, cell):
+    for cell in _grid(layout.shape, places.regions):
+        for key in places.parties(cell):
             found.setdefault(key, []).append(cell)
     return [Atom(key[0], key[1], _merge(cells)) for key, cells in found.items()]
 
 
-def _grid(shape: tuple[int, ...], holders: Sequence[Holder]) -> Iterable[Box]:
+def _grid(shape: tuple[int, ...], regions: Collection[Region]) -> Iterable[Box]:
     """Cells between all bounds of all pieces, row-major."""
     parts: list[Intervals] = []
     for dim, size in enumerate(shape):
-        bounds = {0, size} | {bound for h in holders for interval in h.region[dim] for bound in interval}
+        bounds = {0, size} | {bound for held in regions for interval in held[dim] for bound in interval}
         ordered = sorted(bounds)
         parts.append(tuple(pairwise(ordered)))
     return product(*parts)
 
 
-def _parties(layout: GradLayout, cell: Box) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(contributors, needers) of a cell; several where each needer has the only addend itself."""
-    needers = tuple(sorted(holder.rank for holder in layout.holders if holder.has(cell)))
-    contributors: list[int] = []
-    for term in layout.terms:
-        having = [holder.rank for holder in term.holders if holder.has(cell)]
-        if not term.addends:
-            having = [rank for rank in having if rank in needers] or having
-            if len(layout.terms) == 1 and set(needers) <= set(having):
-                return [((rank,), (rank,)) for rank in needers]
-            having = having[:1]
-        contributors += having
-    return [(tuple(sorted(contributors)), needers)]
+def _has(region: Region, cell: Box) -> bool:
+    """Whether a piece has a cell of the common grid."""
+    return all(
+        any(first <= low and high <= last for first, last in held)
+        for held, (low, high) in zip(region, cell, strict=True)
+    )
+
+
+class _Places:
+    """Who has which of the distinct pieces of a parameter: many ranks, few pieces."""
+
+    def __init__(self, layout: GradLayout) -> None:
+        self.regions: dict[Region, int] = {}
+        self._holders = self._numbered(layout.holders)
+        self._terms = [(term.addends, self._numbered(term.holders)) for term in layout.terms]
+
+    def _numbered(self, holders: Iterable[Holder]) -> list[tuple[int, int]]:
+        """(rank, number of its piece), in order."""
+        return [
+            (holder.rank, self.regions.setdefault(holder.region, len(self.regions))) for holder in holders
+        ]
+
+    def parties(self, cell: Box) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """(contributors, needers) of a cell; several where each needer has the only addend itself."""
+        inside = [_has(region, cell) for region in self.regions]
+        needers = tuple(sorted(rank for rank, piece in self._holders if inside[piece]))
+        needing = set(needers)
+        contributors: list[int] = []
+        for addends, holders in self._terms:
+            having = [rank for rank, piece in holders if inside[piece]]
+            if not addends:
+                having = [rank for rank in having if rank in needing] or having
+                if len(self._terms) == 1 and needing <= set(having):
+                    return [((rank,), (rank,)) for rank in needers]
+                having = having[:1]
+            contributors += having
+        return [(tuple(sorted(contributors)), needers)]
 
 
 def _merge(cells: list[Box]) -> tuple[Box, ...]:
@@ -180,7 +197,7 @@ def buckets(layouts: dict[str, GradLayout], dtypes: dict[str, str]) -> dict[int,
     ordered = sorted(members.items(), key=lambda item: (len(item[0][0]), item[0]))
     for number, ((group, dtype), parts) in enumerate(ordered):
         for rank in group:
-            mine = tuple(replace(part.piece(atom, rank), param=name) for name, part, atom in parts)
+            mine = tuple(part.piece(atom, rank, name) for name, part, atom in parts)
             result.setdefault(rank, []).append(GradBucket(number, group, dtype, mine))
     return result
 
@@ -192,16 +209,16 @@ class _Reduction:
         self.atoms = atoms(layout)
         self._sources = {holder.rank: holder for term in layout.terms for holder in term.holders}
         self._targets = {holder.rank: holder for holder in layout.holders}
-        self._pieces: dict[tuple[int, int], GradPiece] = {}
+        self._pieces: dict[object, GradPiece] = {}
 
-    def piece(self, atom: Atom, rank: int) -> GradPiece:
-        """A rank's part in an atom, of a parameter without a name."""
-        key = (id(atom), rank)
+    def piece(self, atom: Atom, rank: int, name: str) -> GradPiece:
+        """A rank's part in an atom of a parameter; ranks with the same piece share it."""
+        source = self._sources[rank] if rank in atom.contributors else None
+        target = self._targets[rank] if rank in atom.needers else None
+        key = (id(atom), source and source.region, target and target.region, name)
         if key not in self._pieces:
-            source = self._sources[rank] if rank in atom.contributors else None
-            target = self._targets[rank] if rank in atom.needers else None
             self._pieces[key] = GradPiece(
-                "",
+                name,
                 sum(box_volume(box) for box in atom.boxes),
                 source.view if source else None,
                 source.local(atom.boxes) if source else None,
@@ -227,8 +244,11 @@ def owned_boxes(holders: Sequence[Holder]) -> dict[int, tuple[tuple[Box, Box], .
     )
     owned: dict[int, list[Box]] = {holder.rank: [] for holder in holders}
     ordered = sorted(holders, key=lambda holder: holder.rank)
-    for cell in _grid(shape, ordered):
-        owner = next((holder for holder in ordered if holder.has(cell)), None)
+    firsts: dict[Region, Holder] = {}
+    for holder in ordered:
+        firsts.setdefault(holder.region, holder)
+    for cell in _grid(shape, firsts):
+        owner = next((holder for held, holder in firsts.items() if _has(held, cell)), None)
         if owner is not None:
             owned[owner.rank].append(cell)
     by_rank = {holder.rank: holder for holder in ordered}
