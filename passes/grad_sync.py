@@ -132,7 +132,7 @@ def _grid(shape: tuple[int, ...], regions: Collection[Region]) -> Iterable[Box]:
     return product(*parts)
 
 
-def _has(region: Region, cell: Box) -> bool:
+def has_cell(region: Region, cell: Box) -> bool:
     """Whether a piece has a cell of the common grid."""
     return all(
         any(first <= low and high <= last for first, last in held)
@@ -156,7 +156,7 @@ class _Places:
 
     def parties(self, cell: Box) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """(contributors, needers) of a cell; several where each needer has the only addend itself."""
-        inside = [_has(region, cell) for region in self.regions]
+        inside = [has_cell(region, cell) for region in self.regions]
         needers = tuple(sorted(rank for rank, piece in self._holders if inside[piece]))
         needing = set(needers)
         contributors: list[int] = []
@@ -248,7 +248,7 @@ def owned_boxes(holders: Sequence[Holder]) -> dict[int, tuple[tuple[Box, Box], .
     for holder in ordered:
         firsts.setdefault(holder.region, holder)
     for cell in _grid(shape, firsts):
-        owner = next((holder for held, holder in firsts.items() if _has(held, cell)), None)
+        owner = next((holder for held, holder in firsts.items() if has_cell(held, cell)), None)
         if owner is not None:
             owned[owner.rank].append(cell)
     by_rank = {holder.rank: holder for holder in ordered}
