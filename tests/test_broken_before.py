@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from hspmd_compiler.artifact.check import check
 from hspmd_compiler.strategy import PipelineSpec as P
@@ -136,3 +137,31 @@ def test_fractions_of_whole_numbers() -> None:
 
     strategy = Strategy((P((S((0, 1), (0, 2)),), (3, 1)),))
     Case.of(lambda: Chain(2, Placed, mse), batch()).check(strategy)
+
+
+class PenalisedNorms(nn.Module):
+    """A language model whose loss also has the squares of its norm weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = LlamaConfig(
+            hidden_size=24,
+            intermediate_size=20,
+            num_hidden_layers=2,
+            num_attention_heads=3,
+            num_key_value_heads=3,
+            vocab_size=30,
+            use_cache=False,
+        )
+        self.model = LlamaForCausalLM(config)
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        loss: Tensor = self.model(input_ids=input_ids, labels=labels).loss
+        return loss + sum(p.square().sum() for p in self.parameters() if p.dim() == 1)
+
+
+def test_a_pending_gradient_and_a_whole_one_of_one_parameter() -> None:
+    """A norm's gradient pends over the ranks under sequence parallelism; its penalty's counts once."""
+    ids = torch.randint(0, 30, (3, 6), generator=torch.Generator().manual_seed(0))
+    strategy = Strategy((P((S((0, 1), (0, 2)),), (2, 1)),), sequence_parallel=True)
+    Case.of(PenalisedNorms, {"input_ids": ids, "labels": ids}).check(strategy)
