@@ -185,7 +185,7 @@ def batch_sets(strategy: Strategy) -> Sets:
 
 def first_coordinate(strategy: Strategy, pipeline: int) -> int:
     """The BATCH coordinate of a pipeline's first micro-batch."""
-    return sum(len(strategy.rows(before)) for before in range(pipeline))
+    return strategy.accumulation * sum(len(spec.micro_batches) for spec in strategy.pipelines[:pipeline])
 
 
 def annotate(graph: LogicalGraph, strategy: Strategy) -> tuple[ParameterLayouts, list[Placement]]:

@@ -22,7 +22,7 @@ from ..passes.grad_sync import (
 from ..passes.liveness import Crossing, LivePipeline, StageRows, live_pipeline, operands_of
 from ..passes.resolve_comm import CommResolver
 from ..passes.schedule import ActionKind, build_schedule
-from ..strategy import Strategy
+from ..strategy import Rows, Strategy
 from .lower_stage import Outputs, StageLowering, by_position
 from .program import (
     ClassProgram,
@@ -75,12 +75,20 @@ class Lowering:
     resolver: CommResolver = field(default_factory=CommResolver)
     lowered: dict[tuple[int, Keys], StagePlan] = field(default_factory=dict)
     rank_of: dict[int, int] = field(init=False)
+    rows_of: list[list[Rows]] = field(init=False)
+    ranks_of: dict[tuple[int, int], tuple[int, ...]] = field(init=False)
     places: dict[str, tuple[Place, ...]] = field(init=False)
     holders: dict[tuple[Place, ...], tuple[Holder, ...]] = field(default_factory=dict)
     positional: dict[int, list[PerCoordinate]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rank_of = self.strategy.ranks()
+        self.rows_of = [self.strategy.rows(p) for p in range(len(self.strategy.pipelines))]
+        self.ranks_of = {
+            (p, s): tuple(self.rank_of[device] for device in stage.devices)
+            for p, pipeline in enumerate(self.strategy.pipelines)
+            for s, stage in enumerate(pipeline.stages)
+        }
         self.places = self._find_places()
 
     def run(self) -> Lowered:
@@ -154,8 +162,7 @@ class Lowering:
 
     def stage_ranks(self, pipeline: int, stage: int) -> tuple[int, ...]:
         """Ranks of a stage in the order of its devices."""
-        devices = self.strategy.pipelines[pipeline].stages[stage].devices
-        return tuple(self.rank_of[device] for device in devices)
+        return self.ranks_of[pipeline, stage]
 
     def first_of_sizes(self, plan: StagePlan) -> list[int]:
         """Per variant the pipeline's first batch coordinate of its size, the same at both ends of a transfer.
@@ -164,7 +171,7 @@ class Lowering:
         size apart by their position, each for reasons of its own.
         """
         offset = first_coordinate(self.strategy, plan.pipeline)
-        sizes = [high - low for low, high in self.strategy.rows(plan.pipeline)]
+        sizes = [high - low for low, high in self.rows_of[plan.pipeline]]
         return [offset + sizes.index(sizes[batch - offset]) for batch in plan.first_of]
 
     # Segments
@@ -193,7 +200,7 @@ class Lowering:
         numbers: dict[tuple[object, ...], int] = {}
         variants: list[int] = []
         first_of: list[int] = []
-        for index, (low, high) in enumerate(self.strategy.rows(pipeline)):
+        for index, (low, high) in enumerate(self.rows_of[pipeline]):
             at = Coordinate(0, offset + index)
             key = (high - low, *(literal.at(at) for literal in positional))
             if key not in numbers:
@@ -310,7 +317,7 @@ class Lowering:
             for stage in pipeline.stages:
                 for crossing in stage.arrivals:
                     tags[p, id(crossing.row)] = count
-                    count += len(self.strategy.rows(p))
+                    count += len(self.rows_of[p])
         return tags
 
     def _rank_programs(
@@ -331,16 +338,18 @@ class Lowering:
         ]
         crossings = Crossings.of(self, plan, tags)
         instructions = schedule_stage(self, plan, crossings, range(len(comms), len(comms) + len(reduces)))
+        kinds = dict(self.strategy.device_kinds)
+        devices = self.strategy.pipelines[plan.pipeline].stages[plan.stage].devices
         return [
             RankProgram(
                 rank=rank,
-                device=self.strategy.pipelines[plan.pipeline].stages[plan.stage].devices[index],
+                device=devices[index],
                 pipeline=plan.pipeline,
                 stage=plan.stage,
                 coordinate=index,
                 class_name=name,
-                device_kind=self.strategy.kind_of(self.strategy.devices[rank]) or self.device_kind,
-                rows=self.strategy.rows(plan.pipeline),
+                device_kind=kinds.get(devices[index], self.device_kind),
+                rows=self.rows_of[plan.pipeline],
                 literals=plan.lowering.literals[index],
                 comms=[step[rank] for step in (*comms, *reduces)],
                 transfers=[step[rank] for step in crossings.steps_of(rank)],
