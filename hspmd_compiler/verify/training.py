@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from rich.console import Group, RenderableType
@@ -23,7 +23,6 @@ from .equality import (
     differences,
     gradient_floor,
     loss_difference,
-    worst_first,
 )
 from .reference import Reference
 from .values import Rank, lockstep_step, start_ranks, whole_grads, whole_params
@@ -35,12 +34,11 @@ SMALLEST_NORM = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class StepDifferences:
-    """One step, worst tensors first. carried: parameters that only the allowance for rounding lets pass."""
+    """One step, worst tensors first."""
 
     loss: Difference
     grads: list[Difference]
     params: list[Difference]
-    carried: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,6 @@ class ValuesReport:
             "tolerance": TOLERANCE,
             "optimizer": self.optimizer,
             "tensors": len(self.steps[0].params),
-            "carried_by_adamw": self._carried(),
             "steps": [
                 {
                     "loss": step.loss.error,
@@ -78,20 +75,9 @@ class ValuesReport:
             difference_table(last.params, f"largest differences of parameters, step {count}"),
             Text(
                 f"equal: loss, {len(last.grads)} gradients and {len(last.params)} parameters and buffers "
-                f"in each of {count} {self.optimizer} steps, within {TOLERANCE:g}" + self._exceptions()
+                f"in each of {count} {self.optimizer} steps, within {TOLERANCE:g}"
             ),
         )
-
-    def _carried(self) -> list[str]:
-        """Parameters whose gradient is rounding, which AdamW enlarges."""
-        return sorted({name for step in self.steps for name in step.carried})
-
-    def _exceptions(self) -> str:
-        """Those parameters in words; nothing where there are none."""
-        names = self._carried()
-        if not names:
-            return ""
-        return f", but for {', '.join(names)}: the gradient is rounding, which AdamW divides by its own size"
 
     def _by_step(self) -> Table:
         table = Table(title="all ranks beside the eager model, float64, relative differences")
@@ -113,7 +99,6 @@ def compare_training(
     model = eager_model(reference.build, reference.state, widen=True)
     ranks = start_ranks(widen_program(program), reference.state)
     eager, shards = EagerUpdate(config, model), ShardUpdate(config)
-    drift = Drift(config)
     steps = []
     with task("compare values", len(batches)) as progress:
         for number, batch in enumerate(batches, 1):
@@ -121,12 +106,8 @@ def compare_training(
             loss, _ = lockstep_step(ranks, widened(batch), shards)
             eager()
             grads = differences(whole_grads(ranks), expected.grads, gradient_floor(expected.grads))
-            drift.add(grads)
-            strict = _parameter_differences(ranks, model, config)
-            beyond = tuple(found.name for found in strict if not found.within(TOLERANCE))
-            params = drift.allowed_for(strict)
-            loss_gap = loss_difference(loss, expected.loss)
-            steps.append(replace(_compared(number, loss_gap, grads, params), carried=beyond))
+            params = _parameter_differences(ranks, model, config)
+            steps.append(_compared(number, loss_difference(loss, expected.loss), grads, params))
             progress.advance()
     return ValuesReport(config.name.value, tuple(steps))
 
@@ -153,36 +134,6 @@ def _parameter_differences(
 
 def _worst(found: Sequence[Difference]) -> float:
     return max((difference.error for difference in found), default=0.0)
-
-
-@dataclass(slots=True)
-class Drift:
-    """How far AdamW may carry the rounding of a gradient into its parameter.
-
-    A step is lr m / (sqrt(v) + eps): where a gradient is zero but for rounding, as of the key's bias
-    in attention, the step is up to lr / eps times as far off as the gradient is, through each of the
-    two moments. The gradients themselves have no such allowance.
-    """
-
-    config: OptimizerConfig
-    largest: dict[str, float] = field(default_factory=dict)
-    carried: dict[str, float] = field(default_factory=dict)
-
-    def add(self, grads: Iterable[Difference]) -> None:
-        """One more step with these differences of gradients."""
-        if self.config.name is not OptimizerName.ADAMW or not self.config.eps:
-            return
-        for found in grads:
-            self.largest[found.name] = max(found.largest, self.largest.get(found.name, 0.0))
-            step = 2 * self.config.lr / self.config.eps * self.largest[found.name]
-            self.carried[found.name] = self.carried.get(found.name, 0.0) + step
-
-    def allowed_for(self, params: Iterable[Difference]) -> list[Difference]:
-        """The differences of parameters, each at a scale whose tolerance is at least what was carried."""
-        return worst_first(
-            replace(found, scale=max(found.scale, self.carried.get(found.name, 0.0) / TOLERANCE))
-            for found in params
-        )
 
 
 class EagerUpdate:
