@@ -59,7 +59,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def said(capsys: pytest.CaptureFixture[str], folder: Path) -> tuple[str, str]:
     """What went to both outputs, without the folder's place."""
     out, err = capsys.readouterr()
-    return out.replace(str(folder.resolve()), "/work"), err.replace(str(folder.resolve()), "/work")
+    return out.replace(str(folder.resolve()), "FOLDER"), err.replace(str(folder.resolve()), "FOLDER")
 
 
 def test_it_prints(workplace: Path, capsys: pytest.CaptureFixture[str], expect: Expect) -> None:
@@ -79,7 +79,7 @@ def test_it_writes_scripts(workplace: Path, capsys: pytest.CaptureFixture[str], 
     scripts = sorted((workplace / "scripts").iterdir())
     assert [path.name for path in scripts] == ["node-0.sh", "node-1.sh"]
     assert all(path.stat().st_mode & stat.S_IXUSR for path in scripts)
-    expect("cli/launch_scripts", out + scripts[1].read_text().replace(str(workplace.resolve()), "/work"))
+    expect("cli/launch_scripts", out + scripts[1].read_text().replace(str(workplace.resolve()), "FOLDER"))
     assert not err
 
 
