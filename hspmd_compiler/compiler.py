@@ -19,7 +19,7 @@ from .graph import graph_json
 from .graph.init_record import record_factory
 from .graph.ir import LogicalGraph
 from .graph.printer import format_graph
-from .graph.templates import trace_step
+from .graph.templates import TraceResult, trace_step
 from .init_program import InitProgram
 from .log import task
 from .models import ModelSource, SourceKind
@@ -51,6 +51,9 @@ class Dump:
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / f"{self.count:02d}-{name}.txt").write_text(text(), encoding="utf-8")
         self.count += 1
+
+
+NO_DUMP = Dump(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +104,9 @@ def _compiled(
     texts: Dump,
     capture: Capture,
 ) -> Compiled:
-    with task("trace"):
-        traced = trace_step(subject.model, subject.inputs, batch=strategy.global_batch, capture=capture)
+    traced = trace_graph(subject.model, subject.inputs, strategy.global_batch, capture, texts)
     graph = traced.graph
-    texts.write("trace", lambda: format_graph(graph))
-    with task("causal mask"):
-        graph = retarget_masks(graph)
-    texts.write("causal_mask", lambda: format_graph(graph))
-    lowered = _lowered(graph, strategy, device, texts)
+    lowered = lower_graph(graph, strategy, device, texts)
     form = form_of(strategy)
     artifact = Artifact(
         manifest=describe(subject.description, optimizer, lowered.program, form),
@@ -121,7 +119,22 @@ def _compiled(
     return Compiled(artifact, graph, traced.how, subject.live)
 
 
-def _lowered(graph: LogicalGraph, strategy: Strategy, device: DeviceKind, texts: Dump) -> Lowered:
+def trace_graph(
+    model: nn.Module, inputs: Inputs, batch: int, capture: Capture = Capture.AUTO, texts: Dump = NO_DUMP
+) -> TraceResult:
+    """The training step at a global batch of `batch` samples, attention retargeted."""
+    with task("trace"):
+        traced = trace_step(model, inputs, batch=batch, capture=capture)
+    texts.write("trace", lambda: format_graph(traced.graph))
+    with task("causal mask"):
+        graph = retarget_masks(traced.graph)
+    texts.write("causal_mask", lambda: format_graph(graph))
+    return TraceResult(graph, traced.how)
+
+
+def lower_graph(
+    graph: LogicalGraph, strategy: Strategy, device: DeviceKind, texts: Dump = NO_DUMP
+) -> Lowered:
     """The passes, in order: layouts of parameters, layouts of all values, programs of all ranks."""
     with task("annotate"):
         layouts, placements = annotate(graph, strategy)

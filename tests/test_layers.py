@@ -39,6 +39,7 @@ FLOORS = {
     "artifact": 5,
     "verify": 5,
     "compiler": 6,
+    "coverage": 7,
     "runtime": 6,
     "api": 7,
     "cli": 7,

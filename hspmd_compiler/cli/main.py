@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..errors import OUR_FAILURE, HspmdError, InternalError
-from . import compile, demo, inspect, launch, run, strategy, trace, verify
+from . import compile, coverage, demo, inspect, launch, run, strategy, trace, verify
 from .command import Command
 
 COMMANDS: tuple[Command, ...] = (
@@ -23,6 +23,7 @@ COMMANDS: tuple[Command, ...] = (
     launch.COMMAND,
     inspect.COMMAND,
     strategy.COMMAND,
+    coverage.COMMAND,
     demo.COMMAND,
 )
 

@@ -1,0 +1,1 @@
+"""The matrix of models and strategies that compile to exactly what one device computes."""
