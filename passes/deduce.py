@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from ..annotations.layout import Axis, Dim, Factor, Layout, Sets, has_unlike_copies, make_layout, whole
+from ..annotations.layout import Axis, Dim, Factor, Layout, has_unlike_copies, make_layout, whole
 from ..comm_plan import Combine
 from ..errors import DeduceError, HspmdError, InternalError
 from ..graph import (  # noqa: F401  (rules register on import)
@@ -24,21 +24,19 @@ from ..graph import (  # noqa: F401  (rules register on import)
     view_rules,
 )
 from ..graph.annotated import (
-    COMM,
-    STEP_REDUCE,
     AnnotatedRow,
     AnnotatedValue,
     CommMarker,
-    GradTerm,
     PipelineGraph,
     values_in,
 )
 from ..graph.ir import LogicalGraph, OriginKind, Phase, Ref, Row
 from ..graph.lookup_rules import EMBEDDING
-from ..graph.rules import at_first, batch_coupled, consistent, find_rule, is_addend
-from ..graph.view_maps import deduplicated
+from ..graph.rules import find_rule
 from ..strategy import PipelineSpec
-from .grad_terms import terms, untied_sums
+from .deduce_moves import all_reduce, settle, step_value, transfer
+from .deduce_results import add_results
+from .grad_terms import untied_sums
 from .insert_comm import convert
 from .placement import GraphFacts, Placement
 from .stages import RowKinds, assign_stages
@@ -143,7 +141,7 @@ class Deducer:
             raise InternalError(
                 f"stage {stage} needs {self.graph.rows[row].op} before stage {home} has it", at=self.row.where
             )
-        return self.transfer(value, stage)
+        return transfer(self, value, stage)
 
     def within(self, row: Row, stage: int, work: Callable[[], Found]) -> Found:
         """Do `work` as part of another row's deduction."""
@@ -164,7 +162,7 @@ class Deducer:
                 continue
             self.phase = row.phase
             self.value_of(row.id, self.stages[row.id])
-        self._finish(sums)
+        add_results(self, sums)
         return self.result
 
     def _compute(self, row: Row, stage: int) -> AnnotatedValue | tuple[AnnotatedValue, ...]:
@@ -278,10 +276,15 @@ class Deducer:
         """Append a row after the waiting rows that it uses."""
         for value in row.reads:
             if value.producer is not None:
-                waiting, value.producer = value.producer, None
-                waiting.phase = self.phase
-                self._put(waiting)
+                value.producer.phase = self.phase
+                self.place_waiting(value)
         self.result.rows.append(row)
+
+    def place_waiting(self, value: AnnotatedValue) -> None:
+        """Append the row that makes a value, if it waits for its first use."""
+        if value.producer is not None:
+            waiting, value.producer = value.producer, None
+            self._put(waiting)
 
     # Conversions
 
@@ -299,87 +302,15 @@ class Deducer:
 
     def settle(self, value: AnnotatedValue) -> AnnotatedValue:
         """Without pending sums and addends; a pure sum over the batch becomes a step value."""
-        if Axis.BATCH in value.layout.partial:
-            if not value.pure:
-                raise batch_coupled(
-                    self.row, value.layout, "a sum over the batch enters an operator that is not linear"
-                )
-            value = self.step_value(value)
-        if not is_addend(value.layout):
-            return value
-        return self.convert(value, self._settled_layout(value.layout))
-
-    def _settled_layout(self, layout: Layout) -> Layout:
-        target = consistent(layout)
-        tokens = self._token_sets(layout) if Axis.TENSOR in layout.partial else None
-        if tokens is None:
-            return target
-        return target.with_dims(
-            (Factor(target.shape[1], Axis.SEQUENCE, tokens),) if index == 1 else dim
-            for index, dim in enumerate(target.dims)
-        )
-
-    def _token_sets(self, layout: Layout) -> Sets | None:
-        """How sequence parallelism cuts a [batch, tokens, features] value, None where it does not."""
-        shape = layout.shape
-        if not self.sequence_parallel or len(shape) != 3 or shape[0] != self.graph.batch:
-            return None
-        return self.placement.tokens(self.place.stage, shape[1])
+        return settle(self, value)
 
     def all_reduce(self, value: AnnotatedValue, combine: Combine) -> AnnotatedValue:
         """Reduce pieces that are whole on every rank of the stage."""
-        stage = self.place.stage
-        if len(self.pipeline.stages[stage].devices) == 1:
-            return value
-        marker = CommMarker(value.layout, value.layout, combine, stage, stage)
-        return self.emit(COMM, (value,), value.layout, marker=marker, dtype=value.dtype)
+        return all_reduce(self, value, combine)
 
     def step_value(self, value: AnnotatedValue) -> AnnotatedValue:
         """A pure sum over the batch, reduced over all micro-batches and pipelines once a step."""
-        found = self.steps.get(value.id)
-        if found is None:
-            if is_addend(value.layout):
-                raise InternalError(f"a count is pending over ranks in {self.row.op}", at=self.row.where)
-            settled = make_layout(value.layout.dims, value.layout.partial - {Axis.BATCH})
-            share = value
-            if len(self.pipeline.stages[self.place.stage].devices) > 1:
-                pending = make_layout(settled.dims, value.layout.partial | {Axis.TENSOR})
-                share = self.emit(
-                    "hspmd.zero_unless", (value, at_first(Axis.TENSOR)), pending, dtype=value.dtype
-                )
-            found = self.emit(STEP_REDUCE, (share,), settled, dtype=value.dtype)
-            self.steps[value.id] = found
-        return found
-
-    def transfer(self, value: AnnotatedValue, stage: int) -> AnnotatedValue:
-        """The value in another stage, settled first; tokens stay cut, everything else is whole there."""
-        found = self.transferred.get((value.id, stage))
-        if found is None:
-            source = self.within(self.row, value.stage, lambda: self._settle_ranks(value))
-            target = self._across(source.layout, stage)
-            marker = CommMarker(source.layout, target, Combine.COPY, source.stage, stage)
-            found = self.within(
-                self.row, stage, lambda: self.emit(COMM, (source,), target, marker=marker, dtype=source.dtype)
-            )
-            self.transferred[value.id, stage] = found
-        return found
-
-    def _settle_ranks(self, value: AnnotatedValue) -> AnnotatedValue:
-        return self.convert(value, self._settled_layout(value.layout)) if is_addend(value.layout) else value
-
-    def _across(self, layout: Layout, stage: int) -> Layout:
-        dims = []
-        for dim in layout.dims:
-            factors = []
-            for factor in dim:
-                if factor.axis is Axis.SEQUENCE:
-                    sets = self.placement.tokens(stage, factor.size)
-                    factor = Factor(factor.size) if sets is None else Factor(factor.size, Axis.SEQUENCE, sets)
-                elif factor.axis is Axis.TENSOR:
-                    factor = Factor(factor.size)
-                factors.append(factor)
-            dims.append(tuple(factors))
-        return make_layout(tuple(dims), layout.partial)
+        return step_value(self, value)
 
     def is_lookup_of(self, index_row: int, rows: int) -> Factor | None:
         """How the table that the forward looked up with this index is cut along its rows."""
@@ -395,61 +326,6 @@ class Deducer:
                 factor = table.layout.dims[0][0]
                 return factor if factor.axis is not None else None
         return None
-
-    # Results
-
-    def _finish(self, sums: set[int]) -> None:
-        loss_stage = self.stages[self.graph.loss]
-        loss = self.value_of(self.graph.loss, max(loss_stage, 0))
-        assert isinstance(loss, AnnotatedValue)
-        self.phase = Phase.FORWARD
-        self.result.loss = self.within(
-            self.graph.rows[self.graph.loss], loss.stage, lambda: self._counted(loss)
-        )
-        self.phase = Phase.BACKWARD
-        for name, info in self.graph.params.items():
-            if info.grad is not None:
-                for row in terms(self.graph, info.grad, sums):
-                    self._grad(name, row)
-
-    def _counted(self, loss: AnnotatedValue) -> AnnotatedValue:
-        """The loss as a share that all ranks and micro-batches can add up."""
-        return self.convert(self._settle_ranks(loss), whole((), self._everywhere()))
-
-    def _everywhere(self) -> frozenset[Axis]:
-        """The axes that have more than one coordinate."""
-        axes = {Axis.BATCH} if len(self.placement.batch) > 1 else set()
-        return frozenset(
-            axes | ({Axis.TENSOR} if len(self.pipeline.stages[self.place.stage].devices) > 1 else set())
-        )
-
-    def _batch_share(self, value: AnnotatedValue) -> AnnotatedValue:
-        """A gradient that does not depend on the batch counts once."""
-        batch = self._everywhere() & {Axis.BATCH}
-        return self.convert(value, make_layout(value.layout.dims, value.layout.partial | batch))
-
-    def _one_copy(self, value: AnnotatedValue) -> AnnotatedValue:
-        """Of copies whose last bits may differ the first counts, so that parameters stay equal everywhere."""
-        if not value.loose or is_addend(value.layout):
-            return value
-        if value.layout.cut(ranks=True) is not None:
-            return self.convert(value, deduplicated(value.layout))
-        return self.convert(value, make_layout(value.layout.dims, value.layout.partial | {Axis.TENSOR}))
-
-    def _grad(self, name: str, row: int) -> None:
-        """One addend of a gradient; a stage that makes one holds the parameter, even where it doesn't use it.
-
-        A layer that is used again in a later stage draws the backward of what lies between to its own stage.
-        """
-        stage = max(self.stages[row], 0)
-        self.value_of(self.graph.params[name].row, stage)
-        found = self.value_of(row, stage)
-        assert isinstance(found, AnnotatedValue)
-        value = self.within(self.graph.rows[row], stage, lambda: self._one_copy(self._batch_share(found)))
-        if value.producer is not None:
-            waiting, value.producer = value.producer, None
-            self._put(waiting)
-        self.result.grads.append(GradTerm(name, stage, value))
 
 
 def _is_loose(operands: Sequence[AnnotatedValue], layout: Layout, marker: CommMarker | None) -> bool:

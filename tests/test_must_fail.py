@@ -15,8 +15,7 @@ from hspmd_compiler.artifact import kernels
 from hspmd_compiler.artifact.program import Program
 from hspmd_compiler.errors import VerifyError
 from hspmd_compiler.graph.annotated import AnnotatedValue
-from hspmd_compiler.passes import deduce as deduction
-from hspmd_compiler.passes import grad_terms
+from hspmd_compiler.passes import deduce_results, grad_terms
 from hspmd_compiler.passes.deduce import Deducer
 from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor, loss_difference
 from hspmd_compiler.verify.values import simulate
@@ -109,7 +108,7 @@ def test_one_end_of_a_tied_weight(monkeypatch: Patch) -> None:
     def first(*arguments: Any) -> list[int]:
         return both(*arguments)[:1]
 
-    monkeypatch.setattr(deduction, "terms", first)
+    monkeypatch.setattr(deduce_results, "terms", first)
     assert not equal("gpt2", "pp")
 
 

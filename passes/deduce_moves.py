@@ -1,0 +1,109 @@
+"""Values leave the form a rule left them in: settled, reduced over ranks or the batch, sent to a stage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..annotations.layout import Axis, Factor, Layout, Sets, make_layout
+from ..comm_plan import Combine
+from ..errors import InternalError
+from ..graph.annotated import COMM, STEP_REDUCE, AnnotatedValue, CommMarker
+from ..graph.rules import at_first, batch_coupled, consistent, is_addend
+
+if TYPE_CHECKING:
+    from .deduce import Deducer
+
+
+def settle(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
+    """Without pending sums and addends; a pure sum over the batch becomes a step value."""
+    if Axis.BATCH in value.layout.partial:
+        if not value.pure:
+            raise batch_coupled(
+                deducer.row, value.layout, "a sum over the batch enters an operator that is not linear"
+            )
+        value = deducer.step_value(value)
+    return settle_ranks(deducer, value)
+
+
+def settle_ranks(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
+    """Without sums and addends that are pending over ranks."""
+    if not is_addend(value.layout):
+        return value
+    return deducer.convert(value, _settled_layout(deducer, value.layout))
+
+
+def _settled_layout(deducer: Deducer, layout: Layout) -> Layout:
+    target = consistent(layout)
+    tokens = _token_sets(deducer, layout) if Axis.TENSOR in layout.partial else None
+    if tokens is None:
+        return target
+    return target.with_dims(
+        (Factor(target.shape[1], Axis.SEQUENCE, tokens),) if index == 1 else dim
+        for index, dim in enumerate(target.dims)
+    )
+
+
+def _token_sets(deducer: Deducer, layout: Layout) -> Sets | None:
+    """How sequence parallelism cuts a [batch, tokens, features] value, None where it does not."""
+    shape = layout.shape
+    if not deducer.sequence_parallel or len(shape) != 3 or shape[0] != deducer.batch:
+        return None
+    return deducer.placement.tokens(deducer.place.stage, shape[1])
+
+
+def all_reduce(deducer: Deducer, value: AnnotatedValue, combine: Combine) -> AnnotatedValue:
+    """Reduce pieces that are whole on every rank of the stage."""
+    stage = deducer.place.stage
+    if len(deducer.stage_devices) == 1:
+        return value
+    marker = CommMarker(value.layout, value.layout, combine, stage, stage)
+    return deducer.emit(COMM, (value,), value.layout, marker=marker, dtype=value.dtype)
+
+
+def step_value(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
+    """A pure sum over the batch, reduced over all micro-batches and pipelines once a step."""
+    found = deducer.steps.get(value.id)
+    if found is None:
+        if is_addend(value.layout):
+            raise InternalError(f"a count is pending over ranks in {deducer.row.op}", at=deducer.row.where)
+        settled = make_layout(value.layout.dims, value.layout.partial - {Axis.BATCH})
+        share = value
+        if len(deducer.stage_devices) > 1:
+            pending = make_layout(settled.dims, value.layout.partial | {Axis.TENSOR})
+            share = deducer.emit(
+                "hspmd.zero_unless", (value, at_first(Axis.TENSOR)), pending, dtype=value.dtype
+            )
+        found = deducer.emit(STEP_REDUCE, (share,), settled, dtype=value.dtype)
+        deducer.steps[value.id] = found
+    return found
+
+
+def transfer(deducer: Deducer, value: AnnotatedValue, stage: int) -> AnnotatedValue:
+    """The value in another stage, settled first; tokens stay cut, everything else is whole there."""
+    found = deducer.transferred.get((value.id, stage))
+    if found is None:
+        source = deducer.within(deducer.row, value.stage, lambda: settle_ranks(deducer, value))
+        target = _across(deducer, source.layout, stage)
+        marker = CommMarker(source.layout, target, Combine.COPY, source.stage, stage)
+        found = deducer.within(
+            deducer.row,
+            stage,
+            lambda: deducer.emit(COMM, (source,), target, marker=marker, dtype=source.dtype),
+        )
+        deducer.transferred[value.id, stage] = found
+    return found
+
+
+def _across(deducer: Deducer, layout: Layout, stage: int) -> Layout:
+    dims = []
+    for dim in layout.dims:
+        factors = []
+        for factor in dim:
+            if factor.axis is Axis.SEQUENCE:
+                sets = deducer.placement.tokens(stage, factor.size)
+                factor = Factor(factor.size) if sets is None else Factor(factor.size, Axis.SEQUENCE, sets)
+            elif factor.axis is Axis.TENSOR:
+                factor = Factor(factor.size)
+            factors.append(factor)
+        dims.append(tuple(factors))
+    return make_layout(tuple(dims), layout.partial)

@@ -1,0 +1,72 @@
+"""What a deduced step gives: the loss as a share that adds up, and the addends of every gradient."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..annotations.layout import Axis, make_layout, whole
+from ..graph.annotated import AnnotatedValue, GradTerm
+from ..graph.ir import Phase
+from ..graph.rules import is_addend
+from ..graph.view_maps import deduplicated
+from .deduce_moves import settle_ranks
+from .grad_terms import terms
+
+if TYPE_CHECKING:
+    from .deduce import Deducer
+
+
+def add_results(deducer: Deducer, sums: set[int]) -> None:
+    """Note the loss and the gradients. sums: rows that grad sync adds."""
+    graph = deducer.graph
+    stage = max(deducer.stages[graph.loss], 0)
+    loss = deducer.value_of(graph.loss, stage)
+    assert isinstance(loss, AnnotatedValue)
+    deducer.phase = Phase.FORWARD
+    deducer.result.loss = deducer.within(graph.rows[graph.loss], loss.stage, lambda: _counted(deducer, loss))
+    deducer.phase = Phase.BACKWARD
+    for name, info in graph.params.items():
+        if info.grad is not None:
+            for row in terms(graph, info.grad, sums):
+                _add_grad(deducer, name, row)
+
+
+def _counted(deducer: Deducer, loss: AnnotatedValue) -> AnnotatedValue:
+    """The loss as a share that all ranks and micro-batches can add up."""
+    return deducer.convert(settle_ranks(deducer, loss), whole((), _everywhere(deducer)))
+
+
+def _everywhere(deducer: Deducer) -> frozenset[Axis]:
+    """The axes that have more than one coordinate."""
+    axes = {Axis.BATCH} if len(deducer.placement.batch) > 1 else set()
+    return frozenset(axes | ({Axis.TENSOR} if len(deducer.stage_devices) > 1 else set()))
+
+
+def _add_grad(deducer: Deducer, name: str, row: int) -> None:
+    """One addend of a gradient; a stage that makes one holds the parameter, even where it doesn't use it.
+
+    A layer that is used again in a later stage draws the backward of what lies between to its own stage.
+    """
+    graph = deducer.graph
+    stage = max(deducer.stages[row], 0)
+    deducer.value_of(graph.params[name].row, stage)
+    found = deducer.value_of(row, stage)
+    assert isinstance(found, AnnotatedValue)
+    value = deducer.within(graph.rows[row], stage, lambda: _one_copy(deducer, _batch_share(deducer, found)))
+    deducer.place_waiting(value)
+    deducer.result.grads.append(GradTerm(name, stage, value))
+
+
+def _batch_share(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
+    """A gradient that does not depend on the batch counts once."""
+    batch = _everywhere(deducer) & {Axis.BATCH}
+    return deducer.convert(value, make_layout(value.layout.dims, value.layout.partial | batch))
+
+
+def _one_copy(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
+    """Of copies whose last bits may differ the first counts, so that parameters stay equal everywhere."""
+    if not value.loose or is_addend(value.layout):
+        return value
+    if value.layout.cut(ranks=True) is not None:
+        return deducer.convert(value, deduplicated(value.layout))
+    return deducer.convert(value, make_layout(value.layout.dims, value.layout.partial | {Axis.TENSOR}))
