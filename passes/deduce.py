@@ -15,6 +15,7 @@ from ..graph import (  # noqa: F401  (rules register on import)
     comm_rules,
     constant_rules,
     contraction_rules,
+    convolution_rules,
     lookup_rules,
     loss_rules,
     norm_attention_rules,

@@ -8,10 +8,11 @@ import torch
 
 from ..graph.ir import LogicalGraph, OriginKind, Phase, Row, row_inputs
 from .dim_flow import DimFlow, Rule
+from .dim_image_rules import IMAGE_RULES
 from .dim_layout_rules import LAYOUT_RULES
 from .dim_math_rules import MATH_RULES, pointwise, whole
 
-_RULES: dict[str, Rule] = {**LAYOUT_RULES, **MATH_RULES}
+_RULES: dict[str, Rule] = {**LAYOUT_RULES, **MATH_RULES, **IMAGE_RULES}
 _KEEP_IDS = frozenset(LAYOUT_RULES) | {
     "aten.clone.default",
     "aten.where.self",

@@ -15,6 +15,7 @@ from hspmd_compiler.graph.norm_attention_rules import FLASH, FLASH_BACKWARD
 from hspmd_compiler.graph.pointwise_rules import LINEAR, PRODUCTS, SETTLING, SUMS
 from hspmd_compiler.graph.reduction_rules import ELEMENT_LOSS_GRADS, ELEMENT_LOSSES
 
+from .convolution_cases import convolution_calls
 from .sharded_rows import Operand, Sketch
 
 B, T, F = 4, 4, 6
@@ -83,6 +84,7 @@ def cases() -> Iterator[Case]:
     yield from layout_operators()
     yield from cuts_and_joins()
     yield from contractions()
+    yield from convolution_cases()
     yield from reductions()
     yield from losses()
     yield from lookups()
@@ -263,6 +265,12 @@ def contractions() -> Iterator[Case]:
     yield Case("aten.bmm.default", lambda s, take: s.call("aten.bmm.default", (take(left), take(right))))
     fixed = replace(right, sample=None)
     yield Case("aten.bmm.default", lambda s, take: s.call("aten.bmm.default", (take(left), take(fixed))))
+
+
+def convolution_cases() -> Iterator[Case]:
+    """Convolutions, poolings and what is normalised over space."""
+    for call in convolution_calls():
+        yield Case(call.op, call.build, call.coupled)
 
 
 def reductions() -> Iterator[Case]:

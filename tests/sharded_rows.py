@@ -16,7 +16,7 @@ from hspmd_compiler.artifact.kernels import kernel
 from hspmd_compiler.artifact.lower_stage import Outputs, StageLowering
 from hspmd_compiler.comm_plan import Combine, CommKind
 from hspmd_compiler.graph.annotated import COMM, STEP_REDUCE, AnnotatedRow, AnnotatedValue, PipelineGraph
-from hspmd_compiler.graph.ir import LogicalGraph, Ref, Row, map_refs
+from hspmd_compiler.graph.ir import LogicalGraph, Meta, Ref, Row, map_refs
 from hspmd_compiler.passes.deduce import Deducer, _Place
 from hspmd_compiler.passes.liveness import StageRows, operands_of
 from hspmd_compiler.passes.placement import GraphFacts, Placement
@@ -175,11 +175,15 @@ class Sketch:
 
     def _append(self, op: str, args: tuple[object, ...], kwargs: dict[str, object], value: object) -> Ref:
         single = isinstance(value, Tensor)
-        metas = None if single else tuple((tuple(item.shape), item.dtype) for item in value)  # type: ignore[union-attr]
+        metas = None if single else tuple(map(_meta, value))  # type: ignore[arg-type]
         shape, dtype = (tuple(value.shape), value.dtype) if single else (None, None)
         self.rows.append(Row(len(self.rows), op, args, kwargs, shape, dtype, metas, where="test.py:1"))
         self.wholes.append(value)
         return Ref(len(self.rows) - 1)
+
+
+def _meta(value: Tensor | None) -> Meta | None:
+    return None if value is None else (tuple(value.shape), value.dtype)
 
 
 def check(sketch: Sketch) -> None:

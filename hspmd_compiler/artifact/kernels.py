@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..errors import ArtifactError
-from . import attention_kernels, layout_kernels, vocab_kernels
+from . import attention_kernels, convolution_kernels, layout_kernels, vocab_kernels
 
 Kernel = Callable[..., Any]
 
@@ -39,6 +39,9 @@ OWN_KERNELS: dict[str, Kernel] = {
     "hspmd.nll_rowsum": vocab_kernels.nll_rowsum,
     "hspmd.attention": attention_kernels.attention,
     "hspmd.attention_backward": attention_kernels.attention_backward,
+    "hspmd.convolution": convolution_kernels.convolution,
+    "hspmd.convolution_input_gradient": convolution_kernels.convolution_input_gradient,
+    "hspmd.convolution_weight_gradient": convolution_kernels.convolution_weight_gradient,
 }
 
 QUICK_BINDINGS: dict[str, Kernel] = {

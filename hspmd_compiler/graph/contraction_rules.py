@@ -63,9 +63,15 @@ def bmm(ctx: RuleContext, row: Row) -> Result:
 @rule_for("aten.addmm.default")
 def addmm(ctx: RuleContext, row: Row) -> Result:
     """Matrix product plus a bias; where the product is a pending sum, the bias is added at one place."""
-    left, right = _plain_at(ctx, row.args[1], 0), _plain_at(ctx, row.args[2], 1)
+    left, right = plain_at(ctx, ctx.operand(row.args[1]), 0), plain_at(ctx, ctx.operand(row.args[2]), 1)
     left, right, layout = contract(ctx, row, MATRIX, left, right)
-    bias = ctx.settle(ctx.operand(row.args[0]))
+    bias = add_once(ctx, ctx.operand(row.args[0]), layout)
+    return ctx.emit(row.op, (bias, left, right), layout, kwargs=row.kwargs)
+
+
+def add_once(ctx: RuleContext, bias: AnnotatedValue, layout: Layout) -> AnnotatedValue:
+    """A bias as it is added to local products in `layout` of the last dims: zero but at one place."""
+    bias = ctx.settle(bias)
     pair = len(layout.dims) - len(bias.layout.dims)
     dims = [
         () if dim_size(own) == 1 else dim
@@ -74,12 +80,11 @@ def addmm(ctx: RuleContext, row: Row) -> Result:
     bias = ctx.convert(bias, consistent(make_layout(tuple(dims))))
     for axis in sorted(layout.partial, key=lambda a: a.value):
         bias = ctx.emit("hspmd.zero_unless", (bias, at_first(axis)), bias.layout, dtype=bias.dtype)
-    return ctx.emit(row.op, (bias, left, right), layout, kwargs=row.kwargs)
+    return bias
 
 
-def _plain_at(ctx: RuleContext, argument: object, dim: int) -> AnnotatedValue:
+def plain_at(ctx: RuleContext, value: AnnotatedValue, dim: int) -> AnnotatedValue:
     """An operand whose dim of the result has no addends: a bias could not be added to these once."""
-    value = ctx.operand(argument)
     return ctx.settle(value) if _contrib_dim(value.layout) == dim else value
 
 

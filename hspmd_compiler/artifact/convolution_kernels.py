@@ -1,0 +1,81 @@
+"""Convolutions of the local samples and channels, forward and backward.
+
+shape: the local shape of the result. A rank may have no samples, no channels, or no channels to sum
+over: the result is then empty or zero, and PyTorch's kernels, which refuse such sizes, are not called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+Sizes = Sequence[int]
+
+
+def convolution(
+    image: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    shape: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    transposed: bool,
+    output_padding: Sizes,
+    groups: int,
+) -> Tensor:
+    """Sum over the local channels, plus the bias."""
+    if image.numel() and weight.numel():
+        op = torch.ops.aten.convolution.default
+        made: Tensor = op(image, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+        return made  # fmt: skip
+    zeros = image.new_zeros(tuple(shape))
+    return zeros if bias is None else zeros + bias.reshape(1, -1, *(1 for _ in shape[2:]))
+
+
+def convolution_input_gradient(
+    grad: Tensor,
+    weight: Tensor,
+    shape: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    transposed: bool,
+    output_padding: Sizes,
+    groups: int,
+) -> Tensor:
+    """The gradient of the image."""
+    if not (grad.numel() and weight.numel()):
+        return grad.new_zeros(tuple(shape))
+    image = grad.new_empty(1).expand(tuple(shape))
+    wanted = [True, False, False]
+    op = torch.ops.aten.convolution_backward.default
+    made: Tensor = op(
+        grad, image, weight, None, stride, padding, dilation, transposed, output_padding, groups, wanted
+    )[0]  # fmt: skip
+    return made
+
+
+def convolution_weight_gradient(
+    grad: Tensor,
+    image: Tensor,
+    shape: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    transposed: bool,
+    output_padding: Sizes,
+    groups: int,
+) -> Tensor:
+    """The gradient of the weight: the sum over the local samples."""
+    if not (grad.numel() and image.numel()):
+        return grad.new_zeros(tuple(shape))
+    weight = grad.new_empty(1).expand(tuple(shape))
+    wanted = [False, True, False]
+    op = torch.ops.aten.convolution_backward.default
+    made: Tensor = op(
+        grad, image, weight, None, stride, padding, dilation, transposed, output_padding, groups, wanted
+    )[1]  # fmt: skip
+    return made

@@ -1,0 +1,212 @@
+"""Rules of convolutions: products over channels, so that they split as matrix products do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..annotations.layout import Axis, Dim, Factor, Layout, make_layout
+from .annotated import AnnotatedValue, PerCoordinate
+from .contraction_rules import Contraction, add_once, contract, plain_at
+from .cuts import exact, whole_dim
+from .ir import Row
+from .pointwise_rules import most_split
+from .reduction_rules import reduced_layout
+from .rules import Result, RuleContext, integer, items, local_shape, rule_for, uncut
+from .view_maps import flat_factor
+
+CONVOLUTION = "aten.convolution.default"
+CONVOLUTION_BACKWARD = "aten.convolution_backward.default"
+SPACE, KERNEL = "xyz", "uvw"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The literals of a convolution. groups: blocks of channels, each with filters of its own."""
+
+    stride: tuple[object, ...]
+    padding: tuple[object, ...]
+    dilation: tuple[object, ...]
+    transposed: bool
+    output_padding: tuple[object, ...]
+    groups: int
+
+    @staticmethod
+    def of(arguments: tuple[object, ...]) -> Window:
+        """From the six arguments after the tensors."""
+        stride, padding, dilation, transposed, output_padding, groups = arguments
+        return Window(
+            items(stride), items(padding), items(dilation), bool(transposed), items(output_padding),
+            integer(groups),
+        )  # fmt: skip
+
+    def literals(self, groups: object) -> tuple[object, ...]:
+        """For a local kernel, which has some of the groups."""
+        return self.stride, self.padding, self.dilation, self.transposed, self.output_padding, groups
+
+
+@rule_for(CONVOLUTION)
+def convolution(ctx: RuleContext, row: Row) -> Result:
+    """Channels in are summed over, channels out are parallel; a bias is added at one place."""
+    window = Window.of(row.args[3:9])
+    image, weight = ctx.operand(row.args[0]), ctx.operand(row.args[1])
+    image, weight = _whole_tail(ctx, image), _whole_tail(ctx, weight)
+    space = _whole(row.shape or ())
+    groups: object = 1
+    if window.groups == 1:
+        filters = "km" if window.transposed else "mk"
+        letters = _letters("nk" + SPACE, filters + KERNEL, "nm", image)
+        image, weight = plain_at(ctx, image, 0), plain_at(ctx, weight, filters.index("m"))
+        image, weight, met = contract(ctx, row, letters, image, weight)
+        layout = make_layout((*met.dims, *space), met.partial)
+    else:
+        (image, weight), groups, blocks = _grouped(ctx, window.groups, [image, weight], [1, 0])
+        size = (row.shape or ())[1] // window.groups
+        layout = make_layout((image.layout.dims[0], _times(blocks, size), *space), image.layout.partial)
+    bias = ctx.optional(row.args[2])
+    if bias is not None:
+        bias = add_once(ctx, bias, make_layout((layout.dims[1],), layout.partial))
+    args = (image, weight, bias, local_shape(layout), *window.literals(groups))
+    return ctx.emit("hspmd.convolution", args, layout)
+
+
+def _letters(left: str, right: str, out: str, value: AnnotatedValue) -> Contraction:
+    rank = len(value.layout.dims)
+    return Contraction(left[:rank], right[:rank], out)
+
+
+def _whole_tail(ctx: RuleContext, value: AnnotatedValue) -> AnnotatedValue:
+    """Windows overlap: space and kernels are not cut."""
+    for dim in range(2, len(value.layout.dims)):
+        value = whole_dim(ctx, value, dim)
+    return value
+
+
+def _whole(shape: tuple[int, ...]) -> tuple[Dim, ...]:
+    return tuple((Factor(size),) for size in shape[2:])
+
+
+def _times(blocks: Factor, size: int) -> Dim:
+    return (blocks, Factor(size))
+
+
+def _grouped(
+    ctx: RuleContext, groups: int, values: list[AnnotatedValue], dims: list[int]
+) -> tuple[list[AnnotatedValue], PerCoordinate, Factor]:
+    """All operands cut between the same groups, where one of them is; how many a rank has, and which.
+
+    dims: the dim of each operand that holds the groups, its outer factor.
+    """
+    values = [ctx.settle(value) for value in values]
+    cuts = [
+        _blocks(value.layout, dim, groups) or Factor(groups)
+        for value, dim in zip(values, dims, strict=True)
+    ]  # fmt: skip
+    blocks = most_split([(cut,) for cut in cuts])[0]
+    met = [_cut_between(ctx, value, dim, blocks) for value, dim in zip(values, dims, strict=True)]
+    return met, PerCoordinate(lambda at: blocks.length(at)), blocks
+
+
+def _blocks(layout: Layout, dim: int, groups: int) -> Factor | None:
+    """How the ranks cut the groups, None where they cut another dim or inside of a group."""
+    cut = layout.cut(ranks=True)
+    size = layout.shape[dim] // groups
+    if cut is None or cut[0] != dim or any(factor.axis is Axis.BATCH for factor in layout.dims[dim]):
+        return None
+    flat = flat_factor(layout.dims[dim])
+    sets = flat.sets or ()
+    if any(bound % size for held in sets for interval in held for bound in interval):
+        return None
+    return Factor(groups, flat.axis, tuple(tuple((a // size, b // size) for a, b in held) for held in sets))
+
+
+def _cut_between(ctx: RuleContext, value: AnnotatedValue, dim: int, blocks: Factor) -> AnnotatedValue:
+    plain = uncut(value.layout, ranks=True)
+    size = value.layout.shape[dim] // blocks.size
+    dims = (_times(blocks, size) if index == dim else own for index, own in enumerate(plain.dims))
+    return ctx.convert(value, plain.with_dims(dims))
+
+
+@rule_for(CONVOLUTION_BACKWARD)
+def convolution_backward(ctx: RuleContext, row: Row) -> Result:
+    """Three products, each split in its own way: for the input, for the weight, and the sum for the bias."""
+    window, wanted = Window.of(row.args[4:10]), items(row.args[10])
+    grad, image, weight = (_whole_tail(ctx, ctx.operand(argument)) for argument in row.args[:3])
+    made: list[AnnotatedValue | None] = [None, None, None]
+    split = _split_in_groups if window.groups > 1 else _split
+    if wanted[0]:
+        made[0] = split(ctx, row, window, grad, weight, image.layout.shape, for_weight=False)
+    if wanted[1]:
+        made[1] = split(ctx, row, window, grad, image, weight.layout.shape, for_weight=True)
+    if wanted[2]:
+        made[2] = _bias_gradient(ctx, grad)
+    present = next(value for value in made if value is not None)
+    return tuple(present if value is None else value for value in made)  # no row picks what nobody wants
+
+
+def _split(
+    ctx: RuleContext,
+    row: Row,
+    window: Window,
+    grad: AnnotatedValue,
+    other: AnnotatedValue,
+    shape: tuple[int, ...],
+    *,
+    for_weight: bool,
+) -> AnnotatedValue:
+    """The gradient of the input (other: the weight) or of the weight (other: the input)."""
+    if for_weight:
+        left, right, out = "km" + SPACE, "kn" + SPACE, "nm" if window.transposed else "mn"
+    else:
+        left, right, out = "nk" + SPACE, ("mk" if window.transposed else "km") + KERNEL, "nm"
+    grad, other, met = contract(ctx, row, _letters(left, right, out, grad), grad, other)
+    layout = make_layout((*met.dims, *_whole(shape)), met.partial)
+    return _emit_gradient(ctx, window, (grad, other), layout, 1, for_weight)
+
+
+def _split_in_groups(
+    ctx: RuleContext,
+    row: Row,
+    window: Window,
+    grad: AnnotatedValue,
+    other: AnnotatedValue,
+    shape: tuple[int, ...],
+    *,
+    for_weight: bool,
+) -> AnnotatedValue:
+    dims = [1, 1] if for_weight else [1, 0]
+    (grad, other), groups, blocks = _grouped(ctx, window.groups, [grad, other], dims)
+    if for_weight:
+        samples = [most_split([value.layout.dims[0] for value in (grad, other)])]
+        grad, other = (
+            ctx.convert(value, value.layout.with_dims((*samples, *value.layout.dims[1:])))
+            for value in (grad, other)
+        )
+        partial = frozenset({Axis.BATCH} if grad.layout.cut(ranks=False) is not None else ())
+        lead: tuple[Dim, ...] = (_times(blocks, shape[0] // window.groups), (Factor(shape[1]),))
+    else:
+        partial = grad.layout.partial
+        lead = (grad.layout.dims[0], _times(blocks, shape[1] // window.groups))
+    layout = make_layout((*lead, *_whole(shape)), partial)
+    return _emit_gradient(ctx, window, (grad, other), layout, groups, for_weight)
+
+
+def _emit_gradient(
+    ctx: RuleContext,
+    window: Window,
+    operands: tuple[AnnotatedValue, AnnotatedValue],
+    layout: Layout,
+    groups: object,
+    for_weight: bool,
+) -> AnnotatedValue:
+    op = "hspmd.convolution_weight_gradient" if for_weight else "hspmd.convolution_input_gradient"
+    args = (*operands, local_shape(layout), *window.literals(groups))
+    return ctx.emit(op, args, layout, dtype=operands[0].dtype)
+
+
+def _bias_gradient(ctx: RuleContext, grad: AnnotatedValue) -> AnnotatedValue:
+    """The sum over samples and space."""
+    reduced = [dim for dim in range(len(grad.layout.dims)) if dim != 1]
+    cut = grad.layout.cut(ranks=True)
+    value = exact(ctx, grad) if cut is not None and cut[0] in reduced else grad
+    layout = reduced_layout(value.layout, reduced, keep=False)
+    return ctx.emit("aten.sum.dim_IntList", (value, tuple(reduced)), layout, dtype=value.dtype)
