@@ -15,6 +15,8 @@ from .errors import StrategyError
 
 Rows = tuple[int, int]
 
+ZERO_STAGES = (0, 1, 2, 3)
+
 
 class ScheduleKind(Enum):
     """In which order a pipeline's stages run forward and backward."""
@@ -28,6 +30,30 @@ class DeviceKind(StrEnum):
 
     CPU = "cpu"
     CUDA = "cuda"
+
+
+class RecomputeKind(Enum):
+    """Which values of a layer are not kept for its backward pass but computed again there.
+
+    SELECTIVE: all but products with weights, attention kernels and received values. FULL: all but the
+    layer's input.
+    """
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """What backward computes again in the layers [low, high) of a pipeline.
+
+    every: with FULL, so many layers at a time keep the input of the first of them only.
+    """
+
+    layers: tuple[int, int]
+    kind: RecomputeKind
+    every: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +80,14 @@ class StageSpec:
 
 @dataclass(frozen=True, slots=True)
 class PipelineSpec:
-    """One pipeline: its stages in order, and the size in samples of each of its micro-batches."""
+    """One pipeline: its stages in order, and the size in samples of each of its micro-batches.
+
+    recompute: by ranges of layers that don't overlap; other layers keep everything.
+    """
 
     stages: tuple[StageSpec, ...]
     micro_batches: tuple[int, ...]
+    recompute: tuple[Recompute, ...] = ()
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -123,6 +153,8 @@ class Strategy:
 
     accumulation: how often one step runs each pipeline's micro-batch list, over consecutive slices
     of the global batch. device_kinds: (device, kind) of those devices that are bound to a kind.
+    zero: what is stored once over all holders of a parameter instead of by each: from 1 the state of
+    the optimizer, from 2 the summed gradient, from 3 the parameter itself.
     """
 
     pipelines: tuple[PipelineSpec, ...]
@@ -132,6 +164,7 @@ class Strategy:
     overrides: tuple[Override, ...] = ()
     device_kinds: tuple[tuple[int, DeviceKind], ...] = ()
     name: str = ""
+    zero: int = 0
 
     @property
     def devices(self) -> tuple[int, ...]:

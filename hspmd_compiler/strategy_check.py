@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .errors import StrategyError
 from .name_glob import components
-from .strategy import Override, PipelineSpec, StageSpec, Strategy
+from .strategy import ZERO_STAGES, Override, PipelineSpec, RecomputeKind, StageSpec, Strategy
 
 PAGE = "docs/strategy.md lists every key, its values and its rule"
 
@@ -70,6 +70,7 @@ def find_problems(
         path = f"pipelines[{index}]"
         found += _size_problems(path, pipeline.micro_batches)
         found += [] if _layers_unread(path, pipeline, unread) else _layer_problems(path, pipeline.stages)
+        found += _recompute_problems(f"{path}.recompute", pipeline, unread)
         for number, stage in enumerate(pipeline.stages):
             found += _stage_problems(f"{path}.stages[{number}]", stage, unread)
             found += _head_problems(f"{path}.stages[{number}]", stage, strategy, num_heads)
@@ -86,6 +87,8 @@ def _whole_problems(strategy: Strategy) -> Iterator[Problem]:
             yield Problem(f"pipelines[{index}].stages", "empty: a pipeline has at least one stage")
     if strategy.accumulation < 1:
         yield Problem("accumulation", f"{strategy.accumulation}: a step runs its micro-batches at least once")
+    if strategy.zero not in ZERO_STAGES:
+        yield Problem("zero", f"{strategy.zero}: one of {', '.join(map(str, ZERO_STAGES))}")
 
 
 def _kind_problems(strategy: Strategy, unread: Collection[str]) -> Iterator[Problem]:
@@ -120,6 +123,25 @@ def _size_problems(path: str, sizes: tuple[int, ...]) -> Iterator[Problem]:
     for index, size in enumerate(sizes):
         if size < 1:
             yield Problem(f"{path}.micro_batches[{index}]", f"{size}: a micro-batch has at least one sample")
+
+
+def _recompute_problems(path: str, pipeline: PipelineSpec, unread: Collection[str]) -> Iterator[Problem]:
+    """Ranges lie in the pipeline's layers, and no layer is in two of them."""
+    known = bool(pipeline.stages) and not _layers_unread(path.removesuffix(".recompute"), pipeline, unread)
+    taken: dict[int, int] = {}
+    for index, item in enumerate(pipeline.recompute):
+        low, high = item.layers
+        here = f"{path}[{index}]"
+        if not 0 <= low < high or (known and high > pipeline.num_layers):
+            end = f" of the pipeline's {pipeline.num_layers}" if known else ""
+            yield Problem(f"{here}.layers", f"[{low}, {high}]: a range has at least one layer{end}")
+            continue
+        twice = next((layer for layer in range(low, high) if layer in taken), None)
+        if twice is not None:
+            yield Problem(f"{here}.layers", f"[{low}, {high}]: [{taken[twice]}] has layer {twice} too")
+        taken |= dict.fromkeys(range(low, high), index)
+        if item.every < 1 or (item.every > 1 and item.kind is not RecomputeKind.FULL):
+            yield Problem(f"{here}.every", f"{item.every}: at least 1, above 1 with the kind full only")
 
 
 def _layers_unread(path: str, pipeline: PipelineSpec, unread: Collection[str]) -> bool:

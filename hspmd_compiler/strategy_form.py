@@ -6,7 +6,16 @@ import re
 from collections.abc import Mapping
 
 from .form_values import FormValues, is_integer, names
-from .strategy import DeviceKind, Override, PipelineSpec, ScheduleKind, StageSpec, Strategy
+from .strategy import (
+    DeviceKind,
+    Override,
+    PipelineSpec,
+    Recompute,
+    RecomputeKind,
+    ScheduleKind,
+    StageSpec,
+    Strategy,
+)
 from .strategy_check import find_problems, raise_if_any
 
 VERSION = 1
@@ -17,11 +26,14 @@ STRATEGY_KEYS = (
     "accumulation",
     "schedule",
     "sequence_parallel",
+    "zero",
     "overrides",
     "device_kinds",
     "context_parallel",
 )
-PIPELINE_KEYS = ("stages", "micro_batches")
+PIPELINE_KEYS = ("stages", "micro_batches", "recompute")
+NEEDED_PIPELINE_KEYS = ("stages", "micro_batches")
+RECOMPUTE_KEYS = ("layers", "kind", "every")
 STAGE_KEYS = ("devices", "layers", "shares")
 OVERRIDE_KEYS = ("match", "split", "duplicate", "tp", "shares", "annotation")
 GROUP_KEYS = ("count", "size")
@@ -51,19 +63,22 @@ class FormReader(FormValues):
             accumulation=self.integer("accumulation", top.get("accumulation", 1), 1),
             schedule=self.choice("schedule", top.get("schedule", "1f1b"), ScheduleKind.ONE_F_ONE_B),
             sequence_parallel=self.flag("sequence_parallel", top.get("sequence_parallel", False)),
+            zero=self.integer("zero", top.get("zero", 0), 0),
             overrides=self.items("overrides", top.get("overrides", []), self._override),
             device_kinds=self._kinds("device_kinds", top.get("device_kinds", {})),
             name=self.text("name", top.get("name", "")),
         )
 
     def _pipeline(self, path: str, form: object) -> PipelineSpec:
-        keys = self.mapping(path, form, PIPELINE_KEYS, PIPELINE_KEYS)
+        keys = self.mapping(path, form, PIPELINE_KEYS, NEEDED_PIPELINE_KEYS)
         here = f"{path}.stages"
         stages: list[StageSpec] = []
         for index, stage in enumerate(self.sequence(here, keys.get("stages", []))):
             stages.append(self._stage(f"{here}[{index}]", stage, stages[-1].layers[1] if stages else 0))
         sizes = self._sizes(f"{path}.micro_batches", keys.get("micro_batches", []))
-        return PipelineSpec(tuple(stages), sizes)
+        layers = stages[-1].layers[1] if stages else 0
+        recompute = self._recompute(f"{path}.recompute", keys.get("recompute", []), layers)
+        return PipelineSpec(tuple(stages), sizes, recompute)
 
     def _stage(self, path: str, form: object, first: int) -> StageSpec:
         keys = self.mapping(path, form, STAGE_KEYS, ("devices", "layers"))
@@ -71,6 +86,24 @@ class FormReader(FormValues):
             devices=self.device_ids(f"{path}.devices", keys.get("devices", [])),
             layers=self._layers(f"{path}.layers", keys.get("layers", 0), first),
             shares=self._shares(f"{path}.shares", keys.get("shares")),
+        )
+
+    def _recompute(self, path: str, form: object, layers: int) -> tuple[Recompute, ...]:
+        """A list of ranges, or one kind for all layers."""
+        if isinstance(form, str):
+            kind = self.choice(path, form, RecomputeKind.NONE)
+            return () if kind is RecomputeKind.NONE else (Recompute((0, layers), kind),)
+        return self.items(path, form, self._recompute_range)
+
+    def _recompute_range(self, path: str, form: object) -> Recompute:
+        keys = self.mapping(path, form, RECOMPUTE_KEYS, ("layers", "kind"))
+        ends = self.integers(f"{path}.layers", keys.get("layers", [0, 1]), "[low, high]")
+        if len(ends) != 2 and f"{path}.layers" not in self.unread:
+            self.bad(f"{path}.layers", f"{list(ends)}: a range has two ends, [low, high]")
+        return Recompute(
+            layers=(ends[0], ends[1]) if len(ends) == 2 else (0, 1),
+            kind=self.choice(f"{path}.kind", keys.get("kind", "none"), RecomputeKind.NONE),
+            every=self.integer(f"{path}.every", keys.get("every", 1), 1),
         )
 
     def _override(self, path: str, form: object) -> Override:
@@ -150,6 +183,8 @@ def form_of(strategy: Strategy, context_parallel: tuple[int, ...] = ()) -> dict[
     form["accumulation"] = strategy.accumulation
     form["schedule"] = strategy.schedule.value
     form["sequence_parallel"] = strategy.sequence_parallel
+    if strategy.zero:
+        form["zero"] = strategy.zero
     if strategy.overrides:
         form["overrides"] = [_override_form(override) for override in strategy.overrides]
     if strategy.device_kinds:
@@ -160,10 +195,18 @@ def form_of(strategy: Strategy, context_parallel: tuple[int, ...] = ()) -> dict[
 
 
 def _pipeline_form(pipeline: PipelineSpec) -> dict[str, object]:
-    return {
+    form: dict[str, object] = {
         "stages": [_stage_form(stage) for stage in pipeline.stages],
         "micro_batches": list(pipeline.micro_batches),
     }
+    if pipeline.recompute:
+        form["recompute"] = [_recompute_form(item) for item in pipeline.recompute]
+    return form
+
+
+def _recompute_form(item: Recompute) -> dict[str, object]:
+    form: dict[str, object] = {"layers": list(item.layers), "kind": item.kind.value}
+    return form if item.every == 1 else {**form, "every": item.every}
 
 
 def _stage_form(stage: StageSpec) -> dict[str, object]:

@@ -95,7 +95,7 @@ def read_values(
     recompute = read_recompute(values, len(pipelines))
     raise_if_any(values.problems, at, FIX)
     specs = [PipelineSpec(stages, (size,) * count) for stages, count in zip(pipelines, counts, strict=True)]
-    strategy = Strategy(tuple(specs))
+    strategy = Strategy(tuple(specs) if recompute is None else recompute.applied(specs))
     check(strategy, at=at)
     return LaunchLines(
         strategy,

@@ -8,7 +8,15 @@ import pytest
 
 from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.name_glob import matches
-from hspmd_compiler.strategy import DeviceKind, Override, PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.strategy import (
+    DeviceKind,
+    Override,
+    PipelineSpec,
+    Recompute,
+    RecomputeKind,
+    StageSpec,
+    Strategy,
+)
 from hspmd_compiler.strategy_check import check
 
 TWO_UNEQUAL = Strategy(
@@ -97,15 +105,25 @@ def test_a_good_strategy_passes() -> None:
     check(Strategy((PipelineSpec((stage,), (1,)),)), num_heads=2)
 
 
+BAD_RECOMPUTE = (
+    Recompute((0, 3), RecomputeKind.SELECTIVE, 2),
+    Recompute((2, 4), RecomputeKind.FULL, 0),
+    Recompute((3, 3), RecomputeKind.NONE),
+    Recompute((5, 7), RecomputeKind.FULL),
+)
+
+
 def test_every_bad_value_is_listed_with_its_rule(expect: Callable[[str, str], None]) -> None:
     strategy = Strategy(
         pipelines=(
-            PipelineSpec((StageSpec((0, 1), (0, 2)), StageSpec((1, -1), (3, 5))), (4, 0)),
+            PipelineSpec((StageSpec((0, 1), (0, 2)), StageSpec((1, -1), (3, 5))), (4, 0), BAD_RECOMPUTE),
             PipelineSpec((StageSpec((5, 6, 7), (0, 6), (1, 2)), StageSpec((), (5, 5))), ()),
             PipelineSpec((StageSpec((8, 9), (0, 3), (0, 0)), StageSpec((10, 11), (3, 5), (2, -1))), (1,)),
             PipelineSpec((), (1,)),
+            PipelineSpec((StageSpec((12,), (0, 6)),), (1,), BAD_RECOMPUTE),
         ),
         accumulation=0,
+        zero=4,
         overrides=(
             Override("a..b", split=-1),
             Override("mlp"),

@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hspmd_compiler.errors import StrategyError
-from hspmd_compiler.strategy import DeviceKind, Override, PipelineSpec, ScheduleKind, StageSpec, Strategy
+from hspmd_compiler.strategy import (
+    DeviceKind,
+    Override,
+    PipelineSpec,
+    Recompute,
+    RecomputeKind,
+    ScheduleKind,
+    StageSpec,
+    Strategy,
+)
 from hspmd_compiler.strategy_check import check
 from hspmd_compiler.strategy_read import TextForm, read_strategy, read_text, strategy_text, write_strategy
 
@@ -22,22 +31,36 @@ FORM = {
         {
             "stages": [{"devices": [0, 1], "layers": [0, 3]}, {"devices": [2], "layers": 1}],
             "micro_batches": [4, 4, 2],
+            "recompute": [
+                {"layers": [0, 2], "kind": "full", "every": 2},
+                {"layers": [2, 4], "kind": "selective"},
+            ],
         },
         {
             "stages": [{"devices": "3-5,8", "layers": 4, "shares": [3, 1, 1, 0]}],
             "micro_batches": [{"count": 2, "size": 3}, 1],
+            "recompute": "full",
         },
     ],
     "accumulation": 2,
     "schedule": "gpipe",
     "sequence_parallel": True,
+    "zero": 2,
     "overrides": [{"match": "*.mlp", "tp": 2}, {"match": "wte", "split": 1, "shares": [2, 1]}],
     "device_kinds": {"0": "cpu", "8": "cuda"},
 }
 STRATEGY = Strategy(
     pipelines=(
-        PipelineSpec((StageSpec((0, 1), (0, 3)), StageSpec((2,), (3, 4))), (4, 4, 2)),
-        PipelineSpec((StageSpec((3, 4, 5, 8), (0, 4), (3, 1, 1, 0)),), (3, 3, 1)),
+        PipelineSpec(
+            (StageSpec((0, 1), (0, 3)), StageSpec((2,), (3, 4))),
+            (4, 4, 2),
+            (Recompute((0, 2), RecomputeKind.FULL, 2), Recompute((2, 4), RecomputeKind.SELECTIVE)),
+        ),
+        PipelineSpec(
+            (StageSpec((3, 4, 5, 8), (0, 4), (3, 1, 1, 0)),),
+            (3, 3, 1),
+            (Recompute((0, 4), RecomputeKind.FULL),),
+        ),
     ),
     accumulation=2,
     schedule=ScheduleKind.GPIPE,
@@ -45,6 +68,7 @@ STRATEGY = Strategy(
     overrides=(Override("*.mlp", tp=2), Override("wte", split=1, shares=(2, 1))),
     device_kinds=((0, DeviceKind.CPU), (8, DeviceKind.CUDA)),
     name="two unequal pipelines",
+    zero=2,
 )
 BAD_FORM = {
     "version": 2,
@@ -57,6 +81,7 @@ BAD_FORM = {
                 {"devices": [3], "layers": [2, 3, 4]},
             ],
             "micro_batches": [4, 0, "2"],
+            "recompute": "all",
         },
         {
             "stages": [
@@ -64,6 +89,7 @@ BAD_FORM = {
                 {"devices": [7, 8], "layers": [4, 6], "shares": ["a"]},
             ],
             "micro_batches": {"count": 0, "size": 4},
+            "recompute": [{"layers": 2, "kind": "full"}, {"layers": [1], "kind": 1}, {"every": "x"}, 3],
         },
         {"stages": [{"devices": [9], "layers": "x"}], "microbatches": [1]},
         {"stages": "none", "micro_batches": [1]},
@@ -72,6 +98,7 @@ BAD_FORM = {
     "accumulation": 0,
     "schedule": "2f2b",
     "sequence_parallel": 1,
+    "zero": "1",
     "overrides": [{"match": "*..mlp", "tp": 1}, {"tp": "two"}, {"match": 3, "duplicate": "yes"}],
     "device_kinds": {"0": "gpu", "x": "cpu"},
 }
@@ -117,7 +144,10 @@ def sound_strategies(draw: st.DrawFn) -> Strategy:
             shares = draw(st.none() | st.tuples(*[st.integers(1, 4)] * count))
             stages.append(StageSpec(held, (low, high), shares))
         sizes = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
-        pipelines.append(PipelineSpec(tuple(stages), sizes))
+        kind = draw(st.sampled_from(RecomputeKind))
+        every = draw(st.integers(1, 3)) if kind is RecomputeKind.FULL else 1
+        remade = draw(st.sampled_from([(), (Recompute((0, layers - 1), kind, every),)]))
+        pipelines.append(PipelineSpec(tuple(stages), sizes, remade))
     kinds = tuple((d, draw(st.sampled_from(DeviceKind))) for d in sorted(pipelines[0].devices))
     override = Override(
         draw(st.sampled_from(["mlp", "a.*", "é 'b'", "yes", "0"])), split=draw(st.integers(0, 2))
@@ -129,6 +159,7 @@ def sound_strategies(draw: st.DrawFn) -> Strategy:
         sequence_parallel=draw(st.booleans()),
         overrides=draw(st.sampled_from([(), (override,)])),
         device_kinds=draw(st.sampled_from([(), kinds])),
+        zero=draw(st.integers(0, 3)),
         name=draw(st.sampled_from(["", "1", "true", "a: b", "# c", "ü"])),
     )
 

@@ -12,6 +12,7 @@ from ..errors import ArtifactError
 from .boxes import sent_volumes
 from .check_segment import comm_slots
 from .dtypes import BYTES
+from .memory_page import memory_table
 from .program import ClassProgram, InputKind, Op, OutputKind, RankProgram, Shard
 from .program_text import comm_text, instruction_lines, segment_lines
 from .sections import Cell, Listing, Section, Table
@@ -51,6 +52,7 @@ def overview(artifact: Artifact) -> list[Section]:
     return [
         Table("artifact", "artifact", ("fact", "value"), tuple(facts)),
         Table("ranks", f"{len(ranks)} of {program.world_size} ranks", columns, ranks),
+        memory_table(artifact),
     ]
 
 

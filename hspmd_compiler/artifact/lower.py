@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..annotations.layout import Coordinate
 from ..comm_plan import CommStep, GradBucket
 from ..errors import DeduceError
 from ..graph.annotated import AnnotatedRow, PipelineGraph
 from ..graph.ir import LogicalGraph
 from ..passes.liveness import LivePipeline, live_pipeline
+from ..passes.recompute import recompute
 from ..passes.resolve_comm import CommResolver
-from ..strategy import Strategy
+from ..passes.saved_memory import saved_bytes, saved_values
+from ..strategy import Recompute, Strategy
 from .class_programs import ClassPrograms
 from .lower_params import ParamLowering
 from .program import Program, RankProgram, Shard
@@ -73,12 +76,17 @@ class Lowering:
         return Lowered(self._program(programs), self._value_layouts(plans))
 
     def _live(self) -> list[LivePipeline]:
-        """The needed rows of each pipeline; pipelines that share a deduction share them."""
-        known: dict[int, LivePipeline] = {}
+        """The needed rows of each pipeline; those that share a deduction and recompute alike share them."""
+        known: dict[tuple[int, tuple[Recompute, ...]], LivePipeline] = {}
+        result = []
         for p, graph in enumerate(self.pipelines):
-            if id(graph.rows) not in known:
-                known[id(graph.rows)] = live_pipeline(graph, len(self.ranks.pipeline(p).stages))
-        return [known[id(graph.rows)] for graph in self.pipelines]
+            spec = self.ranks.pipeline(p)
+            key = (id(graph.rows), spec.recompute)
+            if key not in known:
+                live = live_pipeline(graph, len(spec.stages))
+                known[key] = recompute(live, graph, self.graph, spec)
+            result.append(known[key])
+        return result
 
     def _rank_programs(self, plan: StagePlan, tables: RankTables) -> list[RankProgram]:
         """The programs of a stage's ranks."""
@@ -93,6 +101,7 @@ class Lowering:
         slots = range(len(comms), len(comms) + len(reduces))
         instructions = schedule_stage(plan, self.ranks, crossings, slots)
         devices = self.ranks.devices(plan.pipeline, plan.stage)
+        kept, first = saved_values(plan.rows), self.ranks.first_coordinate(plan.pipeline)
         return [
             RankProgram(
                 rank=rank,
@@ -109,6 +118,7 @@ class Lowering:
                 shards=tables.shards.get(rank, []),
                 grad_buckets=tables.grads.get(rank, []),
                 instructions=instructions,
+                saved=[saved_bytes(kept, Coordinate(index, first + mb)) for mb in range(len(plan.variants))],
             )
             for index, rank in enumerate(plan.ranks)
         ]

@@ -153,7 +153,8 @@ class RankProgram:
 
     rows: per micro-batch, the [low, high) rows of the global batch. literals: fill the class
     program's holes. comms: CommStep per slot, used by `comm` rows and STEP_REDUCE. transfers:
-    CommStep (SEND_RECV, one direction) per slot for SEND and RECV.
+    CommStep (SEND_RECV, one direction) per slot for SEND and RECV. saved: per micro-batch, the bytes
+    that are kept from its forward to its backward pass.
     """
 
     rank: int
@@ -170,6 +171,7 @@ class RankProgram:
     shards: list[Shard]
     grad_buckets: list[GradBucket]
     instructions: list[Instruction]
+    saved: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -95,8 +95,6 @@ def _noted(expanded: Expanded, form: Format, args: Namespace) -> Expanded:
     notes = [f"read as {form.value}"] if form is not Format.STRATEGY else []
     if (expanded.zero or args.zero) and args.reference_json is None:
         notes.append("ZeRO says nothing in a strategy")
-    if expanded.recompute is not None and args.reference_json is None:
-        notes.append("recompute says nothing in a strategy")
     return replace(expanded, notes=(*notes, *expanded.notes))
 
 
@@ -140,6 +138,7 @@ def strategy_sections(found: Expanded, schedules: bool) -> list[Section]:
         ("accumulation", strategy.accumulation),
         ("schedule", strategy.schedule.value),
         ("sequence parallel", strategy.sequence_parallel),
+        ("ZeRO", strategy.zero),
         ("overrides", len(strategy.overrides)),
         ("context parallel", " ".join(map(str, found.context_parallel)) or "1"),
     ]

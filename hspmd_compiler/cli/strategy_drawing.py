@@ -54,6 +54,7 @@ def _headlines(name: str, expanded: Expanded) -> Iterator[str]:
         f"global batch {expanded.global_batch}"
         + (f" in {strategy.accumulation} slices" if strategy.accumulation > 1 else "")
         + (", sequence parallel" if strategy.sequence_parallel else "")
+        + (f", ZeRO-{strategy.zero}" if strategy.zero else "")
         + (f", {len(strategy.overrides)} overrides" if strategy.overrides else "")
     )
 
@@ -82,10 +83,21 @@ def _box(number: int, stage: StageSpec, pipeline: PipelineSpec, expanded: Expand
         ("layers", f"{low}-{high - 1} ({high - low})" if high - low > 1 else f"{low}"),
         ("micro-batches", sizes_text(pipeline.micro_batches)),
         *([] if stage.shares is None else [("shares", " ".join(map(str, stage.shares)))]),
+        *_recompute(stage, pipeline),
         *_places(stage, expanded),
     ]
     lines = [f"{name} {text}".replace("\n", "\n" + " " * (len(name) + 1)) for name, text in rows]
     return Panel(Text("\n".join(lines)), title=f"stage {number}", expand=False)
+
+
+def _recompute(stage: StageSpec, pipeline: PipelineSpec) -> Iterator[tuple[str, str]]:
+    """The stage's part of each range of layers that is computed again in backward."""
+    for item in pipeline.recompute:
+        low, high = max(item.layers[0], stage.layers[0]), min(item.layers[1], stage.layers[1])
+        if low < high:
+            layers = f"{low}-{high - 1}" if high - low > 1 else f"{low}"
+            every = f", {item.every} at a time" if item.every > 1 else ""
+            yield "recompute", f"{item.kind.value} {layers}{every}"
 
 
 def _places(stage: StageSpec, expanded: Expanded) -> Iterator[tuple[str, str]]:

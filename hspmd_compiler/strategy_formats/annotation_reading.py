@@ -9,7 +9,7 @@ from ..strategy import PipelineSpec, StageSpec, Strategy
 from ..strategy_check import raise_if_any
 from .expanded import AnnotationStyle, Choices, Expanded
 from .format_values import FormatValues
-from .recompute import Recompute
+from .recompute import GRANULARITIES, Recompute
 
 FIX = "give the JSON that HSPMD's or HotSPa's generator writes; docs/strategy.md says what is read of it"
 SUBJECT = "an annotation JSON"
@@ -222,10 +222,11 @@ def _expanded(content: Mapping[str, object], pipelines: list[PipelineSpec], unio
     style = AnnotationStyle.UNION if unions > 1 else AnnotationStyle.ONE_GROUP
     if "recompute_granularity" not in content:
         style = AnnotationStyle.LAYER_RANGES
+    recompute = _recompute(content, len(pipelines))
     return Expanded(
-        Strategy(tuple(pipelines)),
+        Strategy(tuple(pipelines) if recompute is None else recompute.applied(pipelines)),
         zero=content.get("zero") is True,
-        recompute=_recompute(content, len(pipelines)),
+        recompute=recompute,
         style=style,
         num_gpus=len(devices) if isinstance(devices, Sequence) else None,
         notes=(ALIKE,) if len(pipelines) > 1 else (),
@@ -238,7 +239,11 @@ def _recompute(content: Mapping[str, object], pipelines: int) -> Recompute | Non
     blocks = content.get("recompute_layer_idxs_list")
     if not isinstance(granularity, list) or not isinstance(blocks, list) or not any(granularity):
         return None
-    if len(granularity) != pipelines or len(blocks) != pipelines:
+    if (
+        len(granularity) != pipelines
+        or len(blocks) != pipelines
+        or not {*granularity} <= {None, *GRANULARITIES}
+    ):
         return None
     return Recompute(
         tuple(granularity), (None,) * pipelines, (None,) * pipelines, tuple(tuple(one) for one in blocks)

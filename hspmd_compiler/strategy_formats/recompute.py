@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeGuard, TypeVar
 
+from .. import strategy
 from ..launch_values import LaunchValues
 
 GRANULARITIES = ("selective", "full")
@@ -39,6 +40,49 @@ class Recompute:
             return False
         every = self.num_layers[pipeline]
         return self.method[pipeline] == "uniform" and every is not None and (block + 1) % every != 0
+
+    def ranges(self, pipeline: int, stages: Sequence[strategy.StageSpec]) -> tuple[strategy.Recompute, ...]:
+        """The same in a Strategy: runs of blocks in each stage, `uniform` ones in groups of num_layers."""
+        word = self.granularity[pipeline]
+        if word is None:
+            return ()
+        every = self.num_layers[pipeline] or 1
+        found: list[strategy.Recompute] = []
+        for stage in stages:
+            blocks = [
+                block
+                for block in range(*stage.layers)
+                if self.is_recomputed(pipeline, block, stage.layers[0])
+            ]
+            for low, high in _runs(blocks):
+                grouped = any(self.is_output_recomputed(pipeline, block) for block in range(low, high))
+                for ends in _groups(low, high, every) if grouped else [(low, high, 1)]:
+                    found.append(strategy.Recompute(ends[:2], strategy.RecomputeKind(word), ends[2]))
+        return tuple(found)
+
+    def applied(self, pipelines: Sequence[strategy.PipelineSpec]) -> tuple[strategy.PipelineSpec, ...]:
+        """The pipelines with what they recompute."""
+        return tuple(
+            replace(spec, recompute=self.ranges(index, spec.stages)) for index, spec in enumerate(pipelines)
+        )
+
+
+def _runs(blocks: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as half-open runs."""
+    runs: list[tuple[int, int]] = []
+    for block in blocks:
+        if runs and runs[-1][1] == block:
+            runs[-1] = (runs[-1][0], block + 1)
+        else:
+            runs.append((block, block + 1))
+    return runs
+
+
+def _groups(low: int, high: int, every: int) -> list[tuple[int, int, int]]:
+    """(low, high, every) such that groups end at the multiples of `every`, as the source counts them."""
+    aligned = min(high, low + -low % every)
+    head = [(low, aligned, every)] if aligned > low else []
+    return [*head, (aligned, high, every)] if high > aligned else head
 
 
 def read_recompute(values: LaunchValues, pipelines: int) -> Recompute | None:

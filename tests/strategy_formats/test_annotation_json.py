@@ -234,3 +234,18 @@ def test_one_group_is_cut_into_pipelines() -> None:
     }
     strategy = read_annotation(form, CHOICES).strategy
     assert strategy == Strategy(expanded.strategy.pipelines)
+
+
+RANGES = {
+    "uniform": [[((0, 1), 2), ((1, 2), 2), ((2, 3), 2)], [((0, 3), 2)]],
+    "block": [[((0, 1), 1), ((1, 2), 1)], [((0, 1), 1)]],
+    "named": [[((1, 2), 1)], []],
+}
+
+
+@pytest.mark.parametrize("name", RECOMPUTE)
+def test_recompute_stands_in_the_strategy(name: str) -> None:
+    """`uniform` in groups that end at multiples of num_layers, `block` at the first blocks of each stage."""
+    strategy = expand_lines(UNEVEN + RECOMPUTE[name].replace("null", "None"), CHOICES, "").strategy
+    found = [[(item.layers, item.every) for item in spec.recompute] for spec in strategy.pipelines]
+    assert found == RANGES[name]

@@ -1,0 +1,183 @@
+"""Recomputation: values that the forward pass does not keep are made again where backward first needs them.
+
+Rows of the forward pass are copied into the backward pass, so every number stays the same; what such
+rows communicate is communicated twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..graph.annotated import COMM, AnnotatedRow, AnnotatedValue, PipelineGraph
+from ..graph.ir import LogicalGraph, Phase
+from ..strategy import PipelineSpec, RecomputeKind
+from .liveness import LivePipeline, StageRows
+
+GETITEM = "getitem"
+COSTLY_OPS = frozenset(
+    {
+        "aten.mm.default",
+        "aten.addmm.default",
+        "aten.convolution.default",
+        "aten._scaled_dot_product_flash_attention.default",
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+        "aten._scaled_dot_product_efficient_attention.default",
+        "aten._scaled_dot_product_cudnn_attention.default",
+        COMM,
+    }
+)
+"""What SELECTIVE keeps. Batched products are not among them: they make the matrices of attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Policy:
+    """How one layer is recomputed. unit: layers of one unit keep what enters the unit only."""
+
+    unit: int
+    kind: RecomputeKind
+
+
+def recompute(
+    live: LivePipeline, graph: PipelineGraph, logical: LogicalGraph, spec: PipelineSpec
+) -> LivePipeline:
+    """The pipeline with the forward rows of its recomputed layers copied into the backward pass."""
+    policies = _policies(spec)
+    if not policies:
+        return live
+    layers = _layers_of(graph, logical)
+    policy_of = {number: policies[layer] for number, layer in layers.items() if layer in policies}
+    roots = {term.value.id for term in graph.grads} | ({graph.loss.id} if graph.loss is not None else set())
+    stages = [with_clones(rows, recomputed(rows, policy_of, roots)) for rows in live.stages]
+    return LivePipeline(stages, live.made)
+
+
+def _policies(spec: PipelineSpec) -> dict[int, _Policy]:
+    """The policy of each recomputed layer."""
+    return {
+        layer: _Policy(layer - (layer - item.layers[0]) % item.every, item.kind)
+        for item in spec.recompute
+        if item.kind is not RecomputeKind.NONE
+        for layer in range(*item.layers)
+    }
+
+
+def _layers_of(graph: PipelineGraph, logical: LogicalGraph) -> dict[int, int | None]:
+    """The layer of each value; one that makes no row of the logical graph belongs to the row after it."""
+    layers: dict[int, int | None] = {}
+    current: int | None = None
+    for row in reversed(graph.rows):
+        if row.out.logical is not None:
+            current = logical.rows[row.out.logical].layer
+        layers[row.out.id] = current
+    return layers
+
+
+def recomputed(
+    rows: StageRows, policy_of: Mapping[int, _Policy], roots: Collection[int]
+) -> dict[int, AnnotatedRow]:
+    """Forward rows whose values backward is to make again, by value.
+
+    A value that another unit of layers reads, or another stage, is kept.
+    """
+    needed = {*roots, *(crossing.source.id for crossing in rows.departures)}
+    for row in rows.forward:
+        own = policy_of.get(row.out.id)
+        needed |= {value.id for value in row.reads if _unit(policy_of.get(value.id)) != _unit(own)}
+    found: dict[int, AnnotatedRow] = {}
+    for row in rows.forward:
+        policy = policy_of.get(row.out.id)
+        if policy is None or row.out.id in needed or not _is_remade(row, policy, found):
+            continue
+        found[row.out.id] = row
+    return found
+
+
+def _unit(policy: _Policy | None) -> int | None:
+    return None if policy is None else policy.unit
+
+
+def _is_remade(row: AnnotatedRow, policy: _Policy, found: Mapping[int, AnnotatedRow]) -> bool:
+    """Whether a policy makes the row again; one result of an operator is as the operator itself."""
+    if row.op == GETITEM:
+        return row.reads[0].id in found
+    return policy.kind is RecomputeKind.FULL or row.op not in COSTLY_OPS
+
+
+def with_clones(rows: StageRows, found: Mapping[int, AnnotatedRow]) -> StageRows:
+    """Backward reads copies of the `found` rows; forward keeps those that it reads itself."""
+    if not found:
+        return rows
+    cloner = _Cloner(rows, found)
+    backward = [made for row in rows.backward for made in cloner.backward(row)]
+    return replace(rows, forward=_still_read(rows.forward, cloner.made), backward=backward)
+
+
+@dataclass(slots=True)
+class _Cloner:
+    """Copies rows just before the first backward row that needs them. made: copies by value."""
+
+    rows: StageRows
+    found: Mapping[int, AnnotatedRow]
+    made: dict[int, AnnotatedValue] = field(default_factory=dict)
+    place: dict[int, int] = field(init=False)
+    next_id: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.place = {row.out.id: index for index, row in enumerate(self.rows.forward)}
+        every = (*self.rows.forward, *self.rows.backward)
+        self.next_id = 1 + max((value.id for row in every for value in (row.out, *row.reads)), default=0)
+
+    def backward(self, row: AnnotatedRow) -> list[AnnotatedRow]:
+        """The copies that the row is the first to need, in their order, then the row reading copies."""
+        needed = self._needed(row.reads)
+        clones = [self._clone(self.found[number]) for number in sorted(needed, key=self.place.__getitem__)]
+        if not any(value.id in self.made for value in row.reads):
+            return [row]
+        return [*clones, self._reading(row, row.out)]
+
+    def _needed(self, reads: Iterable[AnnotatedValue]) -> set[int]:
+        needed: set[int] = set()
+        queue = list(reads)
+        while queue:
+            number = queue.pop().id
+            if number in self.found and number not in self.made and number not in needed:
+                needed.add(number)
+                queue += self.found[number].reads
+        return needed
+
+    def _clone(self, row: AnnotatedRow) -> AnnotatedRow:
+        out = replace(row.out, id=self.next_id, logical=None, producer=None, via=None)
+        self.next_id += 1
+        clone = self._reading(row, out)
+        self.made[row.out.id] = out
+        return clone
+
+    def _reading(self, row: AnnotatedRow, out: AnnotatedValue) -> AnnotatedRow:
+        return replace(
+            row,
+            out=out,
+            phase=Phase.BACKWARD,
+            args=tuple(self._mapped(argument) for argument in row.args),
+            kwargs={name: self._mapped(argument) for name, argument in row.kwargs.items()},
+            reads=tuple(self.made.get(value.id, value) for value in row.reads),
+        )
+
+    def _mapped(self, argument: object) -> object:
+        if isinstance(argument, AnnotatedValue):
+            return self.made.get(argument.id, argument)
+        if isinstance(argument, (tuple, list)):
+            return tuple(self._mapped(item) for item in argument)
+        return argument
+
+
+def _still_read(forward: Sequence[AnnotatedRow], cloned: Collection[int]) -> list[AnnotatedRow]:
+    """Forward rows without those that were there for backward alone."""
+    read: set[int] = set()
+    kept: list[AnnotatedRow] = []
+    for row in reversed(forward):
+        if row.out.id in cloned and row.out.id not in read:
+            continue
+        read |= {value.id for value in row.reads}
+        kept.append(row)
+    return kept[::-1]
