@@ -45,6 +45,9 @@ def add_model_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--arg", metavar="KEY=VALUE", action="append", default=[], help="an argument of the model; repeatable"
     )
+    parser.add_argument(
+        "--seq-len", metavar="N", help="tokens of a sample of a language model, short for --arg seq=N"
+    )
 
 
 def add_capture(parser: ArgumentParser) -> None:
@@ -60,8 +63,9 @@ def add_json(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON for scripts")
 
 
-def model_arguments(pairs: list[str]) -> dict[str, str]:
-    """The texts of `--arg key=value`, by key."""
+def model_arguments(args: Namespace) -> dict[str, str]:
+    """The texts of `--arg key=value`, by key; `--seq-len` is one of them."""
+    pairs = args.arg if args.seq_len is None else [*args.arg, f"seq={args.seq_len}"]
     split = [pair.partition("=") for pair in pairs]
     bad = [(pair, "no =") for pair, (_, sign, _) in zip(pairs, split, strict=True) if not sign]
     bad += [(key, "not a name") for key, sign, _ in split if sign and not key.isidentifier()]

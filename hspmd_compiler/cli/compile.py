@@ -39,7 +39,7 @@ def add_flags(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Compiles, writes, and shows what was written."""
     optimizer = optimizer_from(args)
-    arguments = model_arguments(args.arg)
+    arguments = model_arguments(args)
 
     from ..artifact.inspect import overview
     from ..artifact.sections import Listing

@@ -38,7 +38,7 @@ def run(args: Namespace) -> int:
     from ..graph.templates import trace_step
     from ..models import load_model
 
-    source = load_model(args.model, model_arguments(args.arg))
+    source = load_model(args.model, model_arguments(args))
     start = perf_counter()
     with progress(), task(f"trace {source.name}"):
         with new_fake_mode():

@@ -26,9 +26,10 @@ def add_flags(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Reports what was matched and compared; a misfit is an error with exit code 1."""
-    arguments = model_arguments(args.arg)
+    arguments = model_arguments(args)
     if arguments and args.model is None:
-        raise OptionError("--arg is given without --model", fix="name the model that the arguments belong to")
+        given = "--arg" if args.arg else "--seq-len"
+        raise OptionError(f"{given} is given without --model", fix="name the model that it belongs to")
 
     from ..artifact.store import load
     from ..models import load_model

@@ -92,6 +92,7 @@ CASES: dict[str, list[str]] = {
     "verify-changed-byte": ["verify", "byte"],
     "verify-half": ["verify", "half"],
     "verify-argument-without-model": ["verify", "good", "--arg", "hidden=3"],
+    "verify-length-without-model": ["verify", "good", "--seq-len", "8"],
     "inspect-missing": ["inspect", "nowhere"],
     "inspect-changed-byte": ["inspect", "byte"],
     "inspect-schema": ["inspect", "schema"],

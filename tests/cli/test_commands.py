@@ -82,7 +82,20 @@ def test_optimizer_flags() -> None:
 
 
 def test_model_arguments_keep_equal_signs() -> None:
-    assert model_arguments(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
+    flags = ["--arg", "a=1", "--arg", "b=x=y", "--arg", "c="]
+    assert model_arguments(parser().parse_args(["trace", "mlp", *flags])) == {"a": "1", "b": "x=y", "c": ""}
+
+
+def test_a_length_is_the_argument_seq(capsys: pytest.CaptureFixture[str]) -> None:
+    given = parser().parse_args(["compile", "gpt2", "--strategy", "s", "-o", "d", "--seq-len", "2048"])
+    assert model_arguments(given) == {"seq": "2048"}
+    assert main(["trace", "llama-tiny", "--seq-len", "8", "--arg", "layers=1", "--json"]) == 0
+    facts = {row["fact"]: row["value"] for row in json.loads(capsys.readouterr().out)["graph"]}
+    assert facts["input input_ids"] == "i64[2,8]"
+    assert main(["trace", "llama-tiny", "--seq-len", "0"]) == 2
+    assert "seq  '0': wanted a positive whole number" in capsys.readouterr().err
+    assert main(["trace", "llama-tiny", "--seq-len", "8", "--arg", "seq=9"]) == 2
+    assert "seq  given more than once" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("text", "ranks"), [("4,5,6", [4, 5, 6]), ("4-6", [4, 5, 6]), ("0,2-3", [0, 2, 3])])
