@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from ..comm_plan import Box, CommKind, CommStep, GradBucket, Piece, box_volume
@@ -53,7 +53,7 @@ def _problems(program: Program) -> Iterator[Problem]:
         for segment in shared.segments:
             yield from problems_of_segment(f"class {name}, segment {segment.name}", segment, program.inputs)
     needs = {name: needs_of(shared) for name, shared in program.classes.items()}
-    groups = set(program.groups)
+    entries = Entries(set(program.groups))
     for own in program.ranks:
         where = f"rank {own.rank}"
         shared_by = program.classes.get(own.class_name)
@@ -62,7 +62,7 @@ def _problems(program: Program) -> Iterator[Problem]:
         elif not 0 <= own.rank < program.world_size:
             yield where, f"not below the world size {program.world_size}"
         else:
-            found = _rank_problems(program, own, shared_by, needs[own.class_name], groups)
+            found = _rank_problems(program, own, shared_by, needs[own.class_name], entries)
             yield from ((where, text) for text in found)
 
 
@@ -72,8 +72,40 @@ def _problems_of_groups(program: Program) -> Iterator[Problem]:
             yield f"group {index}", f"{list(group)}: not ascending ranks below {program.world_size}"
 
 
+class Entries:
+    """Problems of entries of the ranks' tables; an entry that several ranks share is judged once."""
+
+    def __init__(self, groups: set[tuple[int, ...]]) -> None:
+        self._groups = groups
+        self._known: dict[int, tuple[object, list[str]]] = {}
+
+    def of_step(self, rank: int, step: CommStep) -> Iterator[str]:
+        """Problems of a communication step of a rank."""
+        yield from self._of(step, lambda: _step_problems(step, self._groups))
+        if rank not in step.group:
+            yield f"rank {rank} is not in its group {list(step.group)}"
+
+    def of_shard(self, shard: Shard) -> list[str]:
+        """Problems of a shard."""
+        return self._of(shard, lambda: _shard_problems(shard))
+
+    def of_bucket(self, rank: int, bucket: GradBucket, shards: Container[str]) -> Iterator[str]:
+        """Problems of a gradient bucket of a rank with these shards."""
+        yield from self._of(bucket, lambda: _bucket_problems(bucket))
+        if rank not in bucket.group or (len(bucket.group) > 1 and bucket.group not in self._groups):
+            yield f"the group {list(bucket.group)} is not one of the artifact's groups with rank {rank}"
+        for piece in bucket.pieces:
+            if piece.param not in shards:
+                yield f"no shard of {piece.param}"
+
+    def _of(self, entry: object, found: Callable[[], Iterator[str]]) -> list[str]:
+        if id(entry) not in self._known:
+            self._known[id(entry)] = (entry, list(found()))
+        return self._known[id(entry)][1]
+
+
 def _rank_problems(
-    program: Program, own: RankProgram, shared: ClassProgram, needs: Needs, groups: set[tuple[int, ...]]
+    program: Program, own: RankProgram, shared: ClassProgram, needs: Needs, entries: Entries
 ) -> Iterator[str]:
     yield from _reference_problems(own, needs)
     for low, high in own.rows:
@@ -81,14 +113,12 @@ def _rank_problems(
             yield f"rows [{low}, {high}) are not in a batch of {program.batch}"
     for name, steps in (("comm", own.comms), ("transfer", own.transfers)):
         for slot, step in enumerate(steps):
-            yield from (f"{name} {slot}: {text}" for text in _step_problems(own.rank, step, groups))
+            yield from (f"{name} {slot}: {text}" for text in entries.of_step(own.rank, step))
     for shard in own.shards:
-        yield from (f"shard {shard.name}: {text}" for text in _shard_problems(shard))
-    shapes = {shard.name: shard for shard in own.shards}
+        yield from (f"shard {shard.name}: {text}" for text in entries.of_shard(shard))
+    names = {shard.name for shard in own.shards}
     for bucket in own.grad_buckets:
-        yield from (
-            f"bucket {bucket.id}: {text}" for text in _bucket_problems(own.rank, bucket, shapes, groups)
-        )
+        yield from (f"bucket {bucket.id}: {text}" for text in entries.of_bucket(own.rank, bucket, names))
     for index, instruction in enumerate(own.instructions):
         found = _instruction_problems(instruction, own, shared)
         yield from (f"instruction {index} {instruction.op.value}: {text}" for text in found)
@@ -149,10 +179,8 @@ def _instruction_problems(step: Instruction, own: RankProgram, shared: ClassProg
         yield "no tag"
 
 
-def _step_problems(rank: int, step: CommStep, groups: set[tuple[int, ...]]) -> Iterator[str]:
+def _step_problems(step: CommStep, groups: set[tuple[int, ...]]) -> Iterator[str]:
     yield from _dtype_problems(step.dtype)
-    if rank not in step.group:
-        yield f"rank {rank} is not in its group {list(step.group)}"
     if step.kind is not CommKind.SEND_RECV and step.group not in groups:
         yield f"the group {list(step.group)} is not one of the artifact's groups"
     if step.kind is CommKind.ALL_REDUCE:
@@ -190,15 +218,9 @@ def _shard_problems(shard: Shard) -> Iterator[str]:
             yield f"boxes {_box_text(whole)} and {_box_text(local)} differ in size"
 
 
-def _bucket_problems(
-    rank: int, bucket: GradBucket, shards: dict[str, Shard], groups: set[tuple[int, ...]]
-) -> Iterator[str]:
+def _bucket_problems(bucket: GradBucket) -> Iterator[str]:
     yield from _dtype_problems(bucket.dtype)
-    if rank not in bucket.group or (len(bucket.group) > 1 and bucket.group not in groups):
-        yield f"the group {list(bucket.group)} is not one of the artifact's groups with rank {rank}"
     for piece in bucket.pieces:
-        if piece.param not in shards:
-            yield f"no shard of {piece.param}"
         for view, boxes in ((piece.src_view, piece.src_boxes), (piece.dst_view, piece.dst_boxes)):
             if boxes is None:
                 continue

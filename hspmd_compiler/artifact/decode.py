@@ -76,10 +76,16 @@ def _dataclass_reader(kind: Any) -> Reader:
         found = node.fields(required, optional)
         return kind(**{name: readers[name](item) for name, item in found.items()})
 
-    has_default = {m.name for m in members if m.default is not MISSING or m.default_factory is not MISSING}
-    required = frozenset(member.name for member in members) - has_default
-    optional = frozenset(has_default)
+    required, optional = required_and_optional(kind)
     return read
+
+
+@cache
+def required_and_optional(kind: Any) -> tuple[frozenset[str], frozenset[str]]:
+    """Fields of a dataclass without a default, and those that may be left out."""
+    members = fields(kind)
+    has_default = {m.name for m in members if m.default is not MISSING or m.default_factory is not MISSING}
+    return frozenset(member.name for member in members) - has_default, frozenset(has_default)
 
 
 def _tagged(kind: Any, held: object, node: Node) -> object:

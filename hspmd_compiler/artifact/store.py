@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..collection import without_collection
 from ..errors import ArtifactError
 from ..log import task
 from . import paths
 from .check import check
 from .decode import decode
+from .decode_shared import SharingReader
 from .json_node import Node
 from .json_text import parse
 from .manifest import Manifest, manifest_from_json
@@ -59,13 +61,15 @@ class Artifact:
 def load(directory: str | Path, rank: int | None = None) -> Artifact:
     """Reads an artifact, or of it only what one rank needs; every file that is read is checked first."""
     files = Files(Path(directory))
+    sharing = SharingReader()
     present = paths.ranks_of([path for path, _ in files.manifest.files])
     if rank is not None and rank not in present:
         raise no_rank(rank, present)
-    with task("read the artifact", len(present) if rank is None else 1) as progress:
+    wanted = present if rank is None else [rank]
+    with without_collection(), task("read the artifact", len(wanted)) as progress:
         ranks = []
-        for each in present if rank is None else [rank]:
-            ranks.append(_read_rank(files, each))
+        for each in wanted:
+            ranks.append(_read_rank(files, sharing, each))
             progress.advance()
         program = _read_program(files, ranks)
         check(program)
@@ -81,9 +85,9 @@ def load(directory: str | Path, rank: int | None = None) -> Artifact:
     )
 
 
-def _read_rank(files: Files, rank: int) -> RankProgram:
+def _read_rank(files: Files, sharing: SharingReader, rank: int) -> RankProgram:
     node = files.json(paths.rank_file(rank))
-    own = decode(RankProgram, node)
+    own = sharing.decode(RankProgram, node)
     kinds = files.manifest.device_kinds
     if own.rank != rank or rank >= len(kinds) or own.device_kind != kinds[rank]:
         node.fail(f"the program of rank {rank}, of the device kind that the manifest has for it")
