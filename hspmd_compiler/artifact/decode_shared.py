@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from .decode import reader, required_and_optional
 from .encode import TAGS, untyped_fields
@@ -27,8 +27,9 @@ class SharingReader:
 
     def decode(self, kind: type[T], node: Node) -> T:
         """As `decode.decode`; the lists themselves are new ones."""
-        hints = get_type_hints(kind)
-        found = node.fields(*required_and_optional(kind))
+        shape: Any = kind
+        hints = _hints(shape)
+        found = node.fields(*required_and_optional(shape))
         read = {name: self._field(hints[name], item) for name, item in found.items()}
         return kind(**read)
 
@@ -38,7 +39,7 @@ class SharingReader:
             return reader(hint)(node)
         key = (entry, repr(node.value))  # tells 1, 1.0 and True apart
         if key not in self._tables:
-            read = cast(Callable[[Node], object], reader(cast(Any, entry)))
+            read = reader(entry)
             self._tables[key] = [self._entry(entry, read, item) for item in node.items()]
         return list(self._tables[key])
 
@@ -50,28 +51,34 @@ class SharingReader:
 
 
 @cache
-def frozen_entry(hint: Any) -> type | None:
-    """The dataclass that a list holds, if its values can't change."""
+def frozen_entry(hint: Any) -> Any:
+    """The dataclass that a list holds, if its values can't change; else None."""
     if get_origin(hint) is not list:
         return None
-    (entry,) = get_args(hint)
-    if not is_dataclass(entry) or entry in TAGS or untyped_fields(entry):
-        return None
-    return entry if _is_frozen(cast(type, entry)) else None
+    entry: Any = get_args(hint)[0]
+    is_plain = entry not in TAGS and is_dataclass(entry)
+    frozen: bool = is_plain and not untyped_fields(entry) and _is_frozen(get_args(hint)[0])
+    return entry if frozen else None
 
 
 @cache
-def _is_frozen(kind: type) -> bool:
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+@cache
+def _is_frozen(kind: Any) -> bool:
     """Frozen itself, and so is every dataclass in its fields."""
-    if not cast(Any, kind).__dataclass_params__.frozen:
+    if not kind.__dataclass_params__.frozen:
         return False
-    hints = get_type_hints(kind)
-    return all(_holds_frozen(hints[item.name]) for item in fields(cast(Any, kind)))
+    hints = _hints(kind)
+    return all(_holds_frozen(hints[item.name]) for item in fields(kind))
 
 
 def _holds_frozen(hint: Any) -> bool:
+    inside: Any = hint
     if is_dataclass(hint):
-        return _is_frozen(cast(type, hint))
+        return _is_frozen(inside)
     if get_origin(hint) in (list, dict, set):
         return False
     return all(_holds_frozen(inner) for inner in get_args(hint) if inner is not Ellipsis)

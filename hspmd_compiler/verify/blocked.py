@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, Protocol
 
-from ..artifact.arrays import Arrays
 from ..artifact.execute import RankPlan, RankState
 from ..artifact.liveness import COMPUTE_OPS
 from ..artifact.program import Instruction
@@ -22,9 +22,27 @@ from ..artifact.requests import (
     StepRun,
     V,
 )
+from ..comm_plan import Combine, CommStep
 
 Channel = tuple[str | int, ...]
 """What a collective is matched on: the ranks of its group, in the one order of their process group."""
+
+
+class Moves(Protocol[V]):
+    """What a meeting asks of `Arrays`."""
+
+    def cut(self, step: CommStep, source: V) -> Mapping[int, V]:
+        """See Arrays."""
+
+    def paste(self, step: CommStep, arrived: Mapping[int, V]) -> V:
+        """See Arrays."""
+
+    def reduce(self, values: Sequence[V], combine: Combine) -> V:
+        """See Arrays."""
+
+    def own(self, value: V, into: V | None) -> V:
+        """See Arrays."""
+
 
 OPTIMIZER_CHANNEL: Channel = ("optimizer",)
 
@@ -35,7 +53,7 @@ class RankRun(Generic[V]):
 
     plan: RankPlan
     state: RankState[V]
-    arrays: Arrays[V]
+    arrays: Moves[V]
     steps: StepRun[V]
     request: Request[V] | None = None
     loss: V | None = None

@@ -2,42 +2,70 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
-from ..artifact.execute import RankPlan, RankState, plan_ranks, run_step
-from ..artifact.literals import torch_dtype
-from ..artifact.program import Program
+from ..artifact.execute import RankPlan, RankState, plan_ranks
+from ..artifact.program import Program, RankProgram
+from ..collection import without_collection
+from ..log import task
+from .alike import Likeness
 from .blocked import RankRun
 from .coverage import check_gradients
 from .lockstep import Lockstep
 from .report import LockstepReport
-from .shape_segments import ShapeBook, ShapeSegments
-from .shapes import Meter, ShapeArrays, ShapeValue
+from .shape_segments import ShapeBook
+from .shapes import ShapeValue
+from .solo import FollowedArrays, Script, follow, solo
 
 
 def check_fit(program: Program) -> LockstepReport:
-    """Step every rank through one training step by shape; a VerifyError at the first misfit."""
-    plans = plan_ranks(program)
-    for plan in plans:
-        check_gradients(plan)
-    meters = [Meter() for _ in plans]
+    """Step every rank through one training step by shape; a VerifyError at the first misfit.
+
+    Ranks whose tables differ in partners only ask for the same: one of them is walked alone, and all
+    follow it, each with its own partners, groups and tags.
+    """
+    with torch.no_grad(), without_collection():
+        scripts = _scripts(program)
+        arrays = FollowedArrays()
+        runs = [
+            _run(program, own, script, arrays) for own, script in zip(program.ranks, scripts, strict=True)
+        ]
+        requests = sum(len(script.asked) for script in scripts)
+        with task("match communication", requests) as progress:
+            events = Lockstep(runs, progress=progress.advance).run()
+    return LockstepReport(program.world_size, events, tuple(script.peak for script in scripts))
+
+
+def _scripts(program: Program) -> list[Script]:
+    """What each rank asks for; one object for ranks that are alike."""
+    likeness = Likeness()
+    numbers = [likeness.of(own) for own in program.ranks]
+    first = dict(zip(reversed(numbers), reversed(program.ranks), strict=True))
+    plans = plan_ranks(replace(program, ranks=list(first.values())))
     book = ShapeBook()
-    with torch.no_grad():
-        runs = [_shape_run(program, plan, book, meter) for plan, meter in zip(plans, meters, strict=True)]
-        events = Lockstep(runs).run()
-    return LockstepReport(program.world_size, events, tuple(meter.peak for meter in meters))
+    scripts: dict[int, Script] = {}
+    with task("walk ranks by shape", len(plans)) as progress:
+        for number, plan in reversed(list(zip(first, plans, strict=True))):
+            check_gradients(plan)
+            scripts[number] = _walked(program, plan, book)
+            progress.advance()
+    return [scripts[number] for number in numbers]
 
 
-def _shape_run(program: Program, plan: RankPlan, book: ShapeBook, meter: Meter) -> RankRun[ShapeValue]:
-    arrays = ShapeArrays(meter)
-    params = {name: arrays.make(shard.shape, torch_dtype(shard.dtype)) for name, shard in plan.shards.items()}
-    batches = [
-        {
-            key: arrays.make((high - low, *shape[1:]), torch_dtype(dtype))
-            for key, (shape, dtype) in program.inputs.items()
-        }
-        for low, high in plan.program.rows
-    ]
-    state = RankState(params)
-    steps = run_step(plan, state, batches, ShapeSegments(plan, book, meter), arrays)
-    return RankRun(plan, state, arrays, steps)
+def _walked(program: Program, plan: RankPlan, book: ShapeBook) -> Script:
+    """Walk a rank, again if an operator was computed on the way: PyTorch's first calls may keep frames alive,
+    and with them values that the rank has given up, which would count as its memory."""
+    while True:
+        before = book.operators.computed
+        script = solo(program, plan, book)
+        if book.operators.computed == before:
+            return script
+
+
+def _run(program: Program, own: RankProgram, script: Script, arrays: FollowedArrays) -> RankRun[ShapeValue]:
+    """A rank that follows a script has nothing to release."""
+    plan = RankPlan(own, program.classes[own.class_name], [], frozenset(), [], [], {})
+    state: RankState[ShapeValue] = RankState({})
+    return RankRun(plan, state, arrays, follow(script, own, state))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic
 
 from ..artifact.program import Op
@@ -15,6 +16,9 @@ from .mail import Mail
 from .matching import OURS, Volumes, check_alike, check_exchange, check_type, volumes_of
 from .report import GRAD_REDUCE, LOSS_REDUCE, SEND_RECV, Event
 
+TOLD = 1000
+"""Requests between two signs of progress."""
+
 Update = Callable[[], None]
 """Called once all ranks have reached their OPTIMIZER instruction."""
 
@@ -22,23 +26,34 @@ Update = Callable[[], None]
 class Lockstep(Generic[V]):
     """One step of all ranks. `run` returns what was matched, or raises at the first misfit."""
 
-    def __init__(self, runs: Sequence[RankRun[V]], update: Update | None = None) -> None:
+    def __init__(
+        self,
+        runs: Sequence[RankRun[V]],
+        update: Update | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
         self._runs = {run.rank: run for run in runs}
         self._update = update
+        self._progress = progress
         self._world: Channel = tuple(self._runs)
         self._updaters = tuple(run.rank for run in runs if _has_optimizer(run))
         self._ready: deque[tuple[RankRun[V], V | None]] = deque((run, None) for run in runs)
         self._waiting: dict[Channel, list[RankRun[V]]] = {}
         self._mail: Mail[V] = Mail()
         self._volumes: dict[int, tuple[Volumes, Volumes]] = {}
+        self._matched: dict[tuple[int, ...], int] = {}
         self._events: list[Event] = []
 
     def run(self) -> tuple[Event, ...]:
         """Step all ranks to their end."""
-        while self._ready:
+        for count in itertools.count(1):
+            if not self._ready:
+                break
             run, answer = self._ready.popleft()
             run.request = None
             self._advance(run, answer)
+            if self._progress is not None and count % TOLD == 0:
+                self._progress(TOLD)
         self._check_end()
         return tuple(self._events)
 
@@ -101,15 +116,8 @@ class Lockstep(Generic[V]):
         self._ready.extend((member, member.arrays.own(total, overwritten(member))) for member in members)
 
     def _exchange(self, members: list[RankRun[V]]) -> None:
-        volumes = {member.rank: self._volumes_of(member) for member in members}
-        check_exchange(members, volumes)
         parts = {member.rank: self._cut(member) for member in members}
-        moved = sum(
-            size_of(part)
-            for sender, by_peer in parts.items()
-            for peer, part in by_peer.items()
-            if peer != sender
-        )
+        moved = self._checked_exchange(members, parts)
         request = members[0].request
         assert isinstance(request, Exchange), "members are alike"
         self._note(members, request.step.kind.value, request.step.id, moved)
@@ -117,7 +125,20 @@ class Lockstep(Generic[V]):
             arrived = {rank: cut[member.rank] for rank, cut in parts.items() if member.rank in cut}
             self._ready.append((member, self._pasted(member, arrived)))
 
-    def _cut(self, run: RankRun[V]) -> dict[int, V]:
+    def _checked_exchange(self, members: list[RankRun[V]], parts: dict[int, Mapping[int, V]]) -> int:
+        """Bytes that members hand over; the steps that meet are looked into when they first do."""
+        key = tuple(id(member.request.step) for member in members if isinstance(member.request, Exchange))
+        if key not in self._matched:
+            check_exchange(members, {member.rank: self._volumes_of(member) for member in members})
+            self._matched[key] = sum(
+                size_of(part)
+                for sender, by_peer in parts.items()
+                for peer, part in by_peer.items()
+                if peer != sender
+            )
+        return self._matched[key]
+
+    def _cut(self, run: RankRun[V]) -> Mapping[int, V]:
         request = run.request
         assert isinstance(request, Exchange), "members are alike"
         if request.step.src_view is None:

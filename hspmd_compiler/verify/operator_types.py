@@ -1,0 +1,187 @@
+"""Types of operators' results: each operator is computed once, on meta tensors, for operands of one type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..artifact.interpret import run_row
+from ..artifact.literals import resolve, resolved_kwargs
+from ..artifact.liveness import row_reads
+from ..artifact.program import LocalRow, Value
+from ..errors import InternalError
+
+Typed = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]
+"""(shape, element type, strides)."""
+
+META = "meta"
+
+
+class Memory:
+    """The memory of a value that is not computed: an identity and its bytes."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """A tensor without data: views of one memory share it."""
+
+    typed: Typed
+    memory: Memory
+
+
+Result = Sketch | tuple[Sketch | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """One tensor of a result. operand: whose memory it shares, -1 for none. memory: number of its new one."""
+
+    typed: Typed
+    operand: int
+    memory: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What an operator makes of operands of one type. single: a tensor, not a tuple of tensors."""
+
+    made: tuple[_Made | None, ...]
+    single: bool
+
+
+class OperatorBook:
+    """Results by operator, literals and operand types. Rows that say the same share one number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._answers: dict[tuple[object, ...], _Answer] = {}
+
+    @property
+    def computed(self) -> int:
+        """Operators that were really computed."""
+        return len(self._answers)
+
+    def number(self, row: LocalRow, literals: Sequence[object]) -> int:
+        """Equal for rows of one operator with the same literals, whatever values they read."""
+        names = {value: index for index, value in enumerate(dict.fromkeys(row_reads(row)))}
+        arguments = [_renamed(resolve(argument, literals), names) for argument in row.args]
+        named = {name: _renamed(argument, names) for name, argument in resolved_kwargs(row, literals).items()}
+        text = f"{row.op} {arguments!r} {named!r}"
+        return self._numbers.setdefault(text, len(self._numbers))
+
+    def result(
+        self, number: int, row: LocalRow, literals: Sequence[object], operands: dict[int, Result]
+    ) -> Result:
+        """What a row makes of its operands, by value id in the order in which it reads them."""
+        key = (number, *(_types(result) for result in operands.values()))
+        if key not in self._answers:
+            self._answers[key] = _computed(row, literals, operands)
+        return _placed(self._answers[key], list(_tensors(operands.values())))
+
+
+def _renamed(argument: object, names: dict[int, int]) -> object:
+    """An argument with operands counted from 0; its text then says all that the result depends on."""
+    if isinstance(argument, Value):
+        return Value(names[argument.id])
+    if isinstance(argument, tuple):
+        return tuple(_renamed(item, names) for item in argument)
+    return argument
+
+
+def _types(result: Result) -> object:
+    if isinstance(result, Sketch):
+        return result.typed
+    return tuple(None if item is None else item.typed for item in result)
+
+
+def _tensors(results: Iterable[Result]) -> Iterator[Sketch]:
+    for result in results:
+        if isinstance(result, Sketch):
+            yield result
+        else:
+            yield from (item for item in result if item is not None)
+
+
+def _computed(row: LocalRow, literals: Sequence[object], operands: dict[int, Result]) -> _Answer:
+    metas: list[Tensor] = []
+    values = {number: _as_meta(result, metas) for number, result in operands.items()}
+    try:
+        result = run_row(row, values, literals, META)
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+        raise InternalError(
+            f"{row.op} can't be computed: {str(error).splitlines()[0]}",
+            at=f"v{row.out.id}" + ("" if row.logical is None else f" (row {row.logical} of the graph)"),
+            details=[(f"v{number}", _described(value)) for number, value in values.items()],
+        ) from error
+    single = isinstance(result, Tensor)
+    return _Answer(tuple(_recorded((result,) if single else result, metas)), single)
+
+
+def _as_meta(result: Result, metas: list[Tensor]) -> Any:
+    if isinstance(result, tuple):
+        return tuple(None if item is None else _as_meta(item, metas) for item in result)
+    shape, dtype, stride = result.typed
+    metas.append(torch.empty_strided(shape, stride, dtype=dtype, device=META))
+    return metas[-1]
+
+
+def _recorded(results: Sequence[Tensor | None], metas: Sequence[Tensor]) -> Iterator[_Made | None]:
+    operands = {storage_of(meta): index for index, meta in reversed(list(enumerate(metas)))}
+    new: dict[int, int] = {}
+    for result in results:
+        if result is None:
+            yield None
+            continue
+        storage = storage_of(result)
+        number = new.setdefault(storage, len(new))
+        size = result.untyped_storage().nbytes()
+        yield _Made(typed_of(result), operands.get(storage, -1), number, size)
+
+
+def _placed(answer: _Answer, operands: Sequence[Sketch]) -> Result:
+    new: dict[int, Memory] = {}
+
+    def place(made: _Made) -> Sketch:
+        if made.operand >= 0:
+            return Sketch(made.typed, operands[made.operand].memory)
+        if made.memory not in new:
+            new[made.memory] = Memory(made.size)
+        return Sketch(made.typed, new[made.memory])
+
+    placed = tuple(None if made is None else place(made) for made in answer.made)
+    first = placed[0] if answer.single else None
+    return placed if first is None else first
+
+
+def _described(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return type(value).__name__
+
+
+def typed_of(value: Tensor) -> Typed:
+    """Shape, element type and strides."""
+    return tuple(value.shape), value.dtype, tuple(value.stride())
+
+
+def span(typed: Typed) -> int:
+    """Bytes of the smallest memory that a value of this type lies in."""
+    shape, dtype, stride = typed
+    if 0 in shape:
+        return 0
+    return (1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))) * dtype.itemsize
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Identity of a tensor's memory."""
+    return int(tensor.untyped_storage()._cdata)
