@@ -21,6 +21,7 @@ from ..graph import (  # noqa: F401  (rules register on import)
     norm_attention_rules,
     pointwise_rules,
     reduction_rules,
+    scatter_rules,
     slice_rules,
     view_rules,
 )

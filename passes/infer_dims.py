@@ -19,6 +19,10 @@ _KEEP_IDS = frozenset(LAYOUT_RULES) | {
     "aten.clamp.default",
     "aten.masked_fill.Scalar",
     "aten.masked_fill.Tensor",
+    "aten.copy.default",
+    "aten.lift_fresh_copy.default",
+    "aten.select_scatter.default",
+    "aten.slice_scatter.default",
 }
 
 

@@ -133,6 +133,8 @@ def _arguments(op: str, take: Take, other: Operand) -> list[object]:
 def _operand(op: str, position: int, other: Operand) -> Operand:
     shaped = FULL if position == 0 else other
     name = op.removeprefix("aten.")
+    if name == "fill.Tensor" and position == 1:
+        return SCALAR
     if name == "masked_fill.Tensor":
         return (FULL, replace(FLAG, shape=other.shape, sample=other.sample), SCALAR)[position]
     if name.startswith(BOOLEAN) or UNLIKE.get(name) == position:
@@ -287,6 +289,8 @@ def reductions() -> Iterator[Case]:
         ("aten.mean.dim", FULL, ((1,),)),
         ("aten._softmax.default", FULL, (-1, False)),
         ("aten._softmax.default", FULL, (1, False)),
+        ("aten._safe_softmax.default", FULL, (-1,)),
+        ("aten._safe_softmax.default", FULL, (1,)),
         ("aten.cumsum.default", FULL, (1,)),
         ("aten.cumsum.default", COUNT, (-1,)),
         ("aten.cumprod.default", FULL, (2,)),

@@ -14,6 +14,7 @@ from hspmd_compiler.graph.comm_marker import COMM, COMM_BACKWARD
 from hspmd_compiler.graph.ir import Ref
 from hspmd_compiler.graph.rules import RULES
 
+from .placement_cases import placements
 from .rule_cases import B, Case, cases
 from .sharded_rows import Mesh, Operand, Sketch, check, random_layout
 
@@ -24,7 +25,7 @@ MARKERS = (COMM, COMM_BACKWARD)
 QUICK, THOROUGH = 9, 150
 
 BY_OP: dict[str, list[Case]] = {}
-for _case in cases():
+for _case in (*cases(), *placements()):
     BY_OP.setdefault(_case.op, []).append(_case)
 
 

@@ -29,8 +29,15 @@ LINEAR = (
     "aten.alias.default",
     "aten.clone.default",
     "aten._to_copy.default",
+    "aten.lift_fresh_copy.default",
     "aten.mul.Scalar",
     "aten.div.Scalar",
+)
+MOVES = (
+    "aten.detach.default",
+    "aten.alias.default",
+    "aten.clone.default",
+    "aten.lift_fresh_copy.default",
 )
 SUMS = ("aten.add.Tensor", "aten.sub.Tensor")
 PRODUCTS = ("aten.mul.Tensor", "aten.div.Tensor")
@@ -50,7 +57,7 @@ _SETTLING = """
     mish_backward.default logical_xor.default floor.default ceil.default round.default isnan.default
     fmod.Scalar softshrink.default hardshrink.default atan.default asin.default acos.default sinh.default
     cosh.default tan.default log2.default log10.default exp2.default
-    xlogy.Tensor
+    xlogy.Tensor copy.default fill.Tensor
 """
 SETTLING = tuple(f"aten.{name}" for name in _SETTLING.split())
 
@@ -185,7 +192,7 @@ def linear(ctx: RuleContext, row: Row) -> Result:
     ((key, value),) = operands(ctx, row).items()
     if row.dtype is not None and not (row.dtype.is_floating_point and value.dtype.is_floating_point):
         value = ctx.settle(value)
-    moves = row.op in ("aten.detach.default", "aten.alias.default", "aten.clone.default")
+    moves = row.op in MOVES
     args = localized(ctx, row, {key: value})
     return ctx.emit(row.op, args, value.layout, kwargs=row.kwargs, via=value if moves else None)
 

@@ -81,6 +81,7 @@ def _dtype(row: Row) -> dict[str, object]:
 
 WHOLE_DIM = {
     "aten._softmax.default": 1,
+    "aten._safe_softmax.default": 1,
     "aten.cumsum.default": 1,
     "aten.cumprod.default": 1,
     "aten.amax.default": 1,

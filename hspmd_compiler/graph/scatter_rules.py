@@ -1,0 +1,98 @@
+"""Rules of operators that pick or place elements along one dim, which is whole."""
+
+from __future__ import annotations
+
+from ..annotations.layout import Dim, Factor, make_layout
+from .annotated import AnnotatedValue
+from .cuts import dim_argument, whole_dim
+from .ir import Ref, Row
+from .pointwise_rules import join_dims
+from .rules import Result, RuleContext, rule_for
+
+SCATTERS = ("aten.scatter.src", "aten.scatter.value", "aten.scatter_add.default")
+
+
+@rule_for("aten.gather.default")
+def gather(ctx: RuleContext, row: Row) -> Result:
+    """The result is cut like the index; the table meets it in its other dims."""
+    table, index = (ctx.settle(ctx.operand(row.args[place])) for place in (0, 2))
+    dim = dim_argument(row, 1, len(table.layout.dims))
+    table = whole_dim(ctx, table, dim)
+    for place in _unlike(table, index, dim):
+        table, index = whole_dim(ctx, table, place), whole_dim(ctx, index, place)
+        table = _first_of(ctx, table, place, index.layout.shape[place])
+    beside = make_layout(_with(table.layout.dims, dim, ()))
+    dims = join_dims([beside, index.layout], index.layout.shape)
+    index = ctx.convert(index, make_layout(dims))
+    table = ctx.convert(table, make_layout(_with(dims, dim, table.layout.dims[dim])))
+    return ctx.emit(row.op, (table, dim, index), make_layout(dims))
+
+
+def _unlike(value: AnnotatedValue, index: AnnotatedValue, dim: int) -> list[int]:
+    """Dims but `dim` in which the index is shorter: only the first elements count there."""
+    pairs = zip(value.layout.shape, index.layout.shape, strict=True)
+    return [place for place, (own, other) in enumerate(pairs) if place != dim and own != other]
+
+
+def _first_of(ctx: RuleContext, value: AnnotatedValue, dim: int, size: int) -> AnnotatedValue:
+    layout = make_layout(_with(value.layout.dims, dim, (Factor(size),)))
+    return ctx.emit("aten.slice.Tensor", (value, dim, 0, size), layout, dtype=value.dtype)
+
+
+@rule_for(*SCATTERS)
+def scatter(ctx: RuleContext, row: Row) -> Result:
+    """Index, source and result are whole along the dim and meet in the others."""
+    target, index = (ctx.settle(ctx.operand(row.args[place])) for place in (0, 2))
+    source = ctx.settle(ctx.operand(row.args[3])) if isinstance(row.args[3], Ref) else None
+    dim = dim_argument(row, 1, len(target.layout.dims))
+    values = [target, index] if source is None else [target, index, source]
+    places = {dim}.union(*(_unlike(value, index, dim) for value in values))
+    for place in sorted(places):
+        values = [whole_dim(ctx, value, place) for value in values]
+    beside = [make_layout(_without(value.layout.dims, places)) for value in values]
+    dims = join_dims(beside, beside[0].shape)
+    target, index, *rest = (
+        ctx.convert(value, make_layout(_only(value.layout.dims, dims, places))) for value in values
+    )
+    given = rest[0] if rest else row.args[3]
+    return ctx.emit(row.op, (target, dim, index, given), target.layout, kwargs=row.kwargs)
+
+
+def _without(dims: tuple[Dim, ...], places: set[int]) -> tuple[Dim, ...]:
+    return tuple(() if place in places else dim for place, dim in enumerate(dims))
+
+
+def _only(own: tuple[Dim, ...], met: tuple[Dim, ...], places: set[int]) -> tuple[Dim, ...]:
+    """`met`, with the value's own dims at `places`."""
+    return tuple(own[place] if place in places else dim for place, dim in enumerate(met))
+
+
+def _with(dims: tuple[Dim, ...], dim: int, new: Dim) -> tuple[Dim, ...]:
+    return tuple(new if place == dim else own for place, own in enumerate(dims))
+
+
+@rule_for("aten.select_scatter.default")
+def select_scatter(ctx: RuleContext, row: Row) -> Result:
+    """One index of a whole dim replaced; the other dims meet."""
+    value, source = (ctx.settle(ctx.operand(argument)) for argument in row.args[:2])
+    dim = dim_argument(row, 2, len(value.layout.dims))
+    value = whole_dim(ctx, value, dim)
+    own = value.layout.dims
+    dims = join_dims([make_layout((*own[:dim], *own[dim + 1 :])), source.layout], source.layout.shape)
+    source = ctx.convert(source, make_layout(dims))
+    value = ctx.convert(value, make_layout((*dims[:dim], own[dim], *dims[dim:])))
+    return ctx.emit(row.op, (value, source, dim, row.args[3]), value.layout)
+
+
+@rule_for("aten.slice_scatter.default")
+def slice_scatter(ctx: RuleContext, row: Row) -> Result:
+    """A stretch of a whole dim replaced; the other dims meet."""
+    value, source = (ctx.settle(ctx.operand(argument)) for argument in row.args[:2])
+    dim = dim_argument(row, 2, len(value.layout.dims))
+    value, source = whole_dim(ctx, value, dim), whole_dim(ctx, source, dim)
+    beside = [make_layout(_with(item.layout.dims, dim, ())) for item in (value, source)]
+    dims = join_dims(beside, beside[0].shape)
+    value, source = (
+        ctx.convert(item, make_layout(_with(dims, dim, item.layout.dims[dim]))) for item in (value, source)
+    )
+    return ctx.emit(row.op, (value, source, dim, *row.args[3:]), value.layout, kwargs=row.kwargs)
