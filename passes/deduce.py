@@ -20,6 +20,7 @@ from ..graph import (  # noqa: F401  (rules register on import)
     loss_rules,
     norm_attention_rules,
     pointwise_rules,
+    random_rules,
     reduction_rules,
     scatter_rules,
     slice_rules,
@@ -199,7 +200,10 @@ class Deducer:
         kind, name = row.origin.kind, row.origin.name
         if kind is OriginKind.TANGENT:
             return self.emit("hspmd.full", ((), 1.0, row.dtype), whole(()), dtype=row.dtype)
-        if kind is OriginKind.INPUT:
+        if kind is OriginKind.RANDOM:
+            value = self._new(whole(row.shape or ()), row.dtype, stage, pure=True)
+            self.result.keys[stage] = value
+        elif kind is OriginKind.INPUT:
             dims: tuple[Dim, ...] = ((Factor(self.graph.batch, Axis.BATCH, self.placement.batch),),)
             layout = make_layout(dims + tuple((Factor(size),) for size in (row.shape or ())[1:]))
             value = self._new(layout, row.dtype, stage, pure=True)

@@ -12,7 +12,10 @@ from ..strategy import PipelineSpec
 
 @dataclass(frozen=True, slots=True)
 class RowKinds:
-    """What a row depends on. constant: nothing. pure: no parameter. static: no input (parameters alone)."""
+    """What a row depends on. constant: nothing. pure: no parameter. static: no input (parameters alone).
+
+    Random masks are pure, and neither constant nor static: they differ between steps and samples.
+    """
 
     constant: tuple[bool, ...]
     pure: tuple[bool, ...]
@@ -38,7 +41,7 @@ def classify(graph: LogicalGraph, operands: list[list[int]] | None = None) -> Ro
         kind = row.origin.kind if row.op == "placeholder" else None
         inputs = operands[row.id]
         constant.append(_all(kind, (OriginKind.BUFFER, OriginKind.TANGENT), (constant[i] for i in inputs)))
-        pure_kinds = (OriginKind.BUFFER, OriginKind.TANGENT, OriginKind.INPUT)
+        pure_kinds = (OriginKind.BUFFER, OriginKind.TANGENT, OriginKind.INPUT, OriginKind.RANDOM)
         pure.append(_all(kind, pure_kinds, (pure[i] for i in inputs)))
         static_kinds = (OriginKind.BUFFER, OriginKind.TANGENT, OriginKind.PARAM)
         static.append(_all(kind, static_kinds, (static[i] for i in inputs)))

@@ -11,6 +11,7 @@ from ..artifact.arrays import TorchArrays
 from ..artifact.codegen import SegmentCache
 from ..artifact.execute import RankState, plan_rank, run_step
 from ..artifact.program import ClassProgram, InputKind, Program, Shard
+from ..artifact.random_kernels import step_keys
 from ..artifact.requests import OptimizerStep
 from ..artifact.segments import CompiledSegments
 from ..errors import RunError
@@ -29,8 +30,9 @@ class Engine:
 
     params: local shards of parameters and buffers by name, updated in place. lr: the base learning
     rate, which the schedule scales; it may be set between steps. grad_norm: of the last step, None
-    where the optimizer has no `max_grad_norm`. shape: what a batch must look like. keys: inputs
-    that this rank's program reads. places: host and device of each rank, where a launcher knows.
+    where the optimizer has no `max_grad_norm`. seed: of dropout, with `steps` and the place of each
+    element; it may be set between steps. shape: what a batch must look like. keys: inputs that this
+    rank's program reads. places: host and device of each rank, where a launcher knows.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Engine:
         self.shape = BatchShape.of(program)
         self.optimizer = ShardOptimizer(optimizer)
         self.lr = optimizer.lr
+        self.seed = 0
         self.grad_norm: float | None = None
         self.places: tuple[str, ...] = ()
         device = str(transport.device)
@@ -94,6 +97,7 @@ class Engine:
         the other) of the inputs it reads (`keys`).
         """
         micro_batches = self._local(batch) if local else self._of_global(batch)
+        self._state.keys = step_keys(self.rows, self.seed, self.steps)
         run = run_step(self._plan, self._state, micro_batches, self._segments, self._arrays)
         answer: Tensor | None = None
         try:

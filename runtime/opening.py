@@ -17,9 +17,9 @@ from .roll_call import Store
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """How ranks come up. seed: of the initialisation. weights: a safetensors file to start from.
+    """How ranks come up. seed: of the initialisation and of dropout.
 
-    threads: torch threads of each rank started here.
+    weights: a safetensors file to start from. threads: torch threads of each rank started here.
     """
 
     seed: int = 0
@@ -55,6 +55,7 @@ def open_engine(
     initial = InitialState.of(artifact, options.seed, options.weights)
     params = initial.shards_of(artifact.program, own.shards, connected.transport)
     engine = Engine(artifact.program, manifest.optimizer, connected.transport, params)
+    engine.seed = options.seed
     engine.places = connected.roll.places
     return Opened(engine, connected.store)
 

@@ -30,6 +30,7 @@ FLOORS = {
     "comm_plan": 0,
     "options": 0,
     "init_program": 0,
+    "counter_random": 1,
     "graph": 1,
     "builtin_models": 1,
     "models": 2,

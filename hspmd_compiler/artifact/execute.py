@@ -52,12 +52,14 @@ class Segments(Protocol[V]):
 class RankState(Generic[V]):
     """What a rank holds. params: local shards of parameters and buffers, by name.
 
-    micro: values kept for later instructions of a micro-batch. steps: values of this step. grads:
+    keys: of random masks, one per micro-batch, set before each step. micro: values kept for later
+    instructions of a micro-batch. steps: values of this step. grads:
     accumulated here. synced: summed over all ranks, in the shape of the shard, kept until the next
     step. position: index of the current instruction.
     """
 
     params: dict[str, V]
+    keys: list[V] = field(default_factory=list)
     micro: dict[MicroKey, V] = field(default_factory=dict)
     steps: dict[int, V] = field(default_factory=dict)
     grads: dict[str, V] = field(default_factory=dict)
@@ -198,6 +200,8 @@ class _Walk(Generic[V]):
             return self.batches[mb][item.name]
         if item.kind is InputKind.STEP:
             return self.state.steps[item.value.id]
+        if item.kind is InputKind.KEY:
+            return self.state.keys[mb]
         key = (mb, item.value.id)
         if key not in self.state.micro:
             raise self._missing(f"value {item.value.id} of micro-batch {mb}")

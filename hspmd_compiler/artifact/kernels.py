@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from ..counter_random import whole_mask
 from ..errors import ArtifactError
-from . import attention_kernels, convolution_kernels, layout_kernels, vocab_kernels
+from . import attention_kernels, convolution_kernels, layout_kernels, random_kernels, vocab_kernels
 
 Kernel = Callable[..., Any]
 
@@ -27,6 +28,8 @@ OWN_KERNELS: dict[str, Kernel] = {
     "hspmd.place": layout_kernels.place,
     "hspmd.zero_unless": layout_kernels.zero_unless,
     "hspmd.full": layout_kernels.full,
+    "hspmd.random_mask": random_kernels.mask_piece,
+    "hspmd.random_mask.default": whole_mask,
     "hspmd.vocab_embedding": vocab_kernels.vocab_embedding,
     "hspmd.vocab_embedding_backward": vocab_kernels.vocab_embedding_backward,
     "hspmd.row_max": vocab_kernels.row_max,
@@ -43,6 +46,9 @@ OWN_KERNELS: dict[str, Kernel] = {
     "hspmd.convolution_input_gradient": convolution_kernels.convolution_input_gradient,
     "hspmd.convolution_weight_gradient": convolution_kernels.convolution_weight_gradient,
 }
+
+FROM_NOTHING = frozenset({"hspmd.full", "hspmd.random_mask", "hspmd.random_mask.default"})
+"""Kernels of ours that must be told the device; a key of random masks is always on the CPU."""
 
 QUICK_BINDINGS: dict[str, Kernel] = {
     "aten.mm.default": torch.mm,
@@ -99,10 +105,8 @@ def aten_operator(name: str) -> torch._ops.OpOverload:
 @cache
 def makes_tensor_from_nothing(name: str) -> bool:
     """Whether the operator must be told the device: it takes one, and no tensor to copy it from."""
-    if name == "hspmd.full":
-        return True
     if name in OWN_KERNELS:
-        return False
+        return name in FROM_NOTHING
     arguments = aten_operator(name)._schema.arguments
     takes_tensor = any("Tensor" in str(argument.type) for argument in arguments)
     return not takes_tensor and any(argument.name == "device" for argument in arguments)

@@ -63,6 +63,8 @@ class StageLowering:
         self.next_number = self.logical_rows
         for kind, table in ((InputKind.PARAM, self.graph.params), (InputKind.DATA, self.graph.inputs)):
             self.leaves |= {v.id: (kind, name) for (name, stage), v in table.items() if stage == self.stage}
+        if self.stage in self.graph.keys:
+            self.leaves[self.graph.keys[self.stage].id] = (InputKind.KEY, "")
         self.renamed = {step.row.out.id: step.share for step in self.rows.steps}
 
     def number(self, value: AnnotatedValue) -> int:

@@ -15,6 +15,7 @@ class InputKind(Enum):
     DATA = "data"  # name: batch key; this micro-batch's rows
     MICRO = "micro"  # a value of this micro-batch, kept by an earlier instruction (value: its id)
     STEP = "step"  # a value of this step, made by STEP_REDUCE (value: its id)
+    KEY = "key"  # what random masks depend on: int64 (seed, step, first row of this micro-batch)
 
 
 class OutputKind(Enum):

@@ -19,6 +19,7 @@ from .execute import RankPlan, micro_batches, plan_rank
 from .kernels import ALIASES, COMM, GETITEM, kernel, makes_tensor_from_nothing
 from .literals import resolve, resolved_kwargs, torch_dtype
 from .program import InputKind, Instruction, LocalRow, Op, OutputKind, Program, Segment, Value
+from .random_kernels import step_keys
 
 LOSS, GRADS, BUFFERS = "loss", "grads", "buffers"
 
@@ -36,16 +37,30 @@ def rank_module(program: Program, rank: int) -> fx.GraphModule:
 
 
 def rank_arguments(
-    program: Program, rank: int, params: Mapping[str, Tensor], batch: Mapping[str, Tensor]
+    program: Program,
+    rank: int,
+    params: Mapping[str, Tensor],
+    batch: Mapping[str, Tensor],
+    seed: int = 0,
+    step: int = 0,
 ) -> list[Tensor]:
-    """What `rank_module` takes, cut from whole parameters and buffers and the global batch."""
+    """What `rank_module` takes, cut from whole parameters and buffers and the global batch.
+
+    seed, step: of dropout, as `Engine.seed` and `Engine.steps`.
+    """
     plan = plan_rank(program, rank)
     shards = [
         _local(plan, name, {program.aliases.get(key, key): value for key, value in params.items()})
         for name in plan.shards
     ]
     rows = micro_batches(plan.program, batch)
-    return [*shards, *(of[key] for of in rows for key in program.inputs)]
+    keys = step_keys(plan.program.rows, seed, step) if _draws(plan) else []
+    return [*shards, *(of[key] for of in rows for key in program.inputs), *keys]
+
+
+def _draws(plan: RankPlan) -> bool:
+    """Whether the rank draws random masks."""
+    return any(item.kind is InputKind.KEY for part in plan.shared.segments for item in part.inputs)
 
 
 def _local(plan: RankPlan, name: str, params: Mapping[str, Tensor]) -> Tensor:
@@ -66,6 +81,7 @@ class _Builder:
     graph: fx.Graph = field(default_factory=fx.Graph)
     params: dict[str, fx.Node] = field(default_factory=dict)
     data: list[dict[str, fx.Node]] = field(default_factory=list)
+    keys: list[fx.Node] = field(default_factory=list)
     micro: dict[tuple[int, int], fx.Node] = field(default_factory=dict)
     steps: dict[int, fx.Node] = field(default_factory=dict)
     grads: dict[str, fx.Node] = field(default_factory=dict)
@@ -108,6 +124,8 @@ class _Builder:
                 for key in self.program.inputs
             }
             self.data.append(row)
+        if _draws(self.plan):
+            self.keys = [self.graph.placeholder(f"key_{mb}", Tensor) for mb in range(len(self.data))]
 
     def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
         return self.graph.call_function(function, args, kwargs)
@@ -139,6 +157,8 @@ class _Builder:
                 values[item.value.id] = self.params[item.name]
             elif item.kind is InputKind.DATA:
                 values[item.value.id] = self.data[mb][item.name]
+            elif item.kind is InputKind.KEY:
+                values[item.value.id] = self.keys[mb]
             elif item.kind is InputKind.STEP:
                 values[item.value.id] = self.steps[item.value.id]
             else:

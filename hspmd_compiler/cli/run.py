@@ -34,7 +34,9 @@ def add_flags(parser: ArgumentParser) -> None:
     parser.add_argument("--epochs", type=int, metavar="N")
     parser.add_argument("--init", type=Path, metavar="FILE", help="safetensors with the model's names")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the trained weights as safetensors")
-    parser.add_argument("--seed", type=int, default=0, help="of initialisation and data order (default: 0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of initialisation, data order and dropout (default: 0)"
+    )
     parser.add_argument("--lr", type=float, help="learning rate (default: the artifact's)")
     parser.add_argument(
         "--threads", type=int, default=1, metavar="N", help="torch threads per rank (default: 1)"

@@ -93,15 +93,16 @@ class GradTerm:
 class PipelineGraph:
     """The deduced program of one pipeline, all stages, before it is cut and localised.
 
-    params: (name, stage) -> value. loss: the value of the loss (a pending sum over BATCH when the
-    batch is split). logical: values by row. on_demand: those of rows that each stage computes for
-    itself, by (row, stage).
+    params: (name, stage) -> value. keys: of random masks, by stage. loss: the value of the loss (a
+    pending sum over BATCH when the batch is split). logical: values by row. on_demand: those of rows
+    that each stage computes for itself, by (row, stage).
     """
 
     pipeline: int
     rows: list[AnnotatedRow] = field(default_factory=list)
     params: dict[tuple[str, int], AnnotatedValue] = field(default_factory=dict)
     inputs: dict[tuple[str, int], AnnotatedValue] = field(default_factory=dict)
+    keys: dict[int, AnnotatedValue] = field(default_factory=dict)
     grads: list[GradTerm] = field(default_factory=list)
     loss: AnnotatedValue | None = None
     logical: dict[int, AnnotatedValue] = field(default_factory=dict)

@@ -23,12 +23,16 @@ class OriginKind(Enum):
     BUFFER = "buffer"
     INPUT = "input"
     TANGENT = "tangent"
+    RANDOM = "random"
     ACTIVATION = "activation"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value comes from: a parameter or buffer by its name, an input by its key, or an operator."""
+    """Where a value comes from: a parameter or buffer by its name, an input by its key, or an operator.
+
+    RANDOM is the key of a step's random masks: int64 (seed, step, first sample).
+    """
 
     kind: OriginKind
     name: str = ""

@@ -175,7 +175,7 @@ def settled_but_batch(
     first, *others = values
     if Axis.BATCH not in values[first].layout.partial or not all(values[key].static for key in others):
         return {key: ctx.settle(value) for key, value in values.items()}
-    gradient = _settled_over_ranks(ctx, values[first])
+    gradient = settled_over_ranks(ctx, values[first])
     return {first: gradient} | {key: ctx.settle(values[key]) for key in others}
 
 
@@ -232,7 +232,7 @@ def _settle_into(ctx: RuleContext, value: AnnotatedValue, other: AnnotatedValue)
         or other.layout.shape != value.layout.shape
         or other.layout.cut(ranks=True) is None
     ):
-        return _settled_over_ranks(ctx, value)
+        return settled_over_ranks(ctx, value)
     batch = uncut(value.layout, ranks=True)
     target = join_dims([batch, other.layout], other.layout.shape)
     return ctx.convert(value, make_layout(target, value.layout.partial - {Axis.TENSOR}))
@@ -335,9 +335,9 @@ def products(ctx: RuleContext, row: Row) -> Result:
     first = first if first_passes else _settled_factor(ctx, first, second)
     second = second if second_passes else _settled_factor(ctx, second, first)
     pair = {0: first, 1: second}
-    dims = _meet_product(ctx, pair, row.shape or ())
+    dims = meet_product(ctx, pair, row.shape or ())
     partial = first.layout.partial | second.layout.partial
-    _check_batch_product(row, first, second)
+    check_batch_product(row, first, second)
     return ctx.emit(row.op, (pair[0], pair[1], *row.args[2:]), make_layout(dims, partial), kwargs=row.kwargs)
 
 
@@ -354,17 +354,18 @@ def _settled_factor(ctx: RuleContext, value: AnnotatedValue, other: AnnotatedVal
         return ctx.settle(value)
     if not is_addend(value.layout):
         return value
-    return _settled_over_ranks(ctx, value)
+    return settled_over_ranks(ctx, value)
 
 
-def _settled_over_ranks(ctx: RuleContext, value: AnnotatedValue) -> AnnotatedValue:
+def settled_over_ranks(ctx: RuleContext, value: AnnotatedValue) -> AnnotatedValue:
     """Without addends of ranks; a pending sum over the batch stays, for linear operators pass it."""
     if Axis.BATCH in value.layout.partial:
         return ctx.convert(value, consistent(value.layout))
     return ctx.settle(value)
 
 
-def _check_batch_product(row: Row, first: AnnotatedValue, second: AnnotatedValue) -> None:
+def check_batch_product(row: Row, first: AnnotatedValue, second: AnnotatedValue) -> None:
+    """A pending sum over the batch may be multiplied by what is the same for all samples only."""
     for value, other in ((first, second), (second, first)):
         if Axis.BATCH not in value.layout.partial:
             continue
@@ -376,7 +377,7 @@ def _check_batch_product(row: Row, first: AnnotatedValue, second: AnnotatedValue
             raise batch_coupled(row, value.layout, "a value is divided by a sum over the batch")
 
 
-def _meet_product(ctx: RuleContext, pair: dict[int, AnnotatedValue], shape: Sequence[int]) -> tuple[Dim, ...]:
+def meet_product(ctx: RuleContext, pair: dict[int, AnnotatedValue], shape: Sequence[int]) -> tuple[Dim, ...]:
     """Where one factor has addends, its sets decide and the other one is cut to consistent copies of them."""
     leading = next((value for value in pair.values() if contrib_factor(value.layout) is not None), None)
     if leading is None:

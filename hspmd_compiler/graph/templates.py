@@ -19,6 +19,7 @@ from .capture import OutputKind, OutputRole, quiet
 from .expand import StepRows, TemplateMismatch, expand
 from .ir import LogicalGraph
 from .layers import find_layers
+from .random_rows import masks_by_position
 from .reduced_model import copy_with, reduced_copy
 from .signatures import StackPlan, plan_stacks
 from .step_record import CallTable, meta_like, record_step
@@ -43,7 +44,11 @@ def trace_step(
     capture: Capture = Capture.AUTO,
 ) -> TraceResult:
     """As `tracer.trace`, with repeated blocks traced once where that provably gives the same graph."""
-    subject = subject_of(model, example_inputs, batch=batch)
+    result = _traced(subject_of(model, example_inputs, batch=batch), capture)
+    return replace(result, graph=masks_by_position(result.graph))
+
+
+def _traced(subject: Subject, capture: Capture) -> TraceResult:
     if capture is Capture.FULL:
         return TraceResult(trace_subject(subject), "the whole model, as asked for")
     stacks = plan_stacks(subject.model)

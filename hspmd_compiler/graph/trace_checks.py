@@ -10,6 +10,7 @@ from torch import nn
 from ..errors import TraceError
 from .capture import LossModule, storage_key
 from .ir import LogicalGraph, Row, row_inputs
+from .random_rows import is_drawn_by_position
 
 ALLOWED_NAMESPACES = ("aten", "hspmd")
 _SHOWN = 12
@@ -38,26 +39,14 @@ def check_inputs(inputs: Mapping[str, torch.Tensor] | None, batch: int) -> None:
         )
 
 
-def check_dropout_modules(model: nn.Module) -> None:
-    """Dropout that would draw random numbers is refused, with the modules that hold it."""
-    active = [
-        (name or "the model", f"{type(m).__name__}(p={m.p})")
-        for name, m in model.named_modules()
-        if isinstance(m, nn.modules.dropout._DropoutNd) and m.training and m.p > 0
-    ]
-    if active:
-        raise _dropout_error(active)
-
-
 def _random_error(rows: list[Row]) -> TraceError:
     drawn = [(row.module or "the model", row.op) for row in rows]
-    if any("dropout" in row.op or "dot_product" in row.op for row in rows):
-        return _dropout_error(drawn, _places(rows))
     return TraceError(
-        "the forward pass draws random numbers",
+        "the model draws random numbers other than those of dropout",
         at=_places(rows),
         details=drawn[:_SHOWN],
-        rule="random numbers drawn in the forward pass differ between one device and many",
+        rule="dropout and bernoulli_(p) in the forward pass are drawn by position, the same on one device"
+        " and on many; other random numbers would differ",
         fix="draw them outside and pass them as an input of the batch",
     )
 
@@ -77,18 +66,6 @@ def check_shared_memory(model: nn.Module) -> None:
             rule="a parameter has memory of its own; tied weights are one parameter under several names",
             fix="tie whole parameters (b.weight = a.weight), or clone the part",
         )
-
-
-def _dropout_error(active: list[tuple[str, str]], at: Iterable[str] = ()) -> TraceError:
-    shown = active[:_SHOWN] + ([("...", f"{len(active) - _SHOWN} more")] if len(active) > _SHOWN else [])
-    return TraceError(
-        "dropout is active",
-        at=at,
-        details=shown,
-        rule="random numbers drawn in the forward pass differ between one device and many",
-        fix="set dropout to 0 in the configuration: attn_pdrop=0, resid_pdrop=0, embd_pdrop=0 (GPT-2),"
-        " attention_dropout=0 (Llama), p=0 (nn.Dropout)",
-    )
 
 
 def loss_of(output: object) -> torch.Tensor:
@@ -169,7 +146,7 @@ def _places(rows: list[Row]) -> list[str]:
 
 
 def _is_random(row: Row) -> bool:
-    if not row.op.startswith("aten."):
+    if not row.op.startswith("aten.") or is_drawn_by_position(row):
         return False
     if row.op.startswith("aten._scaled_dot_product"):
         return _attention_dropout(row) > 0

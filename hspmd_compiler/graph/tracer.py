@@ -41,6 +41,7 @@ from .ir import (
     refs_of,
 )
 from .layers import LayerMap, assign_layers, find_layers
+from .random_rows import is_drawn_by_position, masks_by_position
 from .source_lines import causes, line_of_error, line_of_trace
 
 Inputs = Mapping[str, torch.Tensor]
@@ -63,7 +64,7 @@ def trace(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, b
     model: a live model, which stays as it is, a model of fake tensors, or a factory that returns
     (model, example_inputs). Dim 0 of every example input is replaced by `batch`.
     """
-    return trace_subject(subject_of(model, example_inputs, batch=batch))
+    return masks_by_position(trace_subject(subject_of(model, example_inputs, batch=batch)))
 
 
 def subject_of(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, batch: int) -> Subject:
@@ -73,7 +74,6 @@ def subject_of(model: nn.Module | Factory, example_inputs: Inputs | None = None,
         model, made_inputs = build_fake(model)
         example_inputs = made_inputs if example_inputs is None else example_inputs
     checks.check_inputs(example_inputs, batch)
-    checks.check_dropout_modules(model)
     checks.check_shared_memory(model)
     mode = fake_mode_of(model)
     if mode is None:
@@ -87,7 +87,7 @@ def subject_of(model: nn.Module | Factory, example_inputs: Inputs | None = None,
 
 
 def trace_subject(subject: Subject) -> LogicalGraph:
-    """The whole step as torch captures it."""
+    """The whole step as torch captures it, random operators too."""
     joint = _capture(subject.model, subject.inputs, subject.mode)
     graph = _Assembler(subject, joint).graph()
     checks.check_operators(graph)
@@ -233,8 +233,11 @@ def _redirect(value: object, ids: Mapping[int, int]) -> object:
 
 
 def _live(rows: list[Row], outputs: set[int], canonical: Mapping[str, str]) -> dict[int, int]:
-    """New ids of the rows that an output needs, and of placeholders; merged tied ones are gone."""
-    needed = set(outputs)
+    """New ids of the rows that an output needs, and of placeholders; merged tied ones are gone.
+
+    Random operators stay, needed or not: eager draws numbers for them, too.
+    """
+    needed = outputs | {row.id for row in rows if is_drawn_by_position(row)}
     for row in reversed(rows):
         if row.op == PLACEHOLDER and canonical.get(row.origin.name, row.origin.name) == row.origin.name:
             needed.add(row.id)

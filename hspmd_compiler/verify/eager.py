@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import VerifyError
+from .same_masks import SameMasks
 from .widen import wide_casts
 
 
@@ -47,12 +48,16 @@ def eager_model(build: Callable[[], nn.Module], state: Mapping[str, Tensor], wid
     return model
 
 
-def eager_step(model: nn.Module, batch: Mapping[str, Tensor], widen: bool) -> EagerResult:
-    """Forward and backward on `batch`; gradients are fresh and stay on the model, too."""
+def eager_step(model: nn.Module, batch: Mapping[str, Tensor], widen: bool, step: int = 0) -> EagerResult:
+    """Forward and backward on `batch`; gradients are fresh and stay on the model, too.
+
+    step: counted from 0; dropout drops what a compiled program drops in this step.
+    """
     model.zero_grad(set_to_none=True)
     rows = {key: _widened(value) if widen else value for key, value in batch.items()}
     with wide_casts() if widen else nullcontext():
-        loss = loss_of(model(**rows))
+        with SameMasks(step):
+            loss = loss_of(model(**rows))
         loss.backward()  # type: ignore[no-untyped-call]
     grads = {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
     return EagerResult(float(loss.detach()), grads)

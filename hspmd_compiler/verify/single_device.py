@@ -103,10 +103,11 @@ def _input(row: Row) -> SegmentInput:
         OriginKind.PARAM: InputKind.PARAM,
         OriginKind.BUFFER: InputKind.PARAM,
         OriginKind.INPUT: InputKind.DATA,
+        OriginKind.RANDOM: InputKind.KEY,
         OriginKind.ACTIVATION: InputKind.MICRO,
     }
     kind = kinds[row.origin.kind] if row.op == PLACEHOLDER else InputKind.MICRO
-    return SegmentInput(kind, Value(row.id), "" if kind is InputKind.MICRO else row.origin.name)
+    return SegmentInput(kind, Value(row.id), row.origin.name if row.op == PLACEHOLDER else "")
 
 
 def _tangent(row: Row) -> LocalRow:

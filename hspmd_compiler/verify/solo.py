@@ -27,6 +27,7 @@ from ..artifact.requests import (
     StepRun,
 )
 from ..comm_plan import Combine, CommStep
+from ..counter_random import KEY_SIZE
 from ..errors import HspmdError
 from .blocked import RankRun
 from .lockstep import failed
@@ -61,7 +62,7 @@ def solo(program: Program, plan: RankPlan, book: ShapeBook) -> Script:
     meter = Meter()
     own = replace(plan, program=_distinct(plan.program))
     arrays = ShapeArrays(meter)
-    state = RankState(_params(own, arrays))
+    state = RankState(_params(own, arrays), _keys(own, arrays))
     steps = run_step(own, state, _batches(program, own, arrays), ShapeSegments(own, book, meter), arrays)
     run = RankRun(own, state, arrays, steps)
     asked: list[Asked] = []
@@ -148,6 +149,10 @@ def _distinct(own: RankProgram) -> RankProgram:
 
 def _params(plan: RankPlan, arrays: ShapeArrays) -> dict[str, ShapeValue]:
     return {name: arrays.make(shard.shape, torch_dtype(shard.dtype)) for name, shard in plan.shards.items()}
+
+
+def _keys(plan: RankPlan, arrays: ShapeArrays) -> list[ShapeValue]:
+    return [arrays.make((KEY_SIZE,), torch.int64) for _ in plan.program.rows]
 
 
 def _batches(program: Program, plan: RankPlan, arrays: ShapeArrays) -> list[dict[str, ShapeValue]]:

@@ -102,8 +102,8 @@ def compare_training(
     steps = []
     with task("compare values", len(batches)) as progress:
         for number, batch in enumerate(batches, 1):
-            expected = eager_step(model, batch, widen=True)
-            loss, _ = lockstep_step(ranks, widened(batch), shards)
+            expected = eager_step(model, batch, widen=True, step=number - 1)
+            loss, _ = lockstep_step(ranks, widened(batch), shards, number - 1)
             eager()
             grads = differences(whole_grads(ranks), expected.grads, gradient_floor(expected.grads))
             params = _parameter_differences(ranks, model, config)

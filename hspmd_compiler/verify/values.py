@@ -12,11 +12,13 @@ from ..artifact.arrays import TorchArrays
 from ..artifact.codegen import SegmentCache
 from ..artifact.execute import RankPlan, RankState, Segments, micro_batches, plan_ranks, run_step
 from ..artifact.program import Program
+from ..artifact.random_kernels import step_keys
 from ..artifact.segments import CompiledSegments, ObservedSegments, Observer
 from ..errors import VerifyError
 from .blocked import RankRun
 from .lockstep import Lockstep
 from .report import Event
+from .same_masks import SEED
 from .shards import Held, cut_shard, join_shards
 from .widen import default_type
 
@@ -59,8 +61,8 @@ def simulate(
     losses: list[float] = []
     grads: list[Tensors] = []
     events: list[tuple[Event, ...]] = []
-    for batch in batches:
-        loss, matched = lockstep_step(ranks, batch, optimizer)
+    for step, batch in enumerate(batches):
+        loss, matched = lockstep_step(ranks, batch, optimizer, step)
         losses.append(loss)
         events.append(matched)
         grads.append(whole_grads(ranks))
@@ -81,9 +83,11 @@ def start_ranks(
 
 
 def lockstep_step(
-    ranks: Sequence[Rank], batch: Mapping[str, Tensor], optimizer: Optimizer | None
+    ranks: Sequence[Rank], batch: Mapping[str, Tensor], optimizer: Optimizer | None, step: int = 0
 ) -> tuple[float, tuple[Event, ...]]:
-    """One step of all ranks: the loss, and what was matched."""
+    """One step of all ranks: the loss, and what was matched. step: of the random masks."""
+    for rank in ranks:
+        rank.state.keys = step_keys(rank.plan.program.rows, SEED, step)
     with torch.no_grad(), default_type(_width(ranks)):
         arrays = TorchArrays()
         runs = [_run(rank, batch, arrays) for rank in ranks]

@@ -311,6 +311,14 @@ class ReadsItsDevice(Stack):
         return super().run(x)
 
 
+class Dropping(Block):
+    """Drops before and after its last layer; each draw has a number of its own."""
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        inner = nn.functional.dropout(self.up(self.norm(x)).relu(), 0.3)
+        return x + nn.functional.dropout(self.down(inner), 0.1, inplace=True)
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "plain": Stack,
     "two stacks": TwoStacks,
@@ -320,6 +328,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "two values": Carried,
     "frozen half": Frozen,
     "cache": Remembers,
+    "dropout": lambda: Stack(lambda _: Dropping()),
     "one is skipped": OneIsSkipped,
     "one is scaled": OneIsScaled,
     "one without gradient": OneWithoutGradient,

@@ -43,20 +43,24 @@ class WrongShape(Linear):
         return self.out(x.view(7, 5)).sum()
 
 
-class Dropout(Linear):
-    def forward(self, x: torch.Tensor) -> object:
-        return functional.dropout(self.out(x), 0.1).sum()
-
-
-class AttentionDropout(Linear):
-    def forward(self, x: torch.Tensor) -> object:
-        q = self.out(x).view(x.shape[0], 1, 1, 4)
-        return functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5).sum()
-
-
 class Noise(Linear):
     def forward(self, x: torch.Tensor) -> object:
         return (self.out(x) + torch.randn_like(x)).sum()
+
+
+class OwnChances(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        return (self.out(x) * torch.bernoulli(x.sigmoid())).sum()
+
+
+class Sampled(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        return (self.out(x) * torch.multinomial(x.sigmoid(), 1)).sum()
+
+
+class RandomSlopes(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        return functional.rrelu(self.out(x), training=True).sum()
 
 
 class NotScalar(Linear):
@@ -89,9 +93,10 @@ class OutsideTensor(Linear):
         (Item, ["value of a tensor", "test_trace_errors.py:", "x.max().item()"]),
         (Masked, ["value of a tensor", "in Masked.forward", "boolean indexing"]),
         (WrongShape, ["can't be traced", "in WrongShape.forward", "shape '[7, 5]' is invalid"]),
-        (Dropout, ["dropout is active", "in Dropout.forward", "set dropout to 0"]),
-        (AttentionDropout, ["dropout is active", "in AttentionDropout.forward", "set dropout to 0"]),
-        (Noise, ["random numbers", "in Noise.forward", "pass them as an input"]),
+        (Noise, ["random numbers other than those of dropout", "in Noise.forward", "aten.randn_like"]),
+        (OwnChances, ["random numbers", "in OwnChances.forward", "pass them as an input", "aten.bernoulli"]),
+        (Sampled, ["random numbers", "in Sampled.forward", "aten.multinomial"]),
+        (RandomSlopes, ["random numbers", "in RandomSlopes.forward", "aten.rrelu"]),
         (NotScalar, ["the loss is float32[3, 4], not a scalar", ".mean()"]),
         (NoLoss, ["dict without a loss", "return the loss"]),
         (NoGradient, ["does not depend on any trainable parameter"]),
@@ -110,16 +115,6 @@ def test_refused_forward(model: type[Linear], words: list[str], capfd: pytest.Ca
 class Plain(Linear):
     def forward(self, x: torch.Tensor) -> object:
         return self.drop(self.out(x)).sum()
-
-
-def test_dropout_modules_are_named() -> None:
-    model = Plain()
-    model.drop = nn.Sequential(nn.Dropout(0.1), nn.Dropout(0.0), nn.Dropout1d(0.3))
-    with pytest.raises(TraceError) as caught:
-        trace(model, {"x": torch.ones(2, 4)}, batch=3)
-    text = str(caught.value)
-    assert "drop.0" in text and "drop.2" in text and "drop.1" not in text and "attn_pdrop=0" in text
-    trace(model.eval(), {"x": torch.ones(2, 4)}, batch=3)
 
 
 @pytest.mark.parametrize(

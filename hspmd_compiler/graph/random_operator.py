@@ -1,0 +1,28 @@
+"""The operator that stands for a random mask in a graph: whole, and by global positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from ..counter_random import whole_mask
+
+RANDOM_MASK = "hspmd.random_mask.default"
+
+
+@torch.library.custom_op("hspmd::random_mask", mutates_args=())
+def _random_mask(
+    key: torch.Tensor, operator: int, keep: float, shape: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    return whole_mask(key, operator, keep, shape, dtype)
+
+
+@_random_mask.register_fake
+def _(
+    key: torch.Tensor, operator: int, keep: float, shape: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype)
+
+
+OPERATORS: Mapping[str, Callable[..., object]] = {RANDOM_MASK: torch.ops.hspmd.random_mask.default}

@@ -1,0 +1,66 @@
+"""Rules of random masks: each rank draws the piece that it uses, by global positions."""
+
+from __future__ import annotations
+
+from ..annotations.layout import Axis, Coordinate, Factor, Layout, make_layout, whole
+from ..errors import InternalError
+from .annotated import AnnotatedValue, PerCoordinate
+from .ir import Row
+from .pointwise_rules import check_batch_product, meet_product, settled_over_ranks
+from .random_operator import RANDOM_MASK
+from .random_rows import MASKED
+from .rules import Result, RuleContext, contrib_factor, local_shape, pull_for, rule_for
+
+
+@rule_for(RANDOM_MASK)
+def mask(ctx: RuleContext, row: Row) -> Result:
+    """A mask is whole unless a cut is asked for."""
+    return _drawn(ctx, row, whole(row.shape or ()))
+
+
+@pull_for(RANDOM_MASK)
+def pull_mask(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | None:
+    return _drawn(ctx, row, layout)
+
+
+def _drawn(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue:
+    key, operator, keep, _, dtype = row.args
+    batch = ctx.batch
+    parts = PerCoordinate(lambda at: tuple(_part(factor, batch, at) for factor in layout.factors()))
+    args = (ctx.operand(key), operator, keep, parts, local_shape(layout), dtype)
+    return ctx.emit("hspmd.random_mask", args, layout, dtype=row.dtype)
+
+
+def _part(factor: Factor, batch: int, at: Coordinate) -> tuple[int, tuple[tuple[int, int], ...], int]:
+    """(size, intervals, elements per sample), as `counter_random.Part` says.
+
+    A micro-batch's rows count from its first sample, which the key holds: micro-batches of one size
+    run the same code.
+    """
+    held = factor.held(at)
+    if factor.axis is not Axis.BATCH:
+        return factor.size, held, 0
+    per_sample, rest = divmod(factor.size, batch)
+    if rest or len(held) != 1 or held[0][0] % per_sample:
+        raise InternalError(
+            f"samples {held} of {factor.size} elements are not the rows of a micro-batch",
+            fix="report this model and strategy",
+        )
+    ((low, high),) = held
+    return factor.size, ((0, high - low),), per_sample
+
+
+@rule_for(MASKED)
+def masked(ctx: RuleContext, row: Row) -> Result:
+    """A value times a mask and a scale, linear in the value.
+
+    A pending sum over ranks is settled first, so that under sequence parallelism each rank draws the
+    mask of its own tokens only.
+    """
+    value, drawn = ctx.operand(row.args[0]), ctx.settle(ctx.operand(row.args[1]))
+    if contrib_factor(value.layout) is None or Axis.TENSOR in value.layout.partial:
+        value = settled_over_ranks(ctx, value)
+    pair = {0: value, 1: drawn}
+    dims = meet_product(ctx, pair, row.shape or ())
+    check_batch_product(row, value, drawn)
+    return ctx.emit(row.op, (pair[0], pair[1], *row.args[2:]), make_layout(dims, value.layout.partial))

@@ -1,0 +1,55 @@
+"""Eager code that drops what compiled programs drop: its random masks are replaced by theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..counter_random import key_tensor, whole_mask
+
+SEED = 0
+"""Of random masks while programs are verified."""
+aten = torch.ops.aten
+
+
+class SameMasks(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """In this block the operators of dropout draw by position; their calls are numbered as they come.
+
+    It stands around one forward pass on the whole global batch. step: counted from 0.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._key = key_tensor((SEED, step, 0))
+        self._calls = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Called by PyTorch for each operator."""
+        if func is aten.bernoulli_.float:
+            return args[0].copy_(self._mask(args[0], args[1] if len(args) > 1 else 0.5))
+        if func is aten.bernoulli.p:
+            return self._mask(args[0], args[1])
+        if func is aten.native_dropout.default and args[2] is not False:
+            return self._dropout(args[0], args[1])
+        return func(*args, **(kwargs or {}))
+
+    def _dropout(self, value: Tensor, probability: float) -> tuple[Tensor, Tensor]:
+        if probability == 1:
+            return torch.zeros_like(value), torch.zeros_like(value, dtype=torch.bool)
+        mask = self._mask(value, 1 - probability)
+        return value * mask / (1 - probability), mask.bool()
+
+    def _mask(self, like: Tensor, keep: float) -> Tensor:
+        number = self._calls
+        self._calls += 1
+        return whole_mask(self._key, number, keep, like.shape, like.dtype, str(like.device))
