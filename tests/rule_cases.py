@@ -13,6 +13,8 @@ from hspmd_compiler.graph.constant_rules import TRIANGLES
 from hspmd_compiler.graph.ir import Ref
 from hspmd_compiler.graph.norm_attention_rules import FLASH, FLASH_BACKWARD
 from hspmd_compiler.graph.pointwise_rules import LINEAR, PRODUCTS, SETTLING, SUMS
+from hspmd_compiler.graph.random_operator import RANDOM_MASK
+from hspmd_compiler.graph.random_rows import MASKED
 from hspmd_compiler.graph.reduction_rules import ELEMENT_LOSS_GRADS, ELEMENT_LOSSES
 
 from .convolution_cases import convolution_calls
@@ -90,6 +92,7 @@ def cases() -> Iterator[Case]:
     yield from lookups()
     yield from fused()
     yield from constants()
+    yield from random_masks()
 
 
 def pointwise(op: str) -> Iterator[Case]:
@@ -493,6 +496,19 @@ def constants() -> Iterator[Case]:
         yield Case(op, lambda s, take, op=op, a=args: _times_zero(s, take, op, a))  # type: ignore[misc]
     for op in TRIANGLES:
         yield Case(op, lambda s, take, op=op: s.call(op, (take(FULL), 1)))  # type: ignore[misc]
+
+
+def random_masks() -> Iterator[Case]:
+    """Masks by position, times values that are split, pending, or the same for all samples."""
+    for value in (FULL, replace(FULL, shape=(B, 1, F)), WEIGHT):
+        yield Case(RANDOM_MASK, lambda s, take, v=value: s.call("aten.mul.Tensor", _dropped(s, take, v)))  # type: ignore[misc]
+        yield Case(MASKED, lambda s, take, v=value: s.call(MASKED, (*_dropped(s, take, v), 1.25)))  # type: ignore[misc]
+    yield Case(MASKED, lambda s, take: s.call(MASKED, (take(FULL), take(FLAG), 1.25)))
+
+
+def _dropped(s: Sketch, take: Take, value: Operand) -> tuple[Ref, Ref]:
+    mask = s.call(RANDOM_MASK, (s.key((3, 5)), 2, 0.6, value.shape, torch.bool))
+    return take(value), mask
 
 
 def _added(s: Sketch, take: Take, made: Ref) -> None:

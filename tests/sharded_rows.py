@@ -9,12 +9,22 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, Sets, make_layout, union
+from hspmd_compiler.annotations.layout import (
+    Axis,
+    Coordinate,
+    Factor,
+    Layout,
+    Sets,
+    make_layout,
+    union,
+    whole,
+)
 from hspmd_compiler.artifact.arrays import TorchArrays
 from hspmd_compiler.artifact.interpret import run_row
 from hspmd_compiler.artifact.kernels import kernel
 from hspmd_compiler.artifact.lower_stage import Outputs, StageLowering
 from hspmd_compiler.comm_plan import Combine, CommKind
+from hspmd_compiler.counter_random import KEY_SIZE, key_tensor
 from hspmd_compiler.graph.annotated import COMM, STEP_REDUCE, AnnotatedRow, AnnotatedValue, PipelineGraph
 from hspmd_compiler.graph.ir import LogicalGraph, Meta, Ref, Row, map_refs
 from hspmd_compiler.passes.deduce import Deducer, _Place
@@ -161,6 +171,17 @@ class Sketch:
         value = joined(layout, self.pieces[number], "operand")
         self._append("placeholder", (), {}, value)
         return Ref(number)
+
+    def key(self, seed_and_step: tuple[int, int]) -> Ref:
+        """The key of random masks: every micro-batch has its own first sample."""
+        number = len(self.rows)
+        firsts = [sets[0][0] for sets in self.mesh.batch] or [0]
+        self.layouts[number] = whole((KEY_SIZE,))
+        self.pieces[number] = {
+            at: key_tensor((*seed_and_step, firsts[at.batch])) for at in self.mesh.coordinates
+        }
+        self.pure.add(number)
+        return self._append("placeholder", (), {}, key_tensor((*seed_and_step, 0)))
 
     def call(self, op: str, args: Sequence[object], kwargs: dict[str, object] | None = None) -> Ref:
         """One operator, run whole at once."""

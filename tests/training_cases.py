@@ -62,8 +62,11 @@ def llama(kv_heads: int, layers: int = LAYERS) -> nn.Module:
     return LlamaForCausalLM(config).train()
 
 
-def gpt2(layers: int = LAYERS) -> nn.Module:
-    """HF GPT-2: tied embedding, fused c_attn; biases are not zero, so that a wrong one shows."""
+def gpt2(layers: int = LAYERS, dropout: float = 0.0) -> nn.Module:
+    """HF GPT-2: tied embedding, fused c_attn; biases are not zero, so that a wrong one shows.
+
+    dropout: of embeddings, attention weights and residuals; its own default is 0.1.
+    """
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -72,9 +75,9 @@ def gpt2(layers: int = LAYERS) -> nn.Module:
         n_head=HEADS,
         vocab_size=VOCAB,
         n_positions=SEQ,
-        attn_pdrop=0.0,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
+        attn_pdrop=dropout,
+        resid_pdrop=dropout,
+        embd_pdrop=dropout,
         use_cache=False,
         bos_token_id=None,
         eos_token_id=None,
@@ -145,6 +148,7 @@ SUBJECTS = {
     "llama": Subject(lambda: llama(kv_heads=3), tokens),
     "llama-kv1": Subject(lambda: llama(kv_heads=1), tokens),
     "gpt2": Subject(gpt2, tokens),
+    "gpt2-dropout": Subject(lambda: gpt2(dropout=0.1), tokens),
     "mlp-mse": Subject(lambda: Mlp(nn.functional.mse_loss), numbers),
     "mlp-ce": Subject(lambda: Mlp(nn.functional.cross_entropy), classes),
 }

@@ -1,4 +1,4 @@
-"""Random operators of a traced step become masks by position: equal on one device and on many.
+"""Random operators of a traced step become masks by position, the same on one device and on many.
 
 Dropout in all its forms is traced as `native_dropout` (also inside attention, which torch writes out
 where it drops) or as `bernoulli` with one probability. Each is given a number, in the order of the
