@@ -77,7 +77,7 @@ def compare(
     optimizer = torch.optim.SGD(model.parameters(), lr=CONFIG.lr)
     assert len(records) == STEPS
     for step, record in enumerate(records):
-        result = eager_step(model, SUBJECTS[subject].batch(step), widen=False, step=step)
+        result = eager_step(model, SUBJECTS[subject].batch(step), widen=False, step=step, seed=SEED)
         assert CONFIG.max_grad_norm is not None
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CONFIG.max_grad_norm)
         found = {"loss": result.loss, "norm": float(norm)}

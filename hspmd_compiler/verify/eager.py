@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import VerifyError
-from .same_masks import SameMasks
+from .same_masks import SEED, SameMasks
 from .widen import wide_casts
 
 
@@ -48,15 +48,17 @@ def eager_model(build: Callable[[], nn.Module], state: Mapping[str, Tensor], wid
     return model
 
 
-def eager_step(model: nn.Module, batch: Mapping[str, Tensor], widen: bool, step: int = 0) -> EagerResult:
+def eager_step(
+    model: nn.Module, batch: Mapping[str, Tensor], widen: bool, step: int = 0, seed: int = SEED
+) -> EagerResult:
     """Forward and backward on `batch`; gradients are fresh and stay on the model, too.
 
-    step: counted from 0; dropout drops what a compiled program drops in this step.
+    step: counted from 0; dropout drops what a compiled program drops in this step of a run of this seed.
     """
     model.zero_grad(set_to_none=True)
     rows = {key: _widened(value) if widen else value for key, value in batch.items()}
     with wide_casts() if widen else nullcontext():
-        with SameMasks(step):
+        with SameMasks(seed, step):
             loss = loss_of(model(**rows))
         loss.backward()  # type: ignore[no-untyped-call]
     grads = {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}

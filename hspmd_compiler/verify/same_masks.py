@@ -19,12 +19,12 @@ aten = torch.ops.aten
 class SameMasks(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """In this block the operators of dropout draw by position; their calls are numbered as they come.
 
-    It stands around one forward pass on the whole global batch. step: counted from 0.
+    It stands around one forward pass on the whole global batch. seed: of the run. step: counted from 0.
     """
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, seed: int, step: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._key = key_tensor((SEED, step, 0))
+        self._key = key_tensor((seed, step, 0))
         self._calls = 0
 
     def __torch_dispatch__(
