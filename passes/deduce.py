@@ -16,6 +16,8 @@ from ..graph import (  # noqa: F401  (rules register on import)
     constant_rules,
     contraction_rules,
     convolution_rules,
+    group_norm_rules,
+    image_rules,
     lookup_rules,
     loss_rules,
     norm_attention_rules,

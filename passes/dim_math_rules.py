@@ -250,6 +250,7 @@ MATH_RULES: dict[str, Rule] = {
     "aten.masked_fill.Tensor": pointwise,
     "aten.embedding.default": embedding,
     "aten.index.Tensor": index,
+    "aten._unsafe_index.Tensor": index,
     "aten.index_select.default": index_select,
     "aten.native_layer_norm.default": layer_norm,
     "aten._fused_rms_norm.default": rms_norm,

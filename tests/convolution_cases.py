@@ -80,6 +80,14 @@ def image(*shape: int) -> Operand:
 
 def convolution_calls() -> Iterator[Call]:
     """All of them."""
+    yield from _convolutions()
+    yield from _pooling_calls()
+    yield from _group_norm_calls()
+    for op in ("aten._unsafe_index.Tensor", "aten._unsafe_index_put.default"):
+        yield Call(op, _resampled)
+
+
+def _convolutions() -> Iterator[Call]:
     for filters in FILTERS:
         for biased in (True, False):
             yield Call("aten.convolution.default", lambda s, t, f=filters, b=biased: _forward(s, t, f, b))  # type: ignore[misc]
@@ -112,3 +120,70 @@ def _backward(s: Sketch, take: Take, filters: Filters, wanted: tuple[bool, ...])
     for index, asked in enumerate(wanted):
         if asked:
             s.pick(grads, index)
+
+
+def _pooled(s: Sketch, take: Take, name: str, value: Operand, rest: tuple[object, ...]) -> None:
+    """A pooling and its backward."""
+    image = take(value)
+    made = s.call(f"aten.{name}.default", (image, *rest))
+    shape = s.rows[made.id].shape
+    if shape is None:
+        metas = s.rows[made.id].outs
+        assert metas is not None and metas[0] is not None
+        shape = metas[0][0]
+        s.pick(made, 0)
+        picked: tuple[object, ...] = (s.pick(made, 1),)
+    else:
+        picked = ()
+    given = take(Operand(shape, normal))
+    literals = () if "adaptive" in name else rest
+    s.call(f"aten.{name}_backward.default", (given, image, *literals, *picked))
+
+
+def _pooling_calls() -> Iterator[Call]:
+    flat, deep = image(3, 4, 5), image(3, 3, 4, 2)
+    pair, triple = (2, 2), (2, 2, 1)
+    uneven: tuple[object, ...] = ((3, 2), (2, 1), (1, 0))
+    calls: list[tuple[str, Operand, tuple[object, ...]]] = [
+        ("max_pool2d_with_indices", flat, (pair, pair, (0, 0), (1, 1), False)),
+        ("max_pool2d_with_indices", flat, (*uneven, (1, 2), True)),
+        ("max_pool3d_with_indices", deep, (triple, triple, (0, 0, 0), (1, 1, 1), False)),
+        ("adaptive_max_pool2d", flat, ((2, 3),)),
+        ("avg_pool2d", flat, (pair, pair, (0, 0), False, True, None)),
+        ("avg_pool2d", flat, (*uneven, True, False, None)),
+        ("avg_pool3d", deep, (triple, triple, (0, 0, 0), False, True, None)),
+        ("_adaptive_avg_pool2d", flat, ((3, 2),)),
+        ("_adaptive_avg_pool3d", deep, ((2, 3, 1),)),
+    ]
+    for name, value, rest in calls:
+        for op in (f"aten.{name}.default", f"aten.{name}_backward.default"):
+            yield Call(op, lambda s, t, n=name, v=value, r=rest: _pooled(s, t, n, v, r))  # type: ignore[misc]
+
+
+def _group_norm(s: Sketch, take: Take, groups: int, affine: bool) -> None:
+    value = take(image(C, 2, 3))
+    scale, shift = (take(plain(C)), take(plain(C))) if affine else (None, None)
+    sizes = (B, C, 6, groups)
+    made = s.call("aten.native_group_norm.default", (value, scale, shift, *sizes, 1e-5))
+    _, mean, spread = (s.pick(made, index) for index in range(3))
+    args = (take(image(C, 2, 3)), value, mean, spread, scale, *sizes, (True, affine, affine))
+    grads = s.call("aten.native_group_norm_backward.default", args)
+    for index in range(3 if affine else 1):
+        s.pick(grads, index)
+
+
+def _group_norm_calls() -> Iterator[Call]:
+    for op in ("aten.native_group_norm.default", "aten.native_group_norm_backward.default"):
+        for groups in (1, 2, 3, C):
+            for affine in (True, False):
+                yield Call(op, lambda s, t, g=groups, a=affine: _group_norm(s, t, g, a))  # type: ignore[misc]
+
+
+def _resampled(s: Sketch, take: Take) -> None:
+    rows = s.call("aten.unsqueeze.default", (s.call("aten.arange.default", (2,)), 1))
+    columns = s.call("aten.arange.default", (3,))
+    indices = (None, None, rows, columns)
+    s.call("aten._unsafe_index.Tensor", (take(image(C, 2, 4)), indices))
+    zeros = s.call("aten.zeros_like.default", (take(image(C, 2, 4)),))
+    args = (zeros, indices, take(image(C, 2, 3)), True)
+    s.call("aten._unsafe_index_put.default", args)

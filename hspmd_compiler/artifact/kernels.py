@@ -11,7 +11,14 @@ import torch
 
 from ..counter_random import whole_mask
 from ..errors import ArtifactError
-from . import attention_kernels, convolution_kernels, layout_kernels, random_kernels, vocab_kernels
+from . import (
+    attention_kernels,
+    convolution_kernels,
+    image_kernels,
+    layout_kernels,
+    random_kernels,
+    vocab_kernels,
+)
 
 Kernel = Callable[..., Any]
 
@@ -42,6 +49,9 @@ OWN_KERNELS: dict[str, Kernel] = {
     "hspmd.nll_rowsum": vocab_kernels.nll_rowsum,
     "hspmd.attention": attention_kernels.attention,
     "hspmd.attention_backward": attention_kernels.attention_backward,
+    "hspmd.group_norm": image_kernels.group_norm,
+    "hspmd.group_norm_backward": image_kernels.group_norm_backward,
+    **image_kernels.POOLINGS,
     "hspmd.convolution": convolution_kernels.convolution,
     "hspmd.convolution_input_gradient": convolution_kernels.convolution_input_gradient,
     "hspmd.convolution_weight_gradient": convolution_kernels.convolution_weight_gradient,

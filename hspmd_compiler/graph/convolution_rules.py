@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..annotations.layout import Axis, Dim, Factor, Layout, make_layout
-from .annotated import AnnotatedValue, PerCoordinate
+from .annotated import AnnotatedValue
+from .channel_groups import held_groups, in_groups, meet_in_groups, same_samples
 from .contraction_rules import Contraction, add_once, contract, plain_at
 from .cuts import exact, whole_dim
 from .ir import Row
-from .pointwise_rules import most_split
 from .reduction_rules import reduced_layout
-from .rules import Result, RuleContext, integer, items, local_shape, rule_for, uncut
-from .view_maps import flat_factor
+from .rules import Result, RuleContext, integer, items, local_shape, rule_for
 
 CONVOLUTION = "aten.convolution.default"
 CONVOLUTION_BACKWARD = "aten.convolution_backward.default"
@@ -59,9 +58,10 @@ def convolution(ctx: RuleContext, row: Row) -> Result:
         image, weight, met = contract(ctx, row, letters, image, weight)
         layout = make_layout((*met.dims, *space), met.partial)
     else:
-        (image, weight), groups, blocks = _grouped(ctx, window.groups, [image, weight], [1, 0])
+        (image, weight), blocks = meet_in_groups(ctx, window.groups, [(image, 1), (weight, 0)])
+        groups = held_groups(blocks)
         size = (row.shape or ())[1] // window.groups
-        layout = make_layout((image.layout.dims[0], _times(blocks, size), *space), image.layout.partial)
+        layout = make_layout((image.layout.dims[0], in_groups(blocks, size), *space), image.layout.partial)
     bias = ctx.optional(row.args[2])
     if bias is not None:
         bias = add_once(ctx, bias, make_layout((layout.dims[1],), layout.partial))
@@ -83,47 +83,6 @@ def _whole_tail(ctx: RuleContext, value: AnnotatedValue) -> AnnotatedValue:
 
 def _whole(shape: tuple[int, ...]) -> tuple[Dim, ...]:
     return tuple((Factor(size),) for size in shape[2:])
-
-
-def _times(blocks: Factor, size: int) -> Dim:
-    return (blocks, Factor(size))
-
-
-def _grouped(
-    ctx: RuleContext, groups: int, values: list[AnnotatedValue], dims: list[int]
-) -> tuple[list[AnnotatedValue], PerCoordinate, Factor]:
-    """All operands cut between the same groups, where one of them is; how many a rank has, and which.
-
-    dims: the dim of each operand that holds the groups, its outer factor.
-    """
-    values = [ctx.settle(value) for value in values]
-    cuts = [
-        _blocks(value.layout, dim, groups) or Factor(groups)
-        for value, dim in zip(values, dims, strict=True)
-    ]  # fmt: skip
-    blocks = most_split([(cut,) for cut in cuts])[0]
-    met = [_cut_between(ctx, value, dim, blocks) for value, dim in zip(values, dims, strict=True)]
-    return met, PerCoordinate(lambda at: blocks.length(at)), blocks
-
-
-def _blocks(layout: Layout, dim: int, groups: int) -> Factor | None:
-    """How the ranks cut the groups, None where they cut another dim or inside of a group."""
-    cut = layout.cut(ranks=True)
-    size = layout.shape[dim] // groups
-    if cut is None or cut[0] != dim or any(factor.axis is Axis.BATCH for factor in layout.dims[dim]):
-        return None
-    flat = flat_factor(layout.dims[dim])
-    sets = flat.sets or ()
-    if any(bound % size for held in sets for interval in held for bound in interval):
-        return None
-    return Factor(groups, flat.axis, tuple(tuple((a // size, b // size) for a, b in held) for held in sets))
-
-
-def _cut_between(ctx: RuleContext, value: AnnotatedValue, dim: int, blocks: Factor) -> AnnotatedValue:
-    plain = uncut(value.layout, ranks=True)
-    size = value.layout.shape[dim] // blocks.size
-    dims = (_times(blocks, size) if index == dim else own for index, own in enumerate(plain.dims))
-    return ctx.convert(value, plain.with_dims(dims))
 
 
 @rule_for(CONVOLUTION_BACKWARD)
@@ -173,21 +132,17 @@ def _split_in_groups(
     *,
     for_weight: bool,
 ) -> AnnotatedValue:
-    dims = [1, 1] if for_weight else [1, 0]
-    (grad, other), groups, blocks = _grouped(ctx, window.groups, [grad, other], dims)
+    operands = [(grad, 1), (other, 1 if for_weight else 0)]
+    (grad, other), blocks = meet_in_groups(ctx, window.groups, operands)
     if for_weight:
-        samples = [most_split([value.layout.dims[0] for value in (grad, other)])]
-        grad, other = (
-            ctx.convert(value, value.layout.with_dims((*samples, *value.layout.dims[1:])))
-            for value in (grad, other)
-        )
+        grad, other = same_samples(ctx, [grad, other])
         partial = frozenset({Axis.BATCH} if grad.layout.cut(ranks=False) is not None else ())
-        lead: tuple[Dim, ...] = (_times(blocks, shape[0] // window.groups), (Factor(shape[1]),))
+        lead: tuple[Dim, ...] = (in_groups(blocks, shape[0] // window.groups), (Factor(shape[1]),))
     else:
         partial = grad.layout.partial
-        lead = (grad.layout.dims[0], _times(blocks, shape[1] // window.groups))
+        lead = (grad.layout.dims[0], in_groups(blocks, shape[1] // window.groups))
     layout = make_layout((*lead, *_whole(shape)), partial)
-    return _emit_gradient(ctx, window, (grad, other), layout, groups, for_weight)
+    return _emit_gradient(ctx, window, (grad, other), layout, held_groups(blocks), for_weight)
 
 
 def _emit_gradient(

@@ -98,7 +98,7 @@ def index_(ctx: RuleContext, row: Row) -> Result:
     indices = list(items(row.args[1]))
     if value.layout.cut(ranks=False) is not None and not value.constant:
         if indices[0] is None:
-            return _index_within(ctx, row, value, indices)
+            return index_within(ctx, row, value, indices)
         return _index_batch(ctx, row, value, indices)
     for position, index in enumerate(indices):
         if index is not None:
@@ -127,7 +127,7 @@ def _index_by_batch(
     return ctx.emit(row.op, (value, tuple(met)), layout)
 
 
-def _index_within(ctx: RuleContext, row: Row, value: AnnotatedValue, indices: list[object]) -> AnnotatedValue:
+def index_within(ctx: RuleContext, row: Row, value: AnnotatedValue, indices: list[object]) -> AnnotatedValue:
     """Samples are kept and neighbouring dims behind them indexed, alike for every sample."""
     indexed = [position for position, index in enumerate(indices) if index is not None]
     tensors = [None if index is None else ctx.settle(ctx.operand(index)) for index in indices]
