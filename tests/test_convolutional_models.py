@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
+from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from hspmd_compiler.comm_plan import box_volume
+from hspmd_compiler.coverage.convolutional_models import TIME, UNET_SIZE, UNET_WIDTH
+from hspmd_compiler.coverage.matrix import Outcome, Traced, run_cell, trace_model
+from hspmd_compiler.coverage.registry import MODELS
+from hspmd_compiler.coverage.strategies import COLUMNS
+from hspmd_compiler.graph.ir import LogicalGraph
 from hspmd_compiler.passes.split_units import find_split_groups
 from hspmd_compiler.strategy import PipelineSpec as P
 from hspmd_compiler.strategy import StageSpec as S
 from hspmd_compiler.strategy import Strategy
 
 from .equal_to_eager import Case
+from .training_cases import program_for
 
 BATCH, SIZE, CLASSES = 5, 16, 5
 
@@ -50,13 +59,10 @@ def images() -> dict[str, Tensor]:
     return {"x": x, "y": torch.randint(0, CLASSES, (BATCH,), generator=generator)}
 
 
-MODELS = {"filters": Filters}
-
-
 @cache
-def case_of(model: str) -> Case:
+def case_of_filters() -> Case:
     """The model traced once."""
-    return Case.of(MODELS[model], images())
+    return Case.of(Filters, images())
 
 
 def strategies(layers: int) -> dict[str, Strategy]:
@@ -76,15 +82,54 @@ def strategies(layers: int) -> dict[str, Strategy]:
 
 
 @pytest.mark.parametrize("strategy", list(strategies(2)))
-@pytest.mark.parametrize("model", list(MODELS))
-def test_equals_one_device(model: str, strategy: str) -> None:
-    case = case_of(model)
+def test_every_kind_of_convolution_equals_one_device(strategy: str) -> None:
+    case = case_of_filters()
     case.check(strategies(len(case.graph.layers))[strategy])
 
 
+def members(graph: LogicalGraph) -> list[set[tuple[str, int]]]:
+    """The parameter dims of every group that is split together."""
+    return [{(member.param, member.dim) for member in group.members} for group in find_split_groups(graph)]
+
+
 def test_channels_are_split_between_two_convolutions() -> None:
-    groups = find_split_groups(case_of("filters").graph)
-    split = {(member.param, member.dim) for group in groups for member in group.members}
-    assert ("stem.weight", 0) in split and ("features.0.weight", 1) in split
-    chain = ("features.2.weight", 0), ("features.4.weight", 0), ("features.5.weight", 0)
-    assert set(chain) <= split
+    groups = members(case_of_filters().graph)
+    assert any({("stem.weight", 0), ("features.0.weight", 1)} <= group for group in groups)
+    one_per_channel = {("features.2.weight", 0), ("features.4.weight", 0)}
+    assert any(one_per_channel <= group for group in groups)
+
+
+@cache
+def row(name: str) -> Traced:
+    """A model of the matrix, traced once."""
+    return trace_model(next(model for model in MODELS if model.name == name))
+
+
+@pytest.mark.parametrize("column", ["TP 3", "PP 3 + 1", "mixed"])
+@pytest.mark.parametrize("model", ["VGG19", "diffusion U-Net"])
+def test_trains_as_one_device(model: str, column: str) -> None:
+    cell = run_cell(row(model), next(item for item in COLUMNS if item.name == column))
+    assert cell.outcome is Outcome.EXACT, cell.why
+
+
+def test_convolutions_of_vgg_are_layers_and_split_in_pairs() -> None:
+    graph = row("VGG19").graph
+    assert len(graph.layers) == 19
+    convolutions = [name for name in graph.layers if name.startswith("features")]
+    assert len(convolutions) == 16
+    groups = members(graph)
+    for first, second in zip(convolutions[::2], convolutions[1::2], strict=True):
+        assert {(f"{first}.weight", 0), (f"{first}.bias", 0), (f"{second}.weight", 1)} in groups
+
+
+def test_skipped_values_cross_stages_directly() -> None:
+    """The last step up reads what the first step down gave: one message, beside the time, three stages on."""
+    graph = row("diffusion U-Net").graph
+    layers = len(graph.layers)
+    bounds = [0, *(graph.layers.index(name) for name in ("down.1", "up.0", "up.1")), layers]
+    stages = tuple(S((device,), pair) for device, pair in enumerate(pairwise(bounds)))
+    program = program_for(graph, Strategy((P(stages, (3,)),)))
+    sends = [step for step in program.ranks[0].transfers if step.sends]
+    sizes = Counter((piece.peer, sum(map(box_volume, piece.boxes))) for step in sends for piece in step.sends)
+    time, image, halved = 3 * TIME, 3 * UNET_WIDTH * UNET_SIZE**2, 3 * UNET_WIDTH * (UNET_SIZE // 2) ** 2
+    assert sizes == {(1, time): 1, (1, halved): 1, (2, time): 1, (3, time): 1, (3, image): 1}

@@ -7,8 +7,13 @@ table is then what `hspmd coverage --markdown` prints.
 
 from __future__ import annotations
 
+from .convolutional_models import CONVOLUTIONAL_MODELS
 from .hand_written_models import HAND_WRITTEN_MODELS
 from .model import CoveredModel
 from .transformers_models import TRANSFORMERS_MODELS
 
-MODELS: tuple[CoveredModel, ...] = (*TRANSFORMERS_MODELS, *HAND_WRITTEN_MODELS)
+MODELS: tuple[CoveredModel, ...] = (
+    *TRANSFORMERS_MODELS,
+    *HAND_WRITTEN_MODELS,
+    *CONVOLUTIONAL_MODELS,
+)
