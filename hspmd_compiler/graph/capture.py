@@ -16,6 +16,7 @@ from enum import Enum
 import torch
 from torch import fx, nn
 from torch._C._autograd import _get_sequence_nr
+from torch._dispatch.python import enable_python_dispatcher
 from torch._export.utils import _compiling_state_context
 from torch._functorch._aot_autograd.descriptors import (
     BufferAOTInput,
@@ -26,6 +27,7 @@ from torch._functorch._aot_autograd.descriptors import (
     PlainAOTOutput,
     TangentAOTInput,
 )
+from torch._functorch._aot_autograd.frontend_utils import _detect_attribute_assignment
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensor, FakeTensorMode
@@ -123,6 +125,24 @@ def exporting() -> AbstractContextManager[None]:
     """Inside, a model sees itself being exported, as in `capture_joint`."""
     context: AbstractContextManager[None] = _compiling_state_context()
     return context
+
+
+@contextmanager
+def running_plainly(step: nn.Module) -> Iterator[None]:
+    """Inside, a step sees itself being exported; it may neither keep tensors nor pack those it saves."""
+    cached = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        with (
+            exporting(),
+            enable_python_dispatcher(),
+            _detect_attribute_assignment(step),
+            torch.autograd.graph.disable_saved_tensors_hooks("not in a traced step"),
+            torch.enable_grad(),
+        ):
+            yield
+    finally:
+        torch.set_autocast_cache_enabled(cached)
 
 
 def latest_autograd_number() -> int:

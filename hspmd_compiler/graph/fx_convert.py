@@ -72,7 +72,7 @@ def rows_of(
 
 def _row(id: int, node: fx.Node, ids: dict[fx.Node, int], facts: RowFacts) -> Row:
     try:
-        shape, dtype, outs = _metas(node.meta.get("val"))
+        shape, dtype, outs = metas_of(node.meta.get("val"))
     except RuntimeError:  # int() of a size that depends on values
         raise value_dependent((facts.where,)) from None
     is_op = node.op == "call_function"
@@ -80,7 +80,7 @@ def _row(id: int, node: fx.Node, ids: dict[fx.Node, int], facts: RowFacts) -> Ro
         id,
         op_name(node, facts.where),
         tuple(_to_rows(a, ids) for a in node.args) if is_op else (),
-        {k: _to_rows(v, ids) for k, v in node.kwargs.items() if not _is_default(k, v)},
+        {k: _to_rows(v, ids) for k, v in node.kwargs.items() if not is_default(k, v)},
         shape,
         dtype,
         outs,
@@ -108,7 +108,7 @@ def op_name(node: fx.Node, where: str = "") -> str:
     )
 
 
-def _is_default(name: str, value: object) -> bool:
+def is_default(name: str, value: object) -> bool:
     if name == "device":
         return value is None or str(value) == "cpu"
     return name in _DEFAULT_KWARGS and (value is None or value == _DEFAULT_KWARGS[name])
@@ -122,7 +122,7 @@ def _to_rows(value: object, ids: dict[fx.Node, int]) -> object:
     return value
 
 
-def _metas(
+def metas_of(
     value: object,
 ) -> tuple[tuple[int, ...] | None, torch.dtype | None, tuple[Meta | None, ...] | None]:
     if isinstance(value, torch.Tensor):

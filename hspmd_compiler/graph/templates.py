@@ -23,7 +23,7 @@ from .random_rows import masks_by_position
 from .reduced_model import copy_with, reduced_copy
 from .signatures import StackPlan, plan_stacks
 from .step_record import CallTable, meta_like, record_step
-from .tracer import Factory, Inputs, Subject, alias_groups, assemble, subject_of, trace_subject
+from .tracer import Factory, Inputs, Subject, alias_groups, assemble, subject_of, trace_plain, trace_subject
 
 KINDS = "one block of each kind"
 
@@ -77,10 +77,19 @@ def _by_templates(subject: Subject, stacks: Sequence[StackPlan]) -> LogicalGraph
     kept = {id(t): t for t in (*subject.model.parameters(), *subject.model.buffers())}
     reduced = replace(subject, model=reduced_copy(subject.model, kept, stacks))
     with task("trace blocks"):
-        graph = trace_subject(reduced)
+        graph = _trace_blocks(reduced)
     with task("expand blocks"):
         step = expand_all(_step_of(graph), stacks, reduced.model)
         return assemble(subject, step.rows, step.outputs)
+
+
+def _trace_blocks(reduced: Subject) -> LogicalGraph:
+    """The reduced model by one plain run, or, where its step is not plain, by an export."""
+    try:
+        return trace_plain(reduced)
+    except Exception as reason:  # the model's own code runs in there
+        logger.debug("exported, since %s", reason)
+        return trace_subject(reduced)
 
 
 def _check_ties(model: nn.Module, stacks: Sequence[StackPlan]) -> None:

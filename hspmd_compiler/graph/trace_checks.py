@@ -136,7 +136,7 @@ def check_operators(graph: LogicalGraph) -> None:
     scalars = [row for row in graph.rows if row.shape is None and row.outs is None]
     if scalars:
         raise value_dependent(_places(scalars))
-    random = [row for row in graph.rows if _is_random(row)]
+    random = [row for row in graph.rows if is_random(row)]
     if random:
         raise _random_error(random)
 
@@ -145,7 +145,7 @@ def _places(rows: list[Row]) -> list[str]:
     return list(dict.fromkeys(row.where for row in rows))[:5]
 
 
-def _is_random(row: Row) -> bool:
+def is_random(row: Row) -> bool:
     if not row.op.startswith("aten.") or is_drawn_by_position(row):
         return False
     if row.op.startswith("aten._scaled_dot_product"):

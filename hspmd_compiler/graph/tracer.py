@@ -26,6 +26,7 @@ from .capture import (
     stack_trace,
 )
 from .constants import replace_constants
+from .eager_trace import run_step
 from .fx_convert import PLACEHOLDER, RowFacts, rows_of
 from .init_record import build_fake
 from .ir import (
@@ -90,9 +91,23 @@ def trace_subject(subject: Subject) -> LogicalGraph:
     """The whole step as torch captures it, random operators too."""
     joint = _capture(subject.model, subject.inputs, subject.mode)
     graph = _Assembler(subject, joint).graph()
+    _check(graph, subject)
+    return graph
+
+
+def trace_plain(subject: Subject) -> LogicalGraph:
+    """As `trace_subject`, by running the step once; NotPlain where only the whole way will do."""
+    step = run_step(subject.model, subject.inputs, subject.mode)
+    ids = _live(step.rows, set(step.outputs.values()), canonical_names(subject.model))
+    rows = [_renumbered(row, ids) for row in step.rows if row.id in ids]
+    graph = assemble(subject, rows, {role: ids[i] for role, i in step.outputs.items()})
+    _check(graph, subject)
+    return graph
+
+
+def _check(graph: LogicalGraph, subject: Subject) -> None:
     checks.check_operators(graph)
     checks.check_gradients(graph, subject.model, subject.inputs, subject.mode)
-    return graph
 
 
 def _capture(model: nn.Module, inputs: Inputs, mode: torch._subclasses.FakeTensorMode) -> JointGraph:
