@@ -83,12 +83,48 @@ class GradPiece:
 
 @dataclass(frozen=True, slots=True)
 class GradBucket:
-    """One flat all-reduce (sum) of gradient pieces over a group; a group of one rank is a local copy."""
+    """One flat all-reduce (sum) of gradient pieces over a group; a group of one rank is a local copy.
+
+    slot: of the step among the rank's `comms` that is done instead, a reduce-scatter from the flat bucket
+    to the flat pieces that this rank keeps, in order; -1 for the all-reduce. Ranks without anything to
+    add have no source in that step. A kept piece goes into the row of elements that the rank stores.
+    """
 
     id: int
     group: tuple[int, ...]
     dtype: str
     pieces: tuple[GradPiece, ...]
+    slot: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ParamPiece:
+    """Part of one parameter in a gathering over its holders.
+
+    boxes: where all of its elements lie in this rank's local tensor. own: those that this rank stores.
+    row: where these lie, [low, high), in the row of all elements of the parameter that it stores.
+    """
+
+    param: str
+    length: int
+    boxes: tuple[Box, ...]
+    own: tuple[Box, ...]
+    row: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class ParamBucket:
+    """One flat all-gather of parameter pieces over their holders; a group of one rank is a local copy.
+
+    slot: of the step among the rank's `comms`, from the flat elements that it stores to all of them; -1
+    for one rank.
+    """
+
+    id: int
+    group: tuple[int, ...]
+    dtype: str
+    pieces: tuple[ParamPiece, ...]
+    slot: int
 
 
 def box_volume(box: Box) -> int:

@@ -14,7 +14,7 @@ from .artifact.manifest import describe
 from .artifact.program_text import program_text
 from .artifact.store import Artifact
 from .collection import without_collection
-from .errors import StrategyError, TraceError
+from .errors import TraceError
 from .graph import graph_json
 from .graph.init_record import record_factory
 from .graph.ir import LogicalGraph
@@ -91,8 +91,6 @@ def compile_model(
 ) -> Compiled:
     """All steps of a compile; nothing is written but the dump."""
     check(strategy)
-    if strategy.zero:
-        raise StrategyError("zero is not compiled yet", fix="leave `zero` out")
     subject = _subject(model, example_inputs)
     with without_collection():
         return _compiled(subject, strategy, optimizer, device, Dump(dump), capture)

@@ -114,15 +114,15 @@ class Atom:
 
 def atoms(layout: GradLayout) -> list[Atom]:
     """Partition a parameter; local copies come out as atoms of a single rank."""
-    places = _Places(layout)
+    places = Places(layout)
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Box]] = {}
-    for cell in _grid(layout.shape, places.regions):
+    for cell in grid(layout.shape, places.regions):
         for key in places.parties(cell):
             found.setdefault(key, []).append(cell)
-    return [Atom(key[0], key[1], _merge(cells)) for key, cells in found.items()]
+    return [Atom(key[0], key[1], merged(cells)) for key, cells in found.items()]
 
 
-def _grid(shape: tuple[int, ...], regions: Collection[Region]) -> Iterable[Box]:
+def grid(shape: tuple[int, ...], regions: Collection[Region]) -> Iterable[Box]:
     """Cells between all bounds of all pieces, row-major."""
     parts: list[Intervals] = []
     for dim, size in enumerate(shape):
@@ -140,7 +140,7 @@ def has_cell(region: Region, cell: Box) -> bool:
     )
 
 
-class _Places:
+class Places:
     """Who has which of the distinct pieces of a parameter: many ranks, few pieces."""
 
     def __init__(self, layout: GradLayout) -> None:
@@ -171,7 +171,7 @@ class _Places:
         return [(tuple(sorted(contributors)), needers)]
 
 
-def _merge(cells: list[Box]) -> tuple[Box, ...]:
+def merged(cells: list[Box]) -> tuple[Box, ...]:
     """Cells joined along the dims in which they lie side by side."""
     boxes = cells
     for dim in range(len(cells[0]) if cells else 0):
@@ -247,15 +247,15 @@ def owned_boxes(holders: Sequence[Holder]) -> dict[int, tuple[tuple[Box, Box], .
     firsts: dict[Region, Holder] = {}
     for holder in ordered:
         firsts.setdefault(holder.region, holder)
-    for cell in _grid(shape, firsts):
+    for cell in grid(shape, firsts):
         owner = next((holder for held, holder in firsts.items() if has_cell(held, cell)), None)
         if owner is not None:
             owned[owner.rank].append(cell)
     by_rank = {holder.rank: holder for holder in ordered}
     return {
-        rank: tuple(zip(merged, by_rank[rank].local(merged), strict=True))
+        rank: tuple(zip(joined, by_rank[rank].local(joined), strict=True))
         for rank, cells in owned.items()
-        for merged in (_merge(cells),)
+        for joined in (merged(cells),)
     }
 
 

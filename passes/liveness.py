@@ -38,13 +38,14 @@ class StepValue:
 
 @dataclass(slots=True)
 class StageRows:
-    """One stage's rows in order, its crossings and step values."""
+    """One stage's rows in order, its crossings and step values. stored: rows of parameters' elements."""
 
     forward: list[AnnotatedRow] = field(default_factory=list)
     backward: list[AnnotatedRow] = field(default_factory=list)
     arrivals: list[Crossing] = field(default_factory=list)
     departures: list[Crossing] = field(default_factory=list)
     steps: list[StepValue] = field(default_factory=list)
+    stored: dict[str, AnnotatedValue] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -71,16 +71,17 @@ class CommResolver:
         group = tuple(sorted(ranks))
         key = (group, combine, dtype)
         if key not in self.made:
-            step = CommStep(self._next(), CommKind.ALL_REDUCE, group, combine, dtype=dtype)
+            step = CommStep(self.next_id(), CommKind.ALL_REDUCE, group, combine, dtype=dtype)
             self.made[key] = dict.fromkeys(group, step)
         return self.made[key]
 
     def _exchange(self, request: _Request, kind: CommKind) -> dict[int, CommStep]:
         if request not in self.made:
-            self.made[request] = _plan(request, kind, self._next())
+            self.made[request] = _plan(request, kind, self.next_id())
         return self.made[request]
 
-    def _next(self) -> int:
+    def next_id(self) -> int:
+        """The id of a new step."""
         self.count += 1
         return self.count - 1
 

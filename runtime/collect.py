@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..artifact.program import Shard
 from ..comm_plan import Box, box_volume
-from .shards import dtype_of, owned_row, place_row
+from .shards import dtype_of, place_row
 from .transport import Transport
 
 ROOT = 0
@@ -40,7 +40,8 @@ class OwnedPiece:
 class Collection:
     """The tensors that some ranks hold shards of; every rank makes it and iterates together.
 
-    shards: those of this rank. tensors: their local tensors; one that is missing isn't collected.
+    shards: those of this rank. tensors: the elements that it owns of them, flat; one that is missing
+    isn't collected.
     """
 
     def __init__(self, transport: Transport, shards: Sequence[Shard], tensors: Mapping[str, Tensor]) -> None:
@@ -106,7 +107,7 @@ class Collection:
 
     def _own_row(self, shard: Shard) -> Tensor:
         """The owned elements in the dtype of the shard; gradients may be wider."""
-        return owned_row(shard, self._tensors[shard.name]).to(dtype_of(shard.dtype))
+        return self._tensors[shard.name].to(dtype_of(shard.dtype))
 
     def _new(self, piece: OwnedPiece) -> Tensor:
         return torch.zeros(piece.shape, dtype=dtype_of(piece.dtype), device=self._transport.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from ..artifact.program import ClassProgram, InputKind, Program, Shard
 from ..artifact.random_kernels import step_keys
 from ..artifact.requests import OptimizerStep
 from ..artifact.segments import CompiledSegments
+from ..artifact.trained import kept_value, put_back, started, store, trainables, trained_value
 from ..errors import RunError
 from ..options import OptimizerConfig
 from .collect import Collection
@@ -21,14 +22,14 @@ from .data import Batch, BatchShape
 from .gradient_norm import clip, global_norm
 from .loaded_names import ModelNames, match_names
 from .optimizer import ShardOptimizer
-from .shards import cut_shard
+from .shards import cut_shard, owned_grads, owned_value
 from .transport import Transport
 
 
 class Engine:
     """A rank's program, ready to step. Ranks must call the same methods in the same order.
 
-    params: local shards of parameters and buffers by name, updated in place. lr: the base learning
+    params: whole local shards of parameters and buffers by name, taken over. lr: the base learning
     rate, which the schedule scales; it may be set between steps. grad_norm: of the last step, None
     where the optimizer has no `max_grad_norm`. seed: of dropout, with `steps` and the place of each
     element; it may be set between steps. shape: what a batch must look like. keys: inputs that this
@@ -48,7 +49,7 @@ class Engine:
         self.places: tuple[str, ...] = ()
         device = str(transport.device)
         self._plan = plan_rank(program, transport.rank)
-        self._state: RankState[Tensor] = RankState(params)
+        self._state: RankState[Tensor] = started(self._plan.program.shards, params)
         self._arrays = TorchArrays(device)
         self._segments = CompiledSegments(self._plan, SegmentCache(device))
         self._sizes = [high - low for low, high in self.rows]
@@ -71,8 +72,8 @@ class Engine:
 
     @property
     def params(self) -> Mapping[str, Tensor]:
-        """This rank's shards of parameters and buffers."""
-        return self._state.params
+        """What this rank trains and saves of parameters and buffers: local shards, or rows of elements."""
+        return {shard.name: trained_value(shard, self._state) for shard in self.shards}
 
     @property
     def shards(self) -> list[Shard]:
@@ -118,26 +119,55 @@ class Engine:
 
         Other ranks get an empty dict then. Buffers that the model doesn't save are left out.
         """
-        return self._gather({shard.name: self.params[shard.name] for shard in self._saved}, everywhere)
+        return self._gather(self._owned(self._saved), everywhere)
 
     def grads(self, everywhere: bool = True) -> dict[str, Tensor]:
         """Whole gradients of the last step, clipped if clipping is on, as `state_dict` gives parameters."""
-        return self._gather(self._state.synced, everywhere)
+        return self._gather(owned_grads(self.shards, self._state.synced), everywhere)
 
     def saved(self) -> Collection:
         """The tensors of `state_dict` one at a time, without aliases."""
-        return Collection(self.transport, self._saved, self.params)
+        return Collection(self.transport, self._saved, self._owned(self._saved))
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Cut this rank's shards from a whole state dict; aliases may stand for the name they share."""
         given = {name: tuple(whole.shape) for name, whole in state.items()}
         names = match_names(ModelNames.of_all_ranks(self.program, self.transport, self.shards), given)
         for shard in self._saved:
-            self.params[shard.name].copy_(cut_shard(shard, state[names[shard.name]], self.transport.device))
+            whole = state[names[shard.name]]
+            store(shard, cut_shard(shard, whole, self.transport.device), self._state)
+
+    def optimizer_state_dict(self, everywhere: bool = True) -> dict[str, dict[str, Tensor]]:
+        """Whole moments by torch's name for them, each as `state_dict` gives parameters.
+
+        With the number of `steps` they are all that `load_optimizer_state_dict` needs, under any strategy.
+        """
+        shards = {shard.name: shard for shard in self.shards}
+        found = {}
+        for moment in self.optimizer.moments:
+            held = {name: of[moment] for name, of in self.optimizer.state.items() if moment in of}
+            owned = {name: owned_value(shards[name], value) for name, value in held.items()}
+            found[moment] = self._gather(owned, everywhere)
+        return found
+
+    def load_optimizer_state_dict(self, state: Mapping[str, Mapping[str, Tensor]], steps: int) -> None:
+        """Cut what this rank trains from whole moments, taken after so many steps."""
+        self.optimizer.steps = steps
+        self.optimizer.state = {}
+        for moment, wholes in state.items():
+            for shard in self.shards:
+                if shard.name in wholes and shard.trainable:
+                    local = cut_shard(shard, wholes[shard.name], self.transport.device)
+                    value = kept_value(shard, local)
+                    self.optimizer.state.setdefault(shard.name, {})[moment] = value
 
     @property
     def _saved(self) -> list[Shard]:
         return [shard for shard in self.shards if shard.persistent]
+
+    def _owned(self, shards: Iterable[Shard]) -> dict[str, Tensor]:
+        """The elements that this rank owns, flat."""
+        return {shard.name: owned_value(shard, trained_value(shard, self._state)) for shard in shards}
 
     def _gather(self, tensors: Mapping[str, Tensor], everywhere: bool) -> dict[str, Tensor]:
         collection = Collection(self.transport, self.shards, tensors)
@@ -153,10 +183,13 @@ class Engine:
         grads, config = self._state.synced, self.optimizer.config
         if config.max_grad_norm is not None:
             sum_over_ranks = self.transport.sum_over_ranks
-            self.grad_norm = global_norm(grads, self.shards, self.transport.device, sum_over_ranks)
+            owned = owned_grads(self.shards, grads)
+            self.grad_norm = global_norm(owned, self.transport.device, sum_over_ranks)
             clip(grads, self.grad_norm, config.max_grad_norm)
-        trained = {shard.name: grads[shard.name] for shard in self.shards if shard.name in grads}
-        self.optimizer.update(self.params, trained, self.current_lr)
+        trained = trainables(self.shards, self._state)
+        values = {each.shard.name: each.value for each in trained}
+        self.optimizer.update(values, {each.shard.name: each.grad for each in trained}, self.current_lr)
+        put_back(trained, self._state)
 
     def _of_global(self, batch: Mapping[str, Tensor]) -> list[Batch]:
         self.shape.check(batch)

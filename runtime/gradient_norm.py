@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
-
-from ..artifact.program import Shard
-from .shards import owned_row
 
 SumOverRanks = Callable[[Tensor], Tensor]
 
@@ -16,12 +13,12 @@ SMALLEST_NORM = 1e-6
 
 
 @torch.no_grad()
-def global_norm(
-    grads: Mapping[str, Tensor], shards: Iterable[Shard], device: torch.device, sum_over_ranks: SumOverRanks
-) -> float:
-    """The 2-norm over all ranks' gradients; every rank calls this and gets the same number."""
-    rows = [owned_row(shard, grads[shard.name]) for shard in shards if shard.name in grads and shard.owned]
-    filled = [row for row in rows if row.numel()]
+def global_norm(owned: Mapping[str, Tensor], device: torch.device, sum_over_ranks: SumOverRanks) -> float:
+    """The 2-norm over all ranks' gradients; every rank calls this and gets the same number.
+
+    owned: the elements of each gradient that this rank owns.
+    """
+    filled = [row for row in owned.values() if row.numel()]
     squares = torch.zeros((), dtype=torch.float64, device=device)
     if filled:
         norms = torch.stack([norm.to(torch.float64) for norm in torch._foreach_norm(filled, 2.0)])

@@ -41,6 +41,13 @@ class ShardOptimizer:
         self.steps = 0
         self.state: dict[str, dict[str, Tensor]] = {}
 
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """Names of the tensors that are kept for each parameter."""
+        if self.config.name is OptimizerName.ADAMW:
+            return FIRST_MOMENT, SECOND_MOMENT
+        return (MOMENTUM,) if self.config.momentum else ()
+
     @torch.no_grad()
     def update(self, params: Mapping[str, Tensor], grads: Mapping[str, Tensor], lr: float) -> None:
         """One update of every parameter that has a gradient."""

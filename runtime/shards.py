@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from ..artifact.boxes import pack, slices, unpack
-from ..artifact.program import Shard
+from ..artifact.program import ZERO_GRADS, Shard
 from ..comm_plan import Box, Combine
 
 ReadBox = Callable[[Box], Tensor]
@@ -39,6 +39,20 @@ def fill_shard(shard: Shard, read: ReadBox, device: torch.device) -> Tensor:
 def owned_row(shard: Shard, local: Tensor) -> Tensor:
     """The elements that this rank owns, flat, in the order of `owned`; may share memory with `local`."""
     return pack(local, shard.view, [local_box for _, local_box in shard.owned]).contiguous()
+
+
+def owned_value(shard: Shard, value: Tensor) -> Tensor:
+    """The elements that this rank owns out of what it trains of a parameter, flat."""
+    return value.reshape(-1) if shard.zero else owned_row(shard, value)
+
+
+def owned_grads(shards: Iterable[Shard], synced: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same out of synchronised gradients, by parameter."""
+    return {
+        shard.name: synced[shard.name] if shard.zero >= ZERO_GRADS else owned_row(shard, synced[shard.name])
+        for shard in shards
+        if shard.name in synced
+    }
 
 
 def place_row(whole: Tensor, view: tuple[int, ...], boxes: Sequence[Box], row: Tensor) -> None:

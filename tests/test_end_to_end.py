@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hspmd_compiler.artifact.program import Op
+from hspmd_compiler.artifact.trained import put_back, trainables
 from hspmd_compiler.graph.ir import LogicalGraph
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.runtime.optimizer import ShardOptimizer
@@ -103,7 +104,10 @@ class LocalOptimizers:
         for rank in ranks:
             number = rank.plan.program.rank
             optimizer = self.held.setdefault(number, ShardOptimizer(self.config))
-            optimizer.update(rank.state.params, rank.state.synced, self.config.lr)
+            trained = trainables(rank.plan.shards.values(), rank.state)
+            values = {each.shard.name: each.value for each in trained}
+            optimizer.update(values, {each.shard.name: each.grad for each in trained}, self.config.lr)
+            put_back(trained, rank.state)
 
 
 def compare(found: Simulation, wanted: Reference, tolerance: float, lr: float) -> None:

@@ -8,9 +8,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..comm_plan import Combine, CommStep, GradBucket, GradPiece
+from ..comm_plan import Combine, CommStep, GradBucket, GradPiece, ParamBucket
 from . import boxes
-from .program import Shard
+from .program import ZERO_GRADS, Shard
 from .requests import V
 
 NARROW_TYPES = (torch.bfloat16, torch.float16)
@@ -54,6 +54,25 @@ class Arrays(Protocol[V]):
         synced: dict[str, V],
     ) -> None:
         """A bucket of this rank alone: its gradients are synchronised. owned: those it may take over."""
+
+    def pack_params(
+        self,
+        bucket: ParamBucket,
+        params: Mapping[str, V],
+        stored: Mapping[str, V],
+        shards: Mapping[str, Shard],
+    ) -> V:
+        """What this rank stores of `bucket`, flat, in the type of the bucket."""
+
+    def unpack_params(
+        self, bucket: ParamBucket, flat: V, shards: Mapping[str, Shard], params: dict[str, V]
+    ) -> None:
+        """Put all of a gathered bucket into local tensors, new ones where they are not there."""
+
+
+def synced_shape(view: tuple[int, ...], shard: Shard) -> tuple[int, ...]:
+    """Shape of a synchronised gradient: of the local tensor, or of the row of elements that are kept."""
+    return view if shard.zero >= ZERO_GRADS else shard.shape
 
 
 class TorchArrays:
@@ -108,6 +127,8 @@ class TorchArrays:
         """See Arrays."""
         start = 0
         for piece in bucket.pieces:
+            if bucket.slot >= 0 and piece.dst_boxes is None:
+                continue  # it went to the rank that keeps it
             values = flat[start : start + piece.length]
             start += piece.length
             if piece.dst_boxes is not None and piece.dst_view is not None:
@@ -129,6 +150,39 @@ class TorchArrays:
                 mine = values if piece.param in owned else values.clone()
                 self._receive(piece, mine, shards[piece.param], synced)
 
+    def pack_params(
+        self,
+        bucket: ParamBucket,
+        params: Mapping[str, Tensor],
+        stored: Mapping[str, Tensor],
+        shards: Mapping[str, Shard],
+    ) -> Tensor:
+        """See Arrays."""
+        rows = []
+        for piece in bucket.pieces:
+            if piece.param in stored:
+                rows.append(stored[piece.param][slice(*piece.row)].to(getattr(torch, bucket.dtype)))
+            else:
+                rows.append(boxes.pack(params[piece.param], shards[piece.param].view, piece.own))
+        return torch.cat([self._empty(bucket.dtype), *rows])
+
+    def unpack_params(
+        self,
+        bucket: ParamBucket,
+        flat: Tensor,
+        shards: Mapping[str, Shard],
+        params: dict[str, Tensor],
+    ) -> None:
+        """See Arrays."""
+        start = 0
+        for piece in bucket.pieces:
+            values = flat[start : start + piece.length]
+            start += piece.length
+            shard = shards[piece.param]
+            if piece.param not in params:
+                params[piece.param] = flat.new_zeros(shard.shape)
+            boxes.unpack(values, params[piece.param].view(shard.view), piece.boxes, Combine.COPY)
+
     def _packed(self, piece: GradPiece, grads: Mapping[str, Tensor], empty: Tensor) -> Tensor:
         if piece.src_boxes is None or piece.src_view is None or piece.param not in grads:
             return empty.new_zeros(piece.length)
@@ -136,11 +190,12 @@ class TorchArrays:
 
     def _receive(self, piece: GradPiece, values: Tensor, shard: Shard, synced: dict[str, Tensor]) -> None:
         assert piece.dst_boxes is not None and piece.dst_view is not None, "only a receiver unpacks"
+        shape = synced_shape(piece.dst_view, shard)
         if piece.dst_boxes == (boxes.full_box(piece.dst_view),):
-            synced[piece.param] = values.view(shard.shape)
+            synced[piece.param] = values.view(shape)
             return
         if piece.param not in synced:
-            synced[piece.param] = values.new_zeros(shard.shape)
+            synced[piece.param] = values.new_zeros(shape)
         target = synced[piece.param].view(piece.dst_view)
         boxes.unpack(values, target, piece.dst_boxes, Combine.COPY)
 

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 
-from ..comm_plan import Box, CommKind, CommStep, GradBucket, Piece, box_volume
+from ..comm_plan import Box, CommKind, CommStep, GradBucket, ParamBucket, Piece, box_volume
 from ..errors import ArtifactError
 from .arguments import holes_of
 from .check_segment import comm_slots, problems_of_segment
 from .dtypes import BYTES
 from .program import (
+    ZERO_PARAMS,
     ClassProgram,
     InputKind,
     Instruction,
@@ -26,6 +27,7 @@ from .program import (
 Problem = tuple[str, str]
 
 SHOWN_PROBLEMS = 20
+STORED_INPUTS = frozenset({InputKind.PARAM, InputKind.STORED})
 
 SLOT_USERS = {Op.STEP_REDUCE: "comms", Op.SEND: "transfers", Op.RECV: "transfers"}
 SEGMENT_USERS = frozenset({Op.STEP_COMPUTE, Op.FORWARD, Op.BACKWARD})
@@ -119,6 +121,7 @@ def _rank_problems(
     names = {shard.name for shard in own.shards}
     for bucket in own.grad_buckets:
         yield from (f"bucket {bucket.id}: {text}" for text in entries.of_bucket(own.rank, bucket, names))
+    yield from _gathering_problems(own)
     for index, instruction in enumerate(own.instructions):
         found = _instruction_problems(instruction, own, shared)
         yield from (f"instruction {index} {instruction.op.value}: {text}" for text in found)
@@ -149,7 +152,7 @@ def needs_of(shared: ClassProgram) -> Needs:
 
 
 def _stored_names(segment: Segment) -> list[str]:
-    read = [item.name for item in segment.inputs if item.kind is InputKind.PARAM]
+    read = [item.name for item in segment.inputs if item.kind in STORED_INPUTS]
     return read + [item.name for item in segment.outputs if item.kind in (OutputKind.GRAD, OutputKind.BUFFER)]
 
 
@@ -230,6 +233,42 @@ def _bucket_problems(bucket: GradBucket) -> Iterator[str]:
             yield from (f"{piece.param}: {text}" for text in _box_problems(boxes, view))
             if sum(map(box_volume, boxes)) != piece.length:
                 yield f"{piece.param}: boxes do not hold {piece.length} elements"
+
+
+def _gathering_problems(own: RankProgram) -> Iterator[str]:
+    """What the steps of buckets and the rows of shards need."""
+    shards = {shard.name: shard for shard in own.shards}
+    for shard in own.shards:
+        if not 0 <= shard.zero <= ZERO_PARAMS:
+            yield f"shard {shard.name}: zero {shard.zero} is none of 0 to {ZERO_PARAMS}"
+        yield from (f"shard {shard.name}: {text}" for text in _dtype_problems(shard.local_dtype))
+    for bucket in own.grad_buckets:
+        yield from (f"bucket {bucket.id}: {text}" for text in _slot_problems(bucket.slot, bucket.group, own))
+    for gather in own.param_buckets:
+        found = (*_slot_problems(gather.slot, gather.group, own), *_gather_problems(gather, shards))
+        yield from (f"parameter bucket {gather.id}: {text}" for text in found)
+
+
+def _slot_problems(slot: int, group: tuple[int, ...], own: RankProgram) -> Iterator[str]:
+    if not -1 <= slot < len(own.comms):
+        yield f"no comm {slot}"
+    elif slot >= 0 and own.comms[slot].group != group:
+        yield "its step is one of other ranks"
+
+
+def _gather_problems(bucket: ParamBucket, shards: dict[str, Shard]) -> Iterator[str]:
+    yield from _dtype_problems(bucket.dtype)
+    for piece in bucket.pieces:
+        if piece.param not in shards:
+            yield f"no shard of {piece.param}"
+            continue
+        shard = shards[piece.param]
+        for boxes, length in ((piece.boxes, piece.length), (piece.own, piece.row[1] - piece.row[0])):
+            yield from (f"{piece.param}: {text}" for text in _box_problems(boxes, shard.view))
+            if sum(map(box_volume, boxes)) != length:
+                yield f"{piece.param}: boxes do not hold {length} elements"
+        if not 0 <= piece.row[0] <= piece.row[1] <= sum(map(box_volume, shard.kept)):
+            yield f"{piece.param}: {list(piece.row)} is not in the row of what this rank stores"
 
 
 def _dtype_problems(name: str) -> Iterator[str]:

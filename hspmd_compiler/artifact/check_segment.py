@@ -9,7 +9,7 @@ from .kernels import COMM, GETITEM, kernel
 from .liveness import row_reads
 from .program import InputKind, LocalRow, OutputKind, Segment, Value
 
-NAMED_INPUTS = frozenset({InputKind.PARAM, InputKind.DATA})
+NAMED_INPUTS = frozenset({InputKind.PARAM, InputKind.STORED, InputKind.DATA})
 NAMED_OUTPUTS = frozenset({OutputKind.GRAD, OutputKind.BUFFER})
 
 

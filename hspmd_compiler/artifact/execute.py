@@ -50,7 +50,9 @@ class Segments(Protocol[V]):
 
 @dataclass(slots=True)
 class RankState(Generic[V]):
-    """What a rank holds. params: local shards of parameters and buffers, by name.
+    """What a rank holds. params: local shards of parameters and buffers, by name; of a parameter that is
+    stored in part only while it is used. stored: flat rows of the elements that the rank trains, for
+    shards with `is_row`.
 
     keys: of random masks, one per micro-batch, set before each step. micro: values kept for later
     instructions of a micro-batch. steps: values of this step. grads:
@@ -60,6 +62,7 @@ class RankState(Generic[V]):
 
     params: dict[str, V]
     keys: list[V] = field(default_factory=list)
+    stored: dict[str, V] = field(default_factory=dict)
     micro: dict[MicroKey, V] = field(default_factory=dict)
     steps: dict[int, V] = field(default_factory=dict)
     grads: dict[str, V] = field(default_factory=dict)
@@ -163,6 +166,8 @@ class _Walk(Generic[V]):
             Op.GRAD_SYNC: self._grad_sync,
             Op.LOSS: self._loss,
             Op.OPTIMIZER: self._optimizer,
+            Op.PARAM_GATHER: self._param_gather,
+            Op.PARAM_DROP: self._param_drop,
         }
 
     def _compute(self, instruction: Instruction) -> InstructionRun[V]:
@@ -196,6 +201,8 @@ class _Walk(Generic[V]):
     def _read(self, item: SegmentInput, mb: int, last: bool) -> V:
         if item.kind is InputKind.PARAM:
             return self.state.params[item.name]
+        if item.kind is InputKind.STORED:
+            return self.state.stored[item.name]
         if item.kind is InputKind.DATA:
             return self.batches[mb][item.name]
         if item.kind is InputKind.STEP:
@@ -267,11 +274,40 @@ class _Walk(Generic[V]):
         state.owned_grads.clear()
 
     def _reduce_bucket(self, bucket: GradBucket) -> InstructionRun[V]:
+        if bucket.slot >= 0:
+            yield from self._scatter_bucket(bucket)
+            return
         flat = self.arrays.pack_bucket(bucket, self.state.grads)
         request = GradReduce(bucket, flat)
         del flat
         reduced = self._received((yield request))
         self.arrays.unpack_bucket(bucket, reduced, self.plan.shards, self.state.synced)
+
+    def _scatter_bucket(self, bucket: GradBucket) -> InstructionRun[V]:
+        """Give what others keep, receive the sum of what this rank keeps."""
+        step = self.plan.program.comms[bucket.slot]
+        flat = None if step.src_view is None else self.arrays.pack_bucket(bucket, self.state.grads)
+        request: Request[V] = Exchange(step, flat)
+        del flat
+        reduced = yield request
+        if step.dst_view is not None:
+            self.arrays.unpack_bucket(bucket, self._received(reduced), self.plan.shards, self.state.synced)
+
+    def _param_gather(self, instruction: Instruction) -> InstructionRun[V]:
+        state = self.state
+        for bucket in self.plan.program.param_buckets:
+            flat = self.arrays.pack_params(bucket, state.params, state.stored, self.plan.shards)
+            if bucket.slot >= 0:
+                request: Request[V] = Exchange(self.plan.program.comms[bucket.slot], flat)
+                del flat
+                flat = self._received((yield request))
+            self.arrays.unpack_params(bucket, flat, self.plan.shards, state.params)
+
+    def _param_drop(self, instruction: Instruction) -> InstructionRun[V]:
+        for bucket in self.plan.program.param_buckets:
+            for piece in bucket.pieces:
+                self.state.params.pop(piece.param, None)
+        yield from ()
 
     def _loss(self, instruction: Instruction) -> InstructionRun[V]:
         share = self.arrays.add_loss(self.state.loss, None)

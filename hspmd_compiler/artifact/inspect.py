@@ -143,7 +143,7 @@ def box_text(box: Box) -> str:
 def _use_rows(artifact: Artifact, own: RankProgram, name: str) -> Iterator[tuple[Cell, ...]]:
     for segment in artifact.program.classes[own.class_name].segments:
         for item in segment.inputs:
-            if item.kind is InputKind.PARAM and item.name == name:
+            if item.kind in (InputKind.PARAM, InputKind.STORED) and item.name == name:
                 yield own.rank, segment.name, item.kind.value, f"v{item.value.id}"
         for made in segment.outputs:
             if made.kind in (OutputKind.GRAD, OutputKind.BUFFER) and made.name == name:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from ..annotations.layout import Coordinate
-from ..comm_plan import CommStep, GradBucket
+from ..comm_plan import CommStep, GradBucket, ParamBucket
 from ..errors import DeduceError
-from ..graph.annotated import AnnotatedRow, PipelineGraph
+from ..graph.annotated import GATHER, AnnotatedRow, PipelineGraph
 from ..graph.ir import LogicalGraph
 from ..passes.liveness import LivePipeline, live_pipeline
+from ..passes.param_gather import NAME, gathered_inside, with_gathers
 from ..passes.recompute import recompute
 from ..passes.resolve_comm import CommResolver
 from ..passes.saved_memory import saved_bytes, saved_values
 from ..strategy import Recompute, Strategy
 from .class_programs import ClassPrograms
 from .lower_params import ParamLowering
-from .program import Program, RankProgram, Shard
+from .lower_zero import ZeroLowering, ZeroTables
+from .program import ZERO_PARAMS, Program, RankProgram
 from .stage_plan import StagePlan, StagePlanner
-from .stage_tables import Crossings, Tags, first_tags, schedule_stage, type_name
+from .stage_tables import Crossings, Tags, first_tags, schedule_stage, type_name, with_gathering
 from .strategy_ranks import StrategyRanks
 from .value_layouts import PlacedValue, ValueLayouts
 
@@ -43,9 +46,9 @@ class RankTables:
     """What ranks have of their own. step_groups: per step value, the ranks that reduce it."""
 
     step_groups: list[tuple[int, ...]]
-    grads: dict[int, list[GradBucket]]
-    shards: dict[int, list[Shard]]
+    held: ZeroTables
     tags: Tags
+    zero: ZeroLowering | None
 
 
 @dataclass(slots=True)
@@ -60,17 +63,30 @@ class Lowering:
 
     def run(self) -> Lowered:
         """Lower everything."""
+        params = ParamLowering(self.graph, self.pipelines, self.ranks)
         live = self._live()
+        zero = self._zero(params)
+        if zero is not None and zero.inside:
+            stored = {
+                name: info.stored for name, info in self.graph.params.items() if info.stored is not None
+            }
+            gathered = with_gathers(live, self.pipelines, zero.inside, stored)
+            if gathered is None:
+                zero = ZeroLowering(params, zero.zero, frozenset(), self.resolver)
+            else:
+                live = gathered
         planner = StagePlanner(self.pipelines, self.ranks, len(self.graph.rows))
         plans = [
             planner.plan(p, s, rows)
             for p, pipeline in enumerate(live)
             for s, rows in enumerate(pipeline.stages)
         ]
-        params = ParamLowering(self.graph, self.pipelines, self.ranks)
-        tables = RankTables(
-            _step_groups(plans), params.grad_buckets(), params.shards(), first_tags(live, self.ranks)
-        )
+        if zero is None:
+            trained = list(params.grad_layouts())
+            held = ZeroTables(params.shards({}, 0), params.grad_buckets(trained, {}))
+        else:
+            held = zero.tables()
+        tables = RankTables(_step_groups(plans), held, first_tags(live, self.ranks), zero)
         programs = [program for plan in plans for program in self._rank_programs(plan, tables)]
         programs.sort(key=lambda program: program.rank)
         return Lowered(self._program(programs), self._value_layouts(plans))
@@ -91,7 +107,7 @@ class Lowering:
     def _rank_programs(self, plan: StagePlan, tables: RankTables) -> list[RankProgram]:
         """The programs of a stage's ranks."""
         name = self.classes.name_of(plan.segments)
-        comms = [self._comm(plan, row, variant) for row, variant in plan.lowering.slots]
+        comms = [self._comm(plan, row, variant, tables.zero) for row, variant in plan.lowering.slots]
         reduces = [
             self.resolver.reduce(group, type_name(step.share))
             for group, step in zip(tables.step_groups, plan.rows.steps, strict=False)
@@ -102,6 +118,7 @@ class Lowering:
         instructions = schedule_stage(plan, self.ranks, crossings, slots)
         devices = self.ranks.devices(plan.pipeline, plan.stage)
         kept, first = saved_values(plan.rows), self.ranks.first_coordinate(plan.pipeline)
+        first_slot, held = len(comms) + len(reduces), tables.held
         return [
             RankProgram(
                 rank=rank,
@@ -113,17 +130,34 @@ class Lowering:
                 device_kind=self.ranks.kind(devices[index]),
                 rows=self.ranks.rows[plan.pipeline],
                 literals=plan.lowering.literals[index],
-                comms=[step[rank] for step in (*comms, *reduces)],
+                comms=[*(step[rank] for step in (*comms, *reduces)), *held.steps.get(rank, ())],
                 transfers=[step[rank] for step in crossings.steps_of(rank)],
-                shards=tables.shards.get(rank, []),
-                grad_buckets=tables.grads.get(rank, []),
-                instructions=instructions,
+                shards=held.shards.get(rank, []),
+                grad_buckets=[_moved(bucket, first_slot) for bucket in held.grads.get(rank, ())],
+                instructions=with_gathering(instructions, held.gathers, self.ranks.strategy.zero),
+                param_buckets=[_moved(bucket, first_slot) for bucket in held.gathers.get(rank, ())],
                 saved=[saved_bytes(kept, Coordinate(index, first + mb)) for mb in range(len(plan.variants))],
             )
             for index, rank in enumerate(plan.ranks)
         ]
 
-    def _comm(self, plan: StagePlan, row: AnnotatedRow, variant: int) -> dict[int, CommStep]:
+    def _zero(self, params: ParamLowering) -> ZeroLowering | None:
+        """The sharing out of what ZeRO is about; None without ZeRO."""
+        strategy = self.ranks.strategy
+        if not strategy.zero:
+            return None
+        zero = ZeroLowering(params, strategy.zero, frozenset(), self.resolver)
+        if strategy.zero < ZERO_PARAMS:
+            return zero
+        inside = gathered_inside(strategy, self.pipelines, zero.shared)
+        return ZeroLowering(params, strategy.zero, inside, self.resolver)
+
+    def _comm(
+        self, plan: StagePlan, row: AnnotatedRow, variant: int, zero: ZeroLowering | None
+    ) -> dict[int, CommStep]:
+        if row.op == GATHER:
+            assert zero is not None, "only ZeRO gathers"
+            return zero.gather(str(row.kwargs[NAME]))
         assert row.marker is not None
         return self.resolver.collective(row.marker, plan.ranks, plan.first_of[variant], type_name(row.out))
 
@@ -186,6 +220,14 @@ def _step_groups(plans: list[StagePlan]) -> list[tuple[int, ...]]:
         )
     ranks = tuple(sorted(rank for plan in using for rank in plan.ranks))
     return [ranks] * (counts.pop() if counts else 0)
+
+
+B = TypeVar("B", GradBucket, ParamBucket)
+
+
+def _moved(bucket: B, first: int) -> B:
+    """A bucket whose slot counts from the rank's first one."""
+    return bucket if bucket.slot < 0 else replace(bucket, slot=first + bucket.slot)
 
 
 def _groups(ranks: list[RankProgram]) -> list[tuple[int, ...]]:

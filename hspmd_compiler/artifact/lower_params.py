@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
 
 from ..annotations.layout import Layout, whole
 from ..comm_plan import Box, GradBucket
@@ -18,9 +20,11 @@ from ..passes.grad_sync import (
     owned_boxes,
     shard_boxes,
 )
+from .arrays import NARROW_TYPES
 from .program import Shard
 from .strategy_ranks import StrategyRanks
 
+Owned = Mapping[int, tuple[Box, ...]]
 Place = tuple[Layout, tuple[int, ...]]
 
 
@@ -52,12 +56,31 @@ class ParamLowering:
                 found[name].append((whole(self.graph.params[name].shape), self.ranks.of_stage(p, 0)))
         return {name: tuple(places) for name, places in found.items()}
 
-    def grad_buckets(self) -> dict[int, list[GradBucket]]:
-        """The gradient buckets of each rank, in the order in which they are reduced."""
-        dtypes = {name: str(info.dtype).removeprefix("torch.") for name, info in self.graph.params.items()}
-        return buckets(self._grad_layouts(), dtypes)
+    def grad_buckets(
+        self, names: Sequence[str], before: dict[int, list[GradBucket]]
+    ) -> dict[int, list[GradBucket]]:
+        """The gradient buckets of each rank, in the order in which they are reduced: those `before`, then
+        the all-reduces of these parameters."""
+        layouts = self.grad_layouts()
+        dtypes = {name: self.types(name)[1] for name in names}
+        first = 1 + max((bucket.id for held in before.values() for bucket in held), default=-1)
+        made = buckets({name: layouts[name] for name in names}, dtypes)
+        return {
+            rank: [
+                *before.get(rank, ()),
+                *(replace(bucket, id=first + bucket.id) for bucket in made.get(rank, ())),
+            ]
+            for rank in before.keys() | made.keys()
+        }
 
-    def _grad_layouts(self) -> dict[str, GradLayout]:
+    def types(self, name: str) -> tuple[str, str]:
+        """The types that a parameter is read and its gradients are summed in."""
+        info = self.graph.params[name]
+        read = dtype_name(info.dtype)
+        summed = torch.float32 if info.dtype in NARROW_TYPES else info.dtype
+        return read, dtype_name(summed)
+
+    def grad_layouts(self) -> dict[str, GradLayout]:
         """What each parameter's reduction depends on; equal ones are one object."""
         terms: dict[str, list[Place]] = {}
         for p, graph in enumerate(self.pipelines):
@@ -74,12 +97,23 @@ class ParamLowering:
             name: known[tuple(terms[name]), self.places[name]] for name in self.graph.params if name in terms
         }
 
-    def shards(self) -> dict[int, list[Shard]]:
-        """What each rank holds of each parameter, in the model's order."""
+    def shards(
+        self, shared: Mapping[str, Mapping[int, tuple[Box, ...]]], zero: int
+    ) -> dict[int, list[Shard]]:
+        """What each rank holds of each parameter, in the model's order.
+
+        shared: boxes by rank of parameters that are owned in shares; zero: what is owned of these.
+        """
         result: dict[int, list[Shard]] = {}
         owners: dict[int, dict[int, tuple[tuple[Box, Box], ...]]] = {}
         for name, info in self.graph.params.items():
             holders = self._holders(name)
+            if name in shared:
+                for holder in holders:
+                    boxes = shared[name].get(holder.rank, ())
+                    own = tuple(zip(boxes, holder.local(boxes), strict=True))
+                    result.setdefault(holder.rank, []).append(_shard(info, holder, own, zero))
+                continue
             if id(holders) not in owners:
                 owners[id(holders)] = owned_boxes(holders)
             made: dict[object, Shard] = {}
@@ -101,10 +135,16 @@ class ParamLowering:
         return self.holders[places]
 
 
-def _shard(info: ParamInfo, holder: Holder, owned: tuple[tuple[Box, Box], ...]) -> Shard:
+def dtype_name(dtype: torch.dtype) -> str:
+    """A torch element type by name."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _shard(info: ParamInfo, holder: Holder, owned: tuple[tuple[Box, Box], ...], zero: int = 0) -> Shard:
+    stored = info.dtype if info.stored is None else info.stored
     return Shard(
         name=info.name,
-        dtype=str(info.dtype).removeprefix("torch."),
+        dtype=dtype_name(stored),
         shape=holder.view,
         view=holder.view,
         whole_shape=info.shape,
@@ -114,4 +154,6 @@ def _shard(info: ParamInfo, holder: Holder, owned: tuple[tuple[Box, Box], ...]) 
         trainable=info.trainable,
         is_buffer=info.is_buffer,
         persistent=info.persistent,
+        zero=zero,
+        compute="" if stored == info.dtype else dtype_name(info.dtype),
     )

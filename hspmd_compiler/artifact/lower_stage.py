@@ -9,7 +9,7 @@ import torch
 
 from ..annotations.layout import Coordinate
 from ..errors import InternalError
-from ..graph.annotated import COMM, AnnotatedRow, AnnotatedValue, PerCoordinate, PipelineGraph
+from ..graph.annotated import COMM, GATHER, AnnotatedRow, AnnotatedValue, PerCoordinate, PipelineGraph
 from ..passes.liveness import StageRows, operands_of
 from .program import (
     DType,
@@ -65,6 +65,7 @@ class StageLowering:
             self.leaves |= {v.id: (kind, name) for (name, stage), v in table.items() if stage == self.stage}
         if self.stage in self.graph.keys:
             self.leaves[self.graph.keys[self.stage].id] = (InputKind.KEY, "")
+        self.leaves |= {value.id: (InputKind.STORED, name) for name, value in self.rows.stored.items()}
         self.renamed = {step.row.out.id: step.share for step in self.rows.steps}
 
     def number(self, value: AnnotatedValue) -> int:
@@ -109,7 +110,7 @@ class StageLowering:
     def _row(self, row: AnnotatedRow, batch: int) -> LocalRow:
         out = Value(self.number(row.out))
         logical = row.out.logical
-        if row.op == COMM:
+        if row.op in (COMM, GATHER):
             self.slots.append((row, self.variant))
             source = operands_of(row)[0]
             return LocalRow(out, COMM, (Value(self.number(source)), len(self.slots) - 1), {}, logical)

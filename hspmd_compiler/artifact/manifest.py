@@ -15,7 +15,7 @@ from .json_text import fingerprint
 from .program import Program, Shard
 
 FORMAT = "hspmd-artifact"
-SCHEMA = 1
+SCHEMA = 2
 OWN_HASH = "sha256"
 TORCH_LOW, TORCH_BELOW = "2.11", "2.15"
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from math import prod
 
 from ..options import OptimizerConfig, OptimizerName
+from .boxes import volume
 from .dtypes import BYTES
-from .program import RankProgram, Shard
+from .program import ZERO_GRADS, ZERO_PARAMS, RankProgram, Shard
 from .sections import Cell, Table
 from .store import Artifact
 
@@ -17,9 +18,9 @@ SUM_TYPE = "float32"
 
 @dataclass(frozen=True, slots=True)
 class StoredBytes:
-    """One rank's memory. parameters: buffers too. gradients: of all micro-batches, as they are summed.
+    """One rank's memory. parameters: between steps, buffers and what is trained apart from them too.
 
-    saved: most that is kept between forward and backward of one micro-batch.
+    gradients: summed over all ranks. saved: most that is kept from forward to backward of a micro-batch.
     """
 
     parameters: int
@@ -34,11 +35,23 @@ def stored_bytes(own: RankProgram, optimizer: OptimizerConfig) -> StoredBytes:
     shards = [shard for shard in own.shards if shard.name in trained]
     moments = moments_of(optimizer)
     return StoredBytes(
-        parameters=sum(prod(shard.shape) * BYTES[shard.dtype] for shard in own.shards),
-        gradients=sum(prod(shard.shape) * BYTES[sum_type(shard)] for shard in shards),
-        state=sum(moments * prod(shard.shape) * BYTES[shard.dtype] for shard in shards),
+        parameters=sum(map(parameter_bytes, own.shards)),
+        gradients=sum(gradient_bytes(shard) for shard in shards),
+        state=sum(moments * volume(shard.kept) * BYTES[shard.dtype] for shard in shards),
         saved=max(own.saved, default=0),
     )
+
+
+def parameter_bytes(shard: Shard) -> int:
+    """The local tensor, unless it is gathered for each use, and the row that is trained apart from it."""
+    local = prod(shard.shape) * BYTES[shard.local_dtype] if shard.zero < ZERO_PARAMS else 0
+    return local + (volume(shard.kept) * BYTES[shard.dtype] if shard.is_row else 0)
+
+
+def gradient_bytes(shard: Shard) -> int:
+    """The summed gradient, or what the rank keeps of it."""
+    elements = volume(shard.kept) if shard.zero >= ZERO_GRADS else prod(shard.shape)
+    return elements * BYTES[sum_type(shard)]
 
 
 def moments_of(optimizer: OptimizerConfig) -> int:
@@ -60,4 +73,6 @@ def memory_table(artifact: Artifact) -> Table:
         held = stored_bytes(own, artifact.manifest.optimizer)
         rows.append((own.rank, held.parameters, held.gradients, held.state, held.saved))
     columns = ("rank", "parameters", "gradients", "optimizer state", "kept for backward")
-    return Table("memory", "bytes stored; kept for backward: per micro-batch", columns, tuple(rows))
+    return Table(
+        "memory", "bytes stored between steps; kept for backward: per micro-batch", columns, tuple(rows)
+    )

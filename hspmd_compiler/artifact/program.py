@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ..comm_plan import Box, CommStep, GradBucket
+from ..comm_plan import Box, CommStep, GradBucket, ParamBucket
+
+ZERO_STATE, ZERO_GRADS, ZERO_PARAMS = 1, 2, 3
+"""What a rank keeps of owned elements only, by `Shard.zero`; each includes those before it."""
 
 
 class InputKind(Enum):
     """Where a segment's input comes from."""
 
     PARAM = "param"  # name: parameter or buffer name; the local shard
+    STORED = "stored"  # name: parameter; the flat row of those of its elements that this rank stores
     DATA = "data"  # name: batch key; this micro-batch's rows
     MICRO = "micro"  # a value of this micro-batch, kept by an earlier instruction (value: its id)
     STEP = "step"  # a value of this step, made by STEP_REDUCE (value: its id)
@@ -109,6 +113,8 @@ class Op(Enum):
     GRAD_SYNC = "GRAD_SYNC"  # all grad buckets, in order
     LOSS = "LOSS"  # all-reduce the loss over all ranks (sum)
     OPTIMIZER = "OPTIMIZER"
+    PARAM_GATHER = "PARAM_GATHER"  # all param buckets, in order: local shards from what their holders store
+    PARAM_DROP = "PARAM_DROP"  # let go of the local shards that PARAM_GATHER made
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +138,9 @@ class Shard:
     shape: local. view: local factored view. boxes: (box in `whole_view`, box in `view`) pairs.
     owned: indexes into boxes... elements counted by this rank for norms and saving (each element
     of the whole is owned by exactly one rank). persistent: False for a buffer that the model keeps
-    out of its state dict.
+    out of its state dict. zero: from 1 this rank trains only what it owns, from 2 it keeps only that of
+    the summed gradient, from 3 it stores only that between uses. compute: type of the copies that
+    segments read, empty: `dtype`, which is the type that is trained and saved.
     """
 
     name: str
@@ -146,6 +154,25 @@ class Shard:
     trainable: bool
     is_buffer: bool
     persistent: bool = True
+    zero: int = 0
+    compute: str = ""
+
+    @property
+    def local_dtype(self) -> str:
+        """The type of the local tensor that segments read."""
+        return self.compute or self.dtype
+
+    @property
+    def is_row(self) -> bool:
+        """Whether what is trained is stored apart from the local tensor, as a flat row of elements."""
+        return bool(self.compute) or self.zero == ZERO_PARAMS
+
+    @property
+    def kept(self) -> tuple[Box, ...]:
+        """The boxes of the local tensor that this rank trains, in the order of its row."""
+        if self.zero:
+            return tuple(local for _, local in self.owned)
+        return (tuple((0, size) for size in self.view),)
 
 
 @dataclass(slots=True)
@@ -172,6 +199,7 @@ class RankProgram:
     shards: list[Shard]
     grad_buckets: list[GradBucket]
     instructions: list[Instruction]
+    param_buckets: list[ParamBucket] = field(default_factory=list)
     saved: list[int] = field(default_factory=list)
 
 

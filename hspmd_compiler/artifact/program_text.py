@@ -23,6 +23,7 @@ from .program import (
     Value,
 )
 
+NAMED_INPUTS = frozenset({InputKind.PARAM, InputKind.STORED, InputKind.DATA})
 INDENT = "    "
 NOT_IN_A_NAME = re.compile(r"\W")
 
@@ -89,6 +90,8 @@ def _instruction_text(step: Instruction, own: RankProgram, shared: ClassProgram)
         parts.append(comm_text(table[step.slot]))
     if step.op is Op.GRAD_SYNC:
         parts.append(f"{len(own.grad_buckets)} buckets")
+    if step.op in (Op.PARAM_GATHER, Op.PARAM_DROP):
+        parts.append(f"{len(own.param_buckets)} buckets")
     return "; ".join(parts) + (f" #{step.tag}" if step.tag >= 0 else "")
 
 
@@ -100,7 +103,7 @@ def _row_note(row: LocalRow, own: RankProgram) -> str:
 
 
 def _input_text(item: SegmentInput) -> str:
-    name = f" {item.name}" if item.kind in (InputKind.PARAM, InputKind.DATA) else ""
+    name = f" {item.name}" if item.kind in NAMED_INPUTS else ""
     return f"v{item.value.id}: {item.kind.value}{name}"
 
 

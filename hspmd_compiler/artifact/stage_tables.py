@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..comm_plan import CommStep
@@ -10,7 +11,7 @@ from ..graph.ir import Phase
 from ..passes.liveness import Crossing, LivePipeline
 from ..passes.resolve_comm import CommResolver
 from ..passes.schedule import ActionKind, build_schedule
-from .program import Instruction, Op
+from .program import ZERO_PARAMS, Instruction, Op
 from .stage_plan import StagePlan
 from .strategy_ranks import StrategyRanks
 
@@ -102,6 +103,19 @@ def schedule_stage(
         phase = Phase.FORWARD if action.kind is ActionKind.FORWARD else Phase.BACKWARD
         result += _action(plan, crossings, phase, action.micro_batch)
     return [*result, Instruction(Op.GRAD_SYNC), Instruction(Op.LOSS), Instruction(Op.OPTIMIZER)]
+
+
+def with_gathering(
+    instructions: list[Instruction], gathers: Mapping[int, object], zero: int
+) -> list[Instruction]:
+    """Parameters that are stored in shares, gathered behind the update, or around the use of them."""
+    if not gathers:
+        return instructions
+    gather, drop = Instruction(Op.PARAM_GATHER), Instruction(Op.PARAM_DROP)
+    if zero < ZERO_PARAMS:
+        return [*instructions, gather]
+    end = next(index for index, step in enumerate(instructions) if step.op is Op.GRAD_SYNC)
+    return [gather, *instructions[:end], drop, *instructions[end:]]
 
 
 def _action(plan: StagePlan, crossings: Crossings, phase: Phase, mb: int) -> list[Instruction]:

@@ -12,15 +12,16 @@ import torch
 from torch import Tensor, fx
 
 from ..comm_plan import CommKind, CommStep, GradBucket, Piece
-from ..errors import InternalError
+from ..errors import ArtifactError, InternalError
 from . import fx_comm
 from .boxes import slices
 from .execute import RankPlan, micro_batches, plan_rank
 from .kernels import ALIASES, COMM, GETITEM, kernel, makes_tensor_from_nothing
 from .literals import resolve, resolved_kwargs, torch_dtype
-from .program import InputKind, Instruction, LocalRow, Op, OutputKind, Program, Segment, Value
+from .program import ZERO_GRADS, InputKind, Instruction, LocalRow, Op, OutputKind, Program, Segment, Value
 from .random_kernels import step_keys
 
+SHOWN = 5
 LOSS, GRADS, BUFFERS = "loss", "grads", "buffers"
 
 
@@ -32,8 +33,25 @@ def rank_module(program: Program, rank: int) -> fx.GraphModule:
     new values of those that the step changes. A world of one rank needs no torch.distributed.
     """
     plan = plan_rank(program, rank)
+    _check_whole(plan)
     graph = _Builder(program, plan).build()
     return fx.GraphModule(torch.nn.Module(), graph, f"Rank{rank}")
+
+
+def _check_whole(plan: RankPlan) -> None:
+    """Such a module takes and gives whole local tensors."""
+    shares = [
+        (name, f"zero {shard.zero}" if shard.zero else f"trained in {shard.dtype}, read in {shard.compute}")
+        for name, shard in plan.shards.items()
+        if shard.zero >= ZERO_GRADS or shard.is_row
+    ]
+    if shares:
+        raise ArtifactError(
+            f"the step of rank {plan.program.rank} can't be an fx module",
+            details=shares[:SHOWN],
+            rule="an fx module takes whole local parameters and gives whole local gradients",
+            fix="compile with `zero` 0 or 1, and in the model's own precision",
+        )
 
 
 def rank_arguments(
@@ -145,7 +163,7 @@ class _Builder:
                 self._grad_sync()
             case Op.LOSS:
                 self._sum_loss()
-            case Op.OPTIMIZER:
+            case Op.OPTIMIZER | Op.PARAM_GATHER | Op.PARAM_DROP:
                 pass
 
     # Segments

@@ -41,7 +41,7 @@ def add_flags(parser: ArgumentParser) -> None:
     expand.add_argument(
         "--family", choices=[family.value for family in Family], help="names of modules there; default llama"
     )
-    expand.add_argument("--zero", action="store_true", help="ask for ZeRO there")
+    expand.add_argument("--zero", action="store_true", help="ask for ZeRO")
     show = actions.add_parser("show", help="draw pipelines as rows, stages as boxes", allow_abbrev=False)
     _add_reading_flags(show)
     show.add_argument("--schedules", action="store_true", help="show each pipeline's schedule over time")
@@ -93,9 +93,10 @@ def _choices(args: Namespace) -> Choices:
 def _noted(expanded: Expanded, form: Format, args: Namespace) -> Expanded:
     """With notes on what the written strategy won't say."""
     notes = [f"read as {form.value}"] if form is not Format.STRATEGY else []
-    if (expanded.zero or args.zero) and args.reference_json is None:
-        notes.append("ZeRO says nothing in a strategy")
-    return replace(expanded, notes=(*notes, *expanded.notes))
+    strategy = expanded.strategy
+    if args.zero and not strategy.zero:
+        strategy = replace(strategy, zero=1)
+    return replace(expanded, strategy=strategy, notes=(*notes, *expanded.notes))
 
 
 def _expand(expanded: Expanded, args: Namespace) -> None:

@@ -110,6 +110,8 @@ class PipelineGraph:
 
 
 COMM = "comm"
+GATHER = "gather"
+"""A parameter's local tensor from the rows of elements that ranks store. kwargs: its name."""
 STEP_REDUCE = "step_reduce"
 
 

@@ -77,6 +77,7 @@ class ParamInfo:
 
     grad: row of its gradient, None for a buffer, a frozen parameter, or one that eager leaves
     without a gradient too. persistent: False for a buffer that the model keeps out of its state dict.
+    stored: the type that is trained and saved where the graph reads copies of another, `dtype`.
     """
 
     name: str
@@ -88,6 +89,7 @@ class ParamInfo:
     aliases: tuple[str, ...]
     grad: int | None
     persistent: bool = True
+    stored: torch.dtype | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,8 +224,10 @@ def _expanded(content: Mapping[str, object], pipelines: list[PipelineSpec], unio
         style = AnnotationStyle.LAYER_RANGES
     recompute = _recompute(content, len(pipelines))
     return Expanded(
-        Strategy(tuple(pipelines) if recompute is None else recompute.applied(pipelines)),
-        zero=content.get("zero") is True,
+        Strategy(
+            tuple(pipelines) if recompute is None else recompute.applied(pipelines),
+            zero=1 if content.get("zero") is True else 0,
+        ),
         recompute=recompute,
         style=style,
         num_gpus=len(devices) if isinstance(devices, Sequence) else None,

@@ -56,12 +56,16 @@ class Expanded:
     strategy: Strategy
     context_parallel: tuple[int, ...] = ()
     sequence_lengths: tuple[int, ...] = ()
-    zero: bool = False
     recompute: Recompute | None = None
     style: AnnotationStyle = AnnotationStyle.UNION
     num_gpus: int | None = None
     places: tuple[Place, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def zero(self) -> bool:
+        """Whether the source asks for ZeRO."""
+        return self.strategy.zero > 0
 
     @property
     def uses_context_parallel(self) -> bool:

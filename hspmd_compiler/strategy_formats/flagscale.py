@@ -84,12 +84,12 @@ def expand_flagscale(content: Mapping[str, object], choices: Choices, at: str = 
         for member in range(members)
     ]
     sequence_parallel = _find(content, "sequence_parallel") is True
-    strategy = Strategy(tuple(pipelines), sequence_parallel=sequence_parallel)
+    zero = 1 if _find(content, "use_distributed_optimizer") is True else 0
+    strategy = Strategy(tuple(pipelines), sequence_parallel=sequence_parallel, zero=zero)
     check(strategy, at=at)
     return Expanded(
         strategy,
         context_parallel=(members,) * groups,
-        zero=_find(content, "use_distributed_optimizer") is True,
         notes=tuple(_notes(content, meshes, groups, types)),
     )
 

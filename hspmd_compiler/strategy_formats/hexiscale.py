@@ -17,6 +17,7 @@ from .format_values import FormatValues, is_integer
 
 FIX = "give hetero_configs and layer_partitions of the same shape; docs/strategy.md lists the arguments"
 SUBJECT = "a HexiScale configuration"
+ZERO_TYPES = {"zero2": 2, "zero3": 3}
 PER_PIPELINE = "one list per pipeline with an integer per stage"
 
 ARGUMENTS = (
@@ -91,10 +92,10 @@ def expand_hexiscale(content: Mapping[str, object], choices: Choices, at: str = 
         )
         for row, counts, batch in zip(ranks, layers, sizes, strict=True)
     ]
-    strategy = Strategy(tuple(pipelines), accumulation, schedule)
+    zero = ZERO_TYPES.get(str(given.get("default_dp_type")), 0)
+    strategy = Strategy(tuple(pipelines), accumulation, schedule, zero=zero)
     check(strategy, at=at)
-    zero = str(given.get("default_dp_type", "ddp")).startswith("zero")
-    return Expanded(strategy, zero=zero, places=places, notes=tuple(notes))
+    return Expanded(strategy, places=places, notes=tuple(notes))
 
 
 def _passed_over(key: str, values: FormatValues) -> bool:

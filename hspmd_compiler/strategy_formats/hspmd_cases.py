@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ..errors import StrategyError
 from ..launch_values import KEYS, LaunchValues
@@ -130,10 +131,9 @@ def _items(value: object) -> list[object]:
 def _expanded(found: LaunchLines, notes: tuple[str, ...], zero: bool = False) -> Expanded:
     style = AnnotationStyle.ONE_GROUP if found.homogeneous else AnnotationStyle.UNION
     return Expanded(
-        found.strategy,
+        replace(found.strategy, zero=1) if zero else found.strategy,
         context_parallel=found.context_parallel,
         sequence_lengths=found.sequence_lengths,
-        zero=zero,
         recompute=found.recompute,
         style=style,
         num_gpus=found.num_gpus,

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, cast
 
 from ..artifact.program import Instruction, RankProgram, Shard
-from ..comm_plan import CommStep, GradBucket, Piece
+from ..comm_plan import CommStep, GradBucket, ParamBucket, Piece
 
 PLACE = frozenset({"rank", "device", "pipeline", "stage", "coordinate", "device_kind"})
 """What tells a rank from others like it, and steers nothing in its step."""
@@ -17,6 +17,7 @@ PARTNERS: dict[type, frozenset[str]] = {
     Piece: frozenset({"peer"}),
     Instruction: frozenset({"tag"}),
     GradBucket: frozenset({"id", "group"}),
+    ParamBucket: frozenset({"id", "group"}),
     Shard: frozenset({"boxes", "owned", "whole_shape", "whole_view"}),
 }
 """Fields that say with whom a rank meets, or which part of the whole it holds: they steer nothing either."""
@@ -57,7 +58,7 @@ class Likeness:
         if kind not in PARTNERS:
             return cast(Hashable, value)
         held = [self._content(getattr(value, name)) for name in _names(kind, PARTNERS[kind])]
-        alone = isinstance(value, GradBucket) and len(value.group) == 1
+        alone = isinstance(value, (GradBucket, ParamBucket)) and len(value.group) == 1
         return (alone, *held)
 
     def _number(self, content: Hashable) -> int:

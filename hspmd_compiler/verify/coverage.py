@@ -8,7 +8,7 @@ from math import prod
 from ..artifact.boxes import volume
 from ..artifact.execute import RankPlan
 from ..artifact.liveness import COMPUTE_OPS
-from ..artifact.program import OutputKind
+from ..artifact.program import ZERO_GRADS, OutputKind
 from ..comm_plan import Box, GradPiece
 from ..errors import VerifyError
 
@@ -26,9 +26,10 @@ def check_gradients(plan: RankPlan) -> None:
 
 
 def _unread(plan: RankPlan) -> Iterator[tuple[str, str]]:
+    """Gradients that nobody reads; where each sum is kept by one rank only, a copy may be one of them."""
     read = {piece.param for bucket in plan.program.grad_buckets for piece in bucket.pieces}
     for name, segment in _made(plan).items():
-        if name not in read and not _is_empty(plan, name):
+        if name not in read and not _is_empty(plan, name) and not _is_kept_once(plan, name):
             yield name, f"made by {segment}, in no bucket"
 
 
@@ -53,6 +54,10 @@ def _made(plan: RankPlan) -> dict[str, str]:
     }
 
 
+def _is_kept_once(plan: RankPlan, name: str) -> bool:
+    return name in plan.shards and plan.shards[name].zero >= ZERO_GRADS
+
+
 def _is_empty(plan: RankPlan, name: str) -> bool:
     """Whether the rank holds no element of a parameter (an empty share)."""
     return name in plan.shards and prod(plan.shards[name].shape) == 0
@@ -68,7 +73,8 @@ def _uncovered(plan: RankPlan) -> Iterator[tuple[str, str]]:
         if name not in plan.shards:
             yield name, "received without a shard"
             continue
-        size = prod(plan.shards[name].shape)
+        shard = plan.shards[name]
+        size = volume(shard.kept) if shard.zero >= ZERO_GRADS else prod(shard.shape)
         found = sum(volume(piece.dst_boxes or ()) for piece in pieces)
         if found != size:
             yield name, f"{found} of {size} elements are received"

@@ -8,10 +8,11 @@ from math import prod
 
 import torch
 
+from ..artifact.arrays import synced_shape
 from ..artifact.boxes import sent_volumes
 from ..artifact.literals import torch_dtype
 from ..artifact.program import Shard
-from ..comm_plan import Box, Combine, CommStep, GradBucket
+from ..comm_plan import Box, Combine, CommStep, GradBucket, ParamBucket
 from ..errors import VerifyError
 
 
@@ -137,7 +138,7 @@ class ShapeArrays:
             if piece.dst_view is None or piece.dst_boxes is None:
                 continue
             where = f"bucket {bucket.id}, synchronised gradient of {piece.param}"
-            shape = shards[piece.param].shape
+            shape = synced_shape(piece.dst_view, shards[piece.param])
             check_view(where, shape, piece.dst_view)
             check_boxes(where, piece.dst_view, piece.dst_boxes, piece.length)
             if piece.param not in synced:
@@ -153,6 +154,39 @@ class ShapeArrays:
     ) -> None:
         """See Arrays."""
         self.unpack_bucket(bucket, self.pack_bucket(bucket, grads), shards, synced)
+
+    def pack_params(
+        self,
+        bucket: ParamBucket,
+        params: Mapping[str, ShapeValue],
+        stored: Mapping[str, ShapeValue],
+        shards: Mapping[str, Shard],
+    ) -> ShapeValue:
+        """See Arrays."""
+        for piece in bucket.pieces:
+            where = f"parameter bucket {bucket.id}, {piece.param}"
+            if piece.param in stored:
+                check_boxes(where, stored[piece.param].shape, [(piece.row,)])
+            else:
+                check_boxes(where, shards[piece.param].view, piece.own, piece.row[1] - piece.row[0])
+        size = sum(piece.row[1] - piece.row[0] for piece in bucket.pieces)
+        return self.make((size,), torch_dtype(bucket.dtype))
+
+    def unpack_params(
+        self,
+        bucket: ParamBucket,
+        flat: ShapeValue,
+        shards: Mapping[str, Shard],
+        params: dict[str, ShapeValue],
+    ) -> None:
+        """See Arrays."""
+        for piece in bucket.pieces:
+            where = f"parameter bucket {bucket.id}, {piece.param}"
+            check_boxes(where, shards[piece.param].view, piece.boxes, piece.length)
+            if piece.param not in params:
+                params[piece.param] = self.make(shards[piece.param].shape, flat.dtype)
+        if flat.numel() != sum(piece.length for piece in bucket.pieces):
+            raise VerifyError(f"parameter bucket {bucket.id}: {flat.numel()} elements are gathered")
 
 
 def check_view(where: str, shape: tuple[int, ...], view: tuple[int, ...]) -> None:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..artifact.boxes import sent_volumes
+from ..artifact.boxes import sent_volumes, volume
 from ..artifact.execute import RankPlan, RankState, run_step
 from ..artifact.literals import torch_dtype
-from ..artifact.program import Program, RankProgram
+from ..artifact.program import ZERO_PARAMS, InputKind, Program, RankProgram
 from ..artifact.requests import (
     AllReduce,
     Exchange,
@@ -62,7 +62,8 @@ def solo(program: Program, plan: RankPlan, book: ShapeBook) -> Script:
     meter = Meter()
     own = replace(plan, program=_distinct(plan.program))
     arrays = ShapeArrays(meter)
-    state = RankState(_params(own, arrays), _keys(own, arrays))
+    state = _state(own, arrays)
+    state.keys = _keys(own, arrays)
     steps = run_step(own, state, _batches(program, own, arrays), ShapeSegments(own, book, meter), arrays)
     run = RankRun(own, state, arrays, steps)
     asked: list[Asked] = []
@@ -147,11 +148,22 @@ def _distinct(own: RankProgram) -> RankProgram:
     )
 
 
-def _params(plan: RankPlan, arrays: ShapeArrays) -> dict[str, ShapeValue]:
-    return {name: arrays.make(shard.shape, torch_dtype(shard.dtype)) for name, shard in plan.shards.items()}
+def _state(plan: RankPlan, arrays: ShapeArrays) -> RankState[ShapeValue]:
+    """What the rank stores before a step."""
+    state: RankState[ShapeValue] = RankState({})
+    for name, shard in plan.shards.items():
+        if shard.is_row:
+            state.stored[name] = arrays.make((volume(shard.kept),), torch_dtype(shard.dtype))
+        if shard.zero < ZERO_PARAMS:
+            state.params[name] = arrays.make(shard.shape, torch_dtype(shard.local_dtype))
+    return state
 
 
 def _keys(plan: RankPlan, arrays: ShapeArrays) -> list[ShapeValue]:
+    """Keys of random masks, where the program draws any."""
+    inputs = (item for segment in plan.shared.segments for item in segment.inputs)
+    if not any(item.kind is InputKind.KEY for item in inputs):
+        return []
     return [arrays.make((KEY_SIZE,), torch.int64) for _ in plan.program.rows]
 
 

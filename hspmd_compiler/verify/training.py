@@ -13,6 +13,7 @@ from rich.text import Text
 from torch import Tensor, nn
 
 from ..artifact.program import Program
+from ..artifact.trained import put_back, trainables
 from ..log import task
 from ..options import OptimizerConfig, OptimizerName
 from .eager import eager_model, eager_step, whole_state
@@ -158,22 +159,26 @@ class ShardUpdate:
     """The same optimizer on each rank's shards; gradients are clipped by their whole norm."""
 
     config: OptimizerConfig
+    leaves: list[dict[str, Tensor]] = field(default_factory=list)
     optimizers: list[torch.optim.Optimizer | None] = field(default_factory=list)
     step: int = 0
 
     def __call__(self, ranks: Sequence[Rank]) -> None:
         """See `values.Optimizer`."""
-        if not self.optimizers:
-            self.optimizers = [self._of(rank) for rank in ranks]
         factor = self._factor(ranks)
-        for rank, optimizer in zip(ranks, self.optimizers, strict=True):
-            for name, grad in rank.state.synced.items():
-                rank.state.params[name].grad = grad * factor
-            step_optimizer(optimizer, self.config.lr_at(self.step))
+        for number, rank in enumerate(ranks):
+            trained = trainables(rank.plan.shards.values(), rank.state)
+            if len(self.optimizers) == number:
+                self.leaves.append({each.shard.name: torch.empty_like(each.value) for each in trained})
+                self.optimizers.append(torch_optimizer(self.config, self.leaves[number].items()))
+            for each in trained:
+                leaf = self.leaves[number][each.shard.name]
+                leaf.copy_(each.value).grad = each.grad * factor
+            step_optimizer(self.optimizers[number], self.config.lr_at(self.step))
+            for each in trained:
+                each.value.copy_(self.leaves[number][each.shard.name])
+            put_back(trained, rank.state)
         self.step += 1
-
-    def _of(self, rank: Rank) -> torch.optim.Optimizer | None:
-        return torch_optimizer(self.config, [(name, rank.state.params[name]) for name in rank.state.synced])
 
     def _factor(self, ranks: Sequence[Rank]) -> float:
         """What clipping multiplies gradients by, as clip_grad_norm_ does; each element counts once."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,9 +11,10 @@ from torch import Tensor
 from ..artifact.arrays import TorchArrays
 from ..artifact.codegen import SegmentCache
 from ..artifact.execute import RankPlan, RankState, Segments, micro_batches, plan_ranks, run_step
-from ..artifact.program import Program
+from ..artifact.program import ZERO_GRADS, ZERO_STATE, Program, Shard
 from ..artifact.random_kernels import step_keys
 from ..artifact.segments import CompiledSegments, ObservedSegments, Observer
+from ..artifact.trained import as_local, started, trained_value
 from ..errors import VerifyError
 from .blocked import RankRun
 from .lockstep import Lockstep
@@ -100,30 +101,34 @@ def lockstep_step(
 
 def _width(ranks: Sequence[Rank]) -> torch.dtype:
     """Double where all parameters are, as eager code computes in a widened model."""
-    types = {
-        value.dtype for rank in ranks for value in rank.state.params.values() if value.is_floating_point()
-    }
+    held = [value for rank in ranks for value in (*rank.state.params.values(), *rank.state.stored.values())]
+    types = {value.dtype for value in held if value.is_floating_point()}
     return torch.float64 if types == {torch.float64} else torch.get_default_dtype()
 
 
 def whole_grads(ranks: Sequence[Rank]) -> Tensors:
     """Synchronised gradients joined from all ranks, copies checked."""
-    return _joined([(rank, rank.state.synced) for rank in ranks])
+    return _joined([(rank, _whole_or_owned(rank, rank.state.synced, ZERO_GRADS)) for rank in ranks])
 
 
 def whole_params(ranks: Sequence[Rank]) -> Tensors:
     """Parameters and buffers joined from all ranks, copies checked."""
-    return _joined([(rank, rank.state.params) for rank in ranks])
+    return _joined([(rank, _whole_or_owned(rank, _trained(rank), ZERO_STATE)) for rank in ranks])
+
+
+def _trained(rank: Rank) -> Tensors:
+    return {name: trained_value(shard, rank.state) for name, shard in rank.plan.shards.items()}
 
 
 def _start(
     plan: RankPlan, params: Mapping[str, Tensor], cache: SegmentCache, observe: Observer | None
 ) -> Rank:
     local = {name: cut_shard(params[name], shard) for name, shard in plan.shards.items()}
+    state = started(plan.shards.values(), local)
     segments: Segments[Tensor] = (
         CompiledSegments(plan, cache) if observe is None else ObservedSegments(plan, observe)
     )
-    return Rank(plan, RankState(local), segments)
+    return Rank(plan, state, segments)
 
 
 def _run(rank: Rank, batch: Mapping[str, Tensor], arrays: TorchArrays) -> RankRun[Tensor]:
@@ -132,9 +137,21 @@ def _run(rank: Rank, batch: Mapping[str, Tensor], arrays: TorchArrays) -> RankRu
     return RankRun(rank.plan, rank.state, arrays, steps)
 
 
-def _joined(held: Sequence[tuple[Rank, Tensors]]) -> Tensors:
+def _whole_or_owned(rank: Rank, tensors: Tensors, zero: int) -> list[tuple[Shard, Tensor]]:
+    """Local tensors with their shards; rows of shards from `zero` on as what the rank owns of them."""
+    found = []
+    for name, value in tensors.items():
+        shard = rank.plan.shards[name]
+        if shard.zero >= zero:
+            found.append((replace(shard, boxes=shard.owned), as_local(shard, value)))
+        else:
+            found.append((shard, value.view(shard.shape)))
+    return found
+
+
+def _joined(held: Sequence[tuple[Rank, Sequence[tuple[Shard, Tensor]]]]) -> Tensors:
     parts: dict[str, list[Held]] = {}
     for rank, tensors in held:
-        for name, local in tensors.items():
-            parts.setdefault(name, []).append((rank.plan.program.rank, rank.plan.shards[name], local))
+        for shard, local in tensors:
+            parts.setdefault(shard.name, []).append((rank.plan.program.rank, shard, local))
     return {name: join_shards(name, parts[name]) for name in sorted(parts)}

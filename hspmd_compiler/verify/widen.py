@@ -133,6 +133,7 @@ def _wide_rank(rank: RankProgram) -> RankProgram:
         literals=[map_leaves(literal, _wide_leaf) for literal in rank.literals],
         comms=[_wide_step(step) for step in rank.comms],
         transfers=[_wide_step(step) for step in rank.transfers],
-        shards=[replace(shard, dtype=_wide(shard.dtype)) for shard in rank.shards],
+        shards=[replace(shard, dtype=_wide(shard.dtype), compute="") for shard in rank.shards],
         grad_buckets=[replace(bucket, dtype=_wide(bucket.dtype)) for bucket in rank.grad_buckets],
+        param_buckets=[replace(bucket, dtype=_wide(bucket.dtype)) for bucket in rank.param_buckets],
     )

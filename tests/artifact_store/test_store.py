@@ -195,7 +195,7 @@ def rewrite_manifest(directory: Path, change: dict[str, Any]) -> None:
 
 MANIFESTS = [
     ({"format": "other"}, "is not the manifest of an artifact"),
-    ({"schema": 2}, "another schema version"),
+    ({"schema": 1}, "another schema version"),
     ({"schema": True}, "another schema version"),
     ({"torch": ["99.0", "99.1"]}, "does not fit the installed version of torch"),
     ({"torch": ["2.13"]}, "a list of 2"),

@@ -1,0 +1,162 @@
+"""ZeRO-1, -2 and -3 train like one eager call, and store every element's state exactly once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import pytest
+
+from hspmd_compiler.artifact.check import check
+from hspmd_compiler.artifact.memory_page import stored_bytes
+from hspmd_compiler.artifact.program import InputKind, Op, Program
+from hspmd_compiler.options import OptimizerConfig
+from hspmd_compiler.strategy import PipelineSpec, Recompute, RecomputeKind, StageSpec, Strategy
+from hspmd_compiler.verify.fit import check_fit
+from hspmd_compiler.verify.training import ShardUpdate
+from hspmd_compiler.verify.values import simulate
+from hspmd_compiler.verify.widen import widen_program
+
+from .test_end_to_end import ADAMW, EXACT, LocalOptimizers, batches, compare, reference, start
+from .training_cases import ALL, FIRST, SECOND, STRATEGIES, graph_of, program_for
+
+MOMENTS = 2
+ONE = [StageSpec((device,), ALL) for device in range(3)]
+CASES = {
+    "dp2": Strategy((PipelineSpec((ONE[0],), (3, 2)), PipelineSpec((ONE[1],), (4, 1)))),
+    "dp3": Strategy(tuple(PipelineSpec((ONE[p],), (size,)) for p, size in enumerate((4, 3, 3)))),
+    "dp2-pp2": Strategy(
+        (
+            PipelineSpec((StageSpec((0,), FIRST), StageSpec((1,), SECOND)), (3, 2)),
+            PipelineSpec((StageSpec((2,), FIRST), StageSpec((3,), SECOND)), (4, 1)),
+        )
+    ),
+    "sp": Strategy(
+        (PipelineSpec((StageSpec((0, 1), ALL),), (3, 2)), PipelineSpec((StageSpec((2, 3, 4), ALL),), (4, 1))),
+        sequence_parallel=True,
+    ),
+    **{name: STRATEGIES[name] for name in ("tp32", "mixed", "empty", "accumulation")},
+}
+QUICK = [
+    ("mlp-ce", "dp2", 1),
+    ("mlp-ce", "dp2", 2),
+    ("mlp-ce", "dp2", 3),
+    ("llama", "dp3", 3),
+    ("gpt2", "dp2-pp2", 1),  # a tied embedding, held by both stages of both pipelines
+    ("gpt2", "dp2-pp2", 2),
+    ("gpt2", "dp2-pp2", 3),
+    ("llama", "mixed", 1),
+    ("llama", "mixed", 2),
+    ("llama", "mixed", 3),
+    ("llama-kv1", "tp32", 3),  # one key-value head on all ranks
+    ("llama", "sp", 2),
+    ("llama", "sp", 3),
+]
+PARAMETERS = [
+    pytest.param(
+        subject,
+        case,
+        zero,
+        marks=() if (subject, case, zero) in QUICK else pytest.mark.slow,
+        id=f"{subject} {case} {zero}",
+    )
+    for subject in ("mlp-ce", "llama", "llama-kv1", "gpt2")
+    for case in CASES
+    for zero in (1, 2, 3)
+]
+
+
+def made(subject: str, case: str, zero: int) -> Program:
+    return program_for(graph_of(subject), replace(CASES[case], zero=zero))
+
+
+@pytest.mark.parametrize(("subject", "case", "zero"), PARAMETERS)
+def test_training_is_exact_and_state_is_stored_once(subject: str, case: str, zero: int) -> None:
+    program = made(subject, case, zero)
+    check(program)
+    check_fit(program)
+    optimizers = LocalOptimizers(ADAMW)
+    found = simulate(widen_program(program), start(subject, True), batches(subject, True), optimizers)
+    compare(found, reference(subject, True), EXACT, ADAMW.lr)
+    state = sum(
+        tensor.numel()
+        for held in optimizers.held.values()
+        for of in held.state.values()
+        for tensor in of.values()
+    )
+    assert state == MOMENTS * trained_elements(subject)
+
+
+def trained_elements(subject: str) -> int:
+    params = graph_of(subject).params.values()
+    return sum(prod(info.shape) for info in params if info.grad is not None)
+
+
+def test_clipping_counts_each_element_once() -> None:
+    """Losses and parameters of clipped steps are those of zero 0, for a tied embedding in two stages."""
+    config = OptimizerConfig(lr=1e-2, max_grad_norm=0.1)
+    runs = [
+        simulate(
+            widen_program(made("gpt2", "dp2-pp2", zero)),
+            start("gpt2", True),
+            batches("gpt2", True)[:2],
+            ShardUpdate(config),
+        )
+        for zero in (0, 1, 2)
+    ]
+    for run in runs[1:]:
+        assert run.losses == pytest.approx(runs[0].losses, rel=1e-13)
+
+
+@pytest.mark.parametrize("case", ["dp3", "dp2-pp2"])
+def test_bytes_that_are_saved(case: str) -> None:
+    """By what a rank stores between steps: each stage of ZeRO takes copies away from one more column."""
+    adamw = OptimizerConfig()
+    held = [[stored_bytes(rank, adamw) for rank in made("gpt2", case, zero).ranks] for zero in range(4)]
+    whole = trained_elements("gpt2") * 4
+    parameters, gradients, states = (
+        [sum(getattr(rank, name) for rank in ranks) for ranks in held]
+        for name in ("parameters", "gradients", "state")
+    )
+    buffers = parameters[3] - whole
+    copies = gradients[0] // whole
+    assert copies >= 2
+    assert states == [MOMENTS * gradients[0], *[MOMENTS * whole] * 3]
+    assert gradients == [gradients[0], gradients[0], whole, whole]
+    assert parameters == [gradients[0] + buffers] * 3 + [whole + buffers]
+
+
+def test_equal_pipelines_gather_layer_by_layer() -> None:
+    """ZeRO-3 gathers in segments, in both passes, but for the tied embedding: two stages hold it."""
+    program = made("gpt2", "dp2-pp2", 3)
+    for own in program.ranks:
+        for segment in program.classes[own.class_name].segments:
+            read = {item.name for item in segment.inputs if item.kind is InputKind.PARAM}
+            trained = {shard.name for shard in own.shards if shard.zero}
+            assert read & trained <= {"transformer.wte.weight"}
+    peaks = [max(check_fit(made("llama", "dp3", zero)).peak) for zero in (2, 3)]
+    assert peaks[1] < peaks[0]
+
+
+@pytest.mark.parametrize("case", ["mixed", "tp32"])
+def test_unequal_pipelines_gather_at_the_start(case: str) -> None:
+    program = made("llama", case, 3)
+    for own in program.ranks:
+        operations = [step.op for step in own.instructions]
+        assert operations[0] is Op.PARAM_GATHER
+        assert operations.index(Op.PARAM_DROP) == operations.index(Op.GRAD_SYNC) - 1
+
+
+def test_recomputation_beside_zero_3() -> None:
+    """Copied rows read gathered parameters; a pipeline with another choice gathers at the start."""
+    ranges = (Recompute(ALL, RecomputeKind.FULL),)
+    first, second = CASES["dp2"].pipelines
+    for pipelines in (
+        (replace(first, recompute=ranges), replace(second, recompute=ranges)),
+        (first, replace(second, recompute=ranges)),
+    ):
+        program = program_for(graph_of("llama"), Strategy(pipelines, zero=3))
+        check_fit(program)
+        wide = widen_program(program)
+        found = simulate(wide, start("llama", True), batches("llama", True), LocalOptimizers(ADAMW))
+        compare(found, reference("llama", True), EXACT, ADAMW.lr)
