@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 Interval = tuple[int, int]
 Box = tuple[Interval, ...]
@@ -125,6 +127,19 @@ class ParamBucket:
     dtype: str
     pieces: tuple[ParamPiece, ...]
     slot: int
+
+
+class CostModel(Protocol):
+    """What communication costs, in seconds; plans are compared by it."""
+
+    def exchange(self, volumes: Mapping[tuple[int, int], int]) -> float:
+        """Bytes per (sender, receiver), all moved at once."""
+
+    def all_reduce(self, groups: Sequence[tuple[int, ...]], size: int) -> float:
+        """All-reduces of `size` bytes on each rank, in all groups at once."""
+
+    def near(self, rank: int) -> frozenset[int] | None:
+        """The ranks that `rank` reaches best, as those of its machine; None where all are alike."""
 
 
 def box_volume(box: Box) -> int:

@@ -21,6 +21,7 @@ FLOORS = {
     "errors": -1,
     "log": -1,
     "collection": -1,
+    "dtypes": -1,
     "json_fields": -1,
     "name_glob": -1,
     "annotations": 0,

@@ -7,10 +7,10 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from ..comm_plan import Box, CommKind, CommStep, GradBucket, ParamBucket, Piece, box_volume
+from ..dtypes import BYTES
 from ..errors import ArtifactError
 from .arguments import holes_of
 from .check_segment import comm_slots, problems_of_segment
-from .dtypes import BYTES
 from .program import (
     ZERO_PARAMS,
     ClassProgram,

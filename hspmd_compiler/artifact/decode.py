@@ -10,8 +10,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from ..dtypes import BYTES
 from ..errors import InternalError
-from .dtypes import BYTES
 from .encode import FLOAT_TAG, TAGS
 from .json_node import Node
 

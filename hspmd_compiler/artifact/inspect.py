@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ..comm_plan import Box, CommStep, GradBucket
+from ..dtypes import BYTES
 from ..errors import ArtifactError
 from .boxes import sent_volumes
 from .check_segment import comm_slots
-from .dtypes import BYTES
 from .memory_page import memory_table
 from .program import ClassProgram, InputKind, Op, OutputKind, RankProgram, Shard
 from .program_text import comm_text, instruction_lines, segment_lines

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import prod
 
 from ..options import OptimizerConfig, OptimizerName
+from ..dtypes import BYTES
 from .boxes import volume
-from .dtypes import BYTES
 from .program import ZERO_GRADS, ZERO_PARAMS, RankProgram, Shard
 from .sections import Cell, Table
 from .store import Artifact

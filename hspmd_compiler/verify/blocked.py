@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol
 
@@ -19,7 +19,6 @@ from ..artifact.requests import (
     Recv,
     Request,
     Send,
-    StepRun,
     V,
 )
 from ..comm_plan import Combine, CommStep
@@ -54,7 +53,7 @@ class RankRun(Generic[V]):
     plan: RankPlan
     state: RankState[V]
     arrays: Moves[V]
-    steps: StepRun[V]
+    steps: Generator[Request[V], V | None, V | None]
     request: Request[V] | None = None
     loss: V | None = None
     finished: bool = False

@@ -1,4 +1,4 @@
-"""Element types that an artifact may name, with their sizes; without torch."""
+"""Element types that plans and artifacts may name, with their sizes; without torch."""
 
 from __future__ import annotations
 

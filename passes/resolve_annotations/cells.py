@@ -1,0 +1,174 @@
+"""Cells: elements that the same devices hold before a conversion, and the same devices need after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise, product
+from typing import NamedTuple
+
+from ...annotations.region import Intervals, merge_intervals
+from ...annotations.split import consecutive, even_lengths
+from ...comm_plan import Box
+from .sides import Devices, Held, Side
+
+Block = tuple[Intervals, ...]
+"""A product of rows, one choice of intervals per dim."""
+
+Blocks = tuple[Block, ...]
+
+
+class Cell(NamedTuple):
+    """Some blocks, who holds them before, who needs them after, and how many elements they are."""
+
+    blocks: Blocks
+    holders: Devices
+    needers: Devices
+    size: int
+
+
+class _Rows(NamedTuple):
+    holders: Devices
+    needers: Devices
+    intervals: Intervals
+    length: int
+
+
+def cells_of(source: Side, target: Side) -> list[Cell]:
+    """The cells of a conversion, in the order of the tensor's elements.
+
+    Each dim is cut where either side cuts it, and rows with the same devices stay together, so that the
+    number of cells depends on the cuts and not on lengths or devices.
+    """
+    found: list[tuple[Devices, Devices, Block, int]] = [(source.everyone, target.everyone, (), 1)]
+    for before, after in zip(source.rows, target.rows, strict=True):
+        parts = _partition(before, after)
+        found = [
+            (holders & rows.holders, needers & rows.needers, (*block, rows.intervals), size * rows.length)
+            for holders, needers, block, size in found
+            for rows in parts
+            if holders & rows.holders and needers & rows.needers
+        ]
+    together: dict[tuple[Devices, Devices], list[tuple[Block, int]]] = {}
+    for holders, needers, block, size in found:
+        together.setdefault((holders, needers), []).append((block, size))
+    return [
+        Cell(_joined(several), holders, needers, sum(size for _, size in several))
+        for (holders, needers), several in together.items()
+    ]
+
+
+def _partition(before: Mapping[Intervals, Devices], after: Mapping[Intervals, Devices]) -> list[_Rows]:
+    """The rows of one dim, by who holds and who needs them."""
+    bounds = sorted(
+        {bound for side in (before, after) for rows in side for low_high in rows for bound in low_high}
+    )
+    place = {bound: index for index, bound in enumerate(bounds)}
+    holders, needers = [0] * len(bounds), [0] * len(bounds)
+    for side, marks in ((before, holders), (after, needers)):
+        for rows, devices in side.items():
+            for low, high in rows:
+                for index in range(place[low], place[high]):
+                    marks[index] |= devices
+    together: dict[tuple[Devices, Devices], list[tuple[int, int]]] = {}
+    for interval, held, needed in zip(pairwise(bounds), holders, needers, strict=False):
+        if held and needed:
+            together.setdefault((held, needed), []).append(interval)
+    return [
+        _Rows(
+            held, needed, merge_intervals(rows) if len(rows) > 1 else tuple(rows), sum(b - a for a, b in rows)
+        )
+        for (held, needed), rows in together.items()
+    ]
+
+
+def _joined(several: Sequence[tuple[Block, int]]) -> Blocks:
+    """As few blocks as joining along one dim after the other gives."""
+    blocks = [block for block, _ in several]
+    for dim in reversed(range(len(blocks[0]))):
+        if len(blocks) == 1:
+            break
+        rows: dict[tuple[Block, Block], list[tuple[int, int]]] = {}
+        for block in blocks:
+            rows.setdefault((block[:dim], block[dim + 1 :]), []).extend(block[dim])
+        blocks = [(*head, merge_intervals(found), *tail) for (head, tail), found in rows.items()]
+    return tuple(blocks)
+
+
+@lru_cache(maxsize=65536)
+def block_size(block: Block) -> int:
+    """Elements of a block."""
+    size = 1
+    for rows in block:
+        size *= sum(high - low for low, high in rows)
+    return size
+
+
+@lru_cache(maxsize=65536)
+def local_boxes(held: Held, block: Block) -> tuple[Box, ...]:
+    """Where a block lies in the tensor of a device that holds all of it.
+
+    One box for each choice of an interval per dim, row-major, so that two devices have as many boxes, of
+    equal volumes, in the same order.
+    """
+    return tuple(product(*map(_placed, held, block)))
+
+
+@lru_cache(maxsize=65536)
+def _placed(held: Intervals, wanted: Intervals) -> Intervals:
+    """Positions in the local dim; each wanted interval lies within one held interval."""
+    found = []
+    for low, high in wanted:
+        start = 0
+        for first, end in held:
+            if first <= low and high <= end:
+                found.append((start + low - first, start + high - first))
+                break
+            start += end - first
+    return tuple(found)
+
+
+def cut_blocks(blocks: Blocks, parts: int) -> list[Blocks]:
+    """The blocks in `parts` parts of about equal size, some empty where there are too few rows."""
+    found: list[list[Block]] = [[] for _ in range(parts)]
+    for block in blocks:
+        dim, lengths = _longest(block, parts)
+        if not block:
+            found[0].append(block)
+            continue
+        for part, rows in zip(found, _cut_rows(block[dim], lengths), strict=True):
+            if rows:
+                part.append((*block[:dim], rows, *block[dim + 1 :]))
+    return [tuple(part) for part in found]
+
+
+def part_sizes(blocks: Blocks, parts: int) -> list[int]:
+    """Elements of each part of `cut_blocks`."""
+    sizes = [0] * parts
+    for block in blocks:
+        dim, lengths = _longest(block, parts)
+        rest = block_size((*block[:dim], *block[dim + 1 :]))
+        for place, length in enumerate(lengths):
+            sizes[place] += length * rest
+    return sizes
+
+
+def _longest(block: Block, parts: int) -> tuple[int, tuple[int, ...]]:
+    """The dim to cut, the first that has a row for each part, else the longest, and the lengths."""
+    lengths = [sum(high - low for low, high in rows) for rows in block] or [1]
+    dim = next((dim for dim, length in enumerate(lengths) if length >= parts), lengths.index(max(lengths)))
+    return dim, even_lengths(lengths[dim], parts)
+
+
+def _cut_rows(rows: Intervals, lengths: Sequence[int]) -> list[Intervals]:
+    """Rows in order, in parts of these lengths."""
+    found = []
+    for low, high in consecutive(lengths):
+        inside, start = [], 0
+        for first, end in rows:
+            a, b = max(first, first + low - start), min(end, first + high - start)
+            if a < b:
+                inside.append((a, b))
+            start += end - first
+        found.append(tuple(inside))
+    return found

@@ -1,0 +1,127 @@
+"""Demand: which addends each device has to receive, or has, for the elements of a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .cells import Cell, cells_of
+from .sides import Devices, Held, Side
+
+Sums = tuple[Devices, ...]
+"""Holders of each addend of a sum, in the order in which they are added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Devices that need one thing, and the sums that make it, any one of which will do."""
+
+    needers: Devices
+    sums: tuple[Sums, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conversion:
+    """From one side to another: the cells, and what is asked for in each of them.
+
+    before, after: what the devices that take part hold.
+    """
+
+    source: Side
+    target: Side
+    before: Mapping[int, Held]
+    after: Mapping[int, Held]
+    cells: Sequence[Cell]
+    demands: Sequence[tuple[Demand, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "demands", [_demands(self, cell) for cell in self.cells])
+
+    @classmethod
+    def between(cls, source: Side, target: Side) -> Conversion:
+        """The conversion of a whole tensor."""
+        return cls(source, target, source.held, target.held, cells_of(source, target))
+
+    def only(self, devices: Devices) -> Conversion:
+        """What these devices do; no cell has both these and others."""
+        return Conversion(
+            self.source,
+            self.target,
+            _of(devices, self.before),
+            _of(devices, self.after),
+            [cell for cell in self.cells if cell.needers & devices],
+        )
+
+    @property
+    def devices(self) -> Devices:
+        """All devices of the cells."""
+        found = 0
+        for cell in self.cells:
+            found |= cell.holders | cell.needers
+        return found
+
+    @property
+    def sums(self) -> bool:
+        """Whether any device needs a sum."""
+        return self.source.pending and any(
+            len(sums) > 1 for demands in self.demands for demand in demands for sums in demand.sums
+        )
+
+
+def _of(devices: Devices, held: Mapping[int, Held]) -> dict[int, Held]:
+    return {device: own for device, own in held.items() if devices >> device & 1}
+
+
+def fewest_to_receive(demand: Demand, device: int) -> Sums:
+    """The sum for which a device has to receive least; equal ones: the first."""
+    sums = demand.sums
+    if len(sums) == 1:
+        return sums[0]
+    bit = 1 << device
+    return min(sums, key=lambda addends: len(addends) - any(holders & bit for holders in addends))
+
+
+def _demands(conversion: Conversion, cell: Cell) -> tuple[Demand, ...]:
+    source, target = conversion.source, conversion.target
+    if not source.pending:
+        return (Demand(cell.needers, ((cell.holders,),)),)
+    present = _present(source.alternatives, cell.holders)
+    if not target.pending:
+        return (Demand(cell.needers, present),)
+    return tuple(
+        demand
+        for addends in _present(target.alternatives, cell.needers)
+        for demand in _regrouped(present, addends, source.subgroups)
+    )
+
+
+def _present(alternatives: Sequence[Sums], devices: Devices) -> tuple[Sums, ...]:
+    """The alternatives that these devices hold; an addend that none of them holds is zero."""
+    found = (tuple(holders & devices for holders in each if holders & devices) for each in alternatives)
+    return tuple(each for each in found if each)
+
+
+def _regrouped(present: Sequence[Sums], wanted: Sums, subgroups: Mapping[int, Devices]) -> tuple[Demand, ...]:
+    """Each addend of the source becomes part of one wanted addend, where most of its holders are.
+
+    A wanted addend that gets none is zero.
+    """
+    dealt = [_dealt(addends, wanted, subgroups) for addends in present]
+    _, sums = max(dealt, key=lambda each: each[0])
+    return tuple(Demand(needers, (own,)) for needers, own in zip(wanted, sums, strict=True))
+
+
+def _dealt(addends: Sums, wanted: Sums, subgroups: Mapping[int, Devices]) -> tuple[int, list[Sums]]:
+    """(devices that keep what they have, addends per wanted addend); next best is the same subgroup."""
+    sums: list[list[Devices]] = [[] for _ in wanted]
+    kept = 0
+    for holders in addends:
+        together = subgroups.get(holders.bit_length() - 1, 0)
+        reuse = [
+            ((holders & needers).bit_count(), together & needers != 0, -len(own))
+            for needers, own in zip(wanted, sums, strict=True)
+        ]
+        place = reuse.index(max(reuse))
+        sums[place].append(holders)
+        kept += reuse[place][0]
+    return kept, [tuple(each) for each in sums]

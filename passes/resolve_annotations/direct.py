@@ -1,0 +1,83 @@
+"""Direct exchange: every device gets what it needs in one step, and keeps what it has. Always possible."""
+
+from __future__ import annotations
+
+from ...comm_plan import Combine
+from .demand import Conversion, Demand, Sums, fewest_to_receive
+from .moves import Exchange, Transfer, view_of
+from .senders import Senders
+from .sides import Devices, members
+from .tally import Tally
+
+
+def direct(conversion: Conversion, senders: Senders) -> Exchange:
+    """The exchange in which receivers add what they need to be sums."""
+    transfers: list[Transfer] = []
+    for cell, demands in zip(conversion.cells, conversion.demands, strict=True):
+        blocks, size = cell.blocks, cell.size
+        for demand in demands:
+            for receiver in members(demand.needers):
+                bit = 1 << receiver
+                for holders in fewest_to_receive(demand, receiver):
+                    sender = receiver if holders & bit else senders.pick(holders, receiver, size)
+                    transfers.append(Transfer(sender, receiver, blocks, size))
+    combine = Combine.SUM if conversion.sums else Combine.COPY
+    source, target = conversion.before, conversion.after
+    return Exchange(transfers, combine, source, target, kept_devices(conversion, transfers))
+
+
+def direct_tally(conversion: Conversion, senders: Senders) -> Tally:
+    """What `direct` moves."""
+    tally = Tally()
+    for cell, demands in zip(conversion.cells, conversion.demands, strict=True):
+        for demand in demands:
+            for sums, receivers in _chosen(demand):
+                tally_sums(tally, sums, receivers, cell.size, senders)
+    return tally
+
+
+def _chosen(demand: Demand) -> list[tuple[Sums, Devices]]:
+    """Which sum each of the needers takes."""
+    if len(demand.sums) == 1:
+        return [(demand.sums[0], demand.needers)]
+    found: dict[Sums, Devices] = {}
+    for receiver in members(demand.needers):
+        sums = fewest_to_receive(demand, receiver)
+        found[sums] = found.get(sums, 0) | 1 << receiver
+    return list(found.items())
+
+
+def tally_sums(tally: Tally, sums: Sums, receivers: Devices, size: int, senders: Senders) -> None:
+    """Each receiver gets the addends that it does not hold itself."""
+    single = 0
+    for holders in sums:
+        if holders & (holders - 1) == 0:
+            single |= holders
+            continue
+        by_sender: dict[int, Devices] = {}
+        for receiver in members(receivers & ~holders):
+            sender = senders.pick(holders, receiver, size)
+            by_sender[sender] = by_sender.get(sender, 0) | 1 << receiver
+        for sender, served in by_sender.items():
+            tally.add(1 << sender, served, size)
+    tally.add(single, receivers, size)
+
+
+def kept_devices(conversion: Conversion, transfers: list[Transfer]) -> frozenset[int]:
+    """Devices that need just what they have."""
+    source, target = conversion.before, conversion.after
+    own = dict.fromkeys((device for device in target if source.get(device) == target[device]), 0)
+    for sender, receiver, _, size in transfers:
+        if receiver in own:
+            if sender == receiver:
+                own[receiver] += size
+            else:
+                del own[receiver]
+    return frozenset(device for device, size in own.items() if size == _volume(target[device]))
+
+
+def _volume(held: tuple[tuple[tuple[int, int], ...], ...]) -> int:
+    volume = 1
+    for length in view_of(held):
+        volume *= length
+    return volume

@@ -1,0 +1,114 @@
+"""What a plan costs: bytes per rank, messages and seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...comm_plan import CostModel
+from .moves import Exchange, Move
+from .tally import Tally
+
+Volumes = Mapping[tuple[int, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class FlatCost:
+    """Every rank sends and receives at one rate, to and from any other.
+
+    A step takes `latency`, and `message` for each peer of the rank that has most of them, and the bytes
+    that the busiest rank sends or receives, at `bandwidth` bytes a second. An all-reduce moves what a ring
+    moves, and has as many messages as halving and doubling.
+    """
+
+    latency: float = 20e-6
+    message: float = 2e-6
+    bandwidth: float = 25e9
+
+    def exchange(self, volumes: Volumes) -> float:
+        """See CostModel."""
+        tally = Tally()
+        for (sender, receiver), size in volumes.items():
+            tally.add(1 << sender, 1 << receiver, size)
+        return self.step(tally, 1)
+
+    def step(self, tally: Tally, element: int) -> float:
+        """One exchange of elements of so many bytes."""
+        if not tally.sent:
+            return 0.0
+        return self.latency + self.message * tally.peers + tally.busiest * element / self.bandwidth
+
+    def all_reduce(self, groups: Sequence[tuple[int, ...]], size: int) -> float:
+        """See CostModel."""
+        members = max(map(len, groups))
+        messages = (members - 1).bit_length()
+        return self.latency + self.message * messages + ring_bytes(members, size) / self.bandwidth
+
+    def near(self, rank: int) -> frozenset[int] | None:
+        """See CostModel."""
+        return None
+
+
+def ring_bytes(members: int, size: int) -> int:
+    """Bytes that each member of an all-reduce sends, and receives."""
+    return -(-2 * (members - 1) * size // members)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Bytes that one rank sends and receives."""
+
+    sent: int = 0
+    received: int = 0
+
+    @property
+    def busiest(self) -> int:
+        """The greater of both directions, which can be used at once."""
+        return max(self.sent, self.received)
+
+    def __add__(self, other: Load) -> Load:
+        return Load(self.sent + other.sent, self.received + other.received)
+
+
+def volumes_of(move: Exchange, element: int) -> dict[tuple[int, int], int]:
+    """Bytes per (sender, receiver); what stays on a rank is no traffic. element: bytes of one element."""
+    found: dict[tuple[int, int], int] = {}
+    for sender, receiver, _, size in move.transfers:
+        if sender != receiver:
+            pair = (sender, receiver)
+            found[pair] = found.get(pair, 0) + size * element
+    return found
+
+
+def seconds_of(moves: Iterable[Move], cost: CostModel, element: int) -> float:
+    """Seconds of moves that are done one after the other."""
+    return sum(_seconds(move, cost, element) for move in moves)
+
+
+def _seconds(move: Move, cost: CostModel, element: int) -> float:
+    if isinstance(move, Exchange):
+        return cost.exchange(volumes_of(move, element))
+    alike: dict[int, list[tuple[int, ...]]] = {}
+    for group, size in zip(move.groups, move.sizes, strict=True):
+        alike.setdefault(size, []).append(group)
+    return max(cost.all_reduce(groups, size * element) for size, groups in alike.items())
+
+
+def loads_of(moves: Iterable[Move], element: int) -> dict[int, Load]:
+    """Bytes per rank of all moves; ranks that neither send nor receive are left out."""
+    found: dict[int, Load] = {}
+    for move in moves:
+        for rank, load in _loads(move, element):
+            found[rank] = found.get(rank, Load()) + load
+    return found
+
+
+def _loads(move: Move, element: int) -> Iterable[tuple[int, Load]]:
+    if isinstance(move, Exchange):
+        for (sender, receiver), size in volumes_of(move, element).items():
+            yield sender, Load(sent=size)
+            yield receiver, Load(received=size)
+    else:
+        for group, size in zip(move.groups, move.sizes, strict=True):
+            moved = ring_bytes(len(group), size * element)
+            yield from ((rank, Load(moved, moved)) for rank in group)

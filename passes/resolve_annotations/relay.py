@@ -1,0 +1,159 @@
+"""Relay: each part of a cell is brought to one owner, summed there, and spread from it, in two steps.
+
+So an all-reduce is done where devices hold unlike rows, and a copy that many devices need leaves its
+few holders once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+
+from ...comm_plan import Combine
+from .cells import Blocks, Cell, block_size, cut_blocks, part_sizes
+from .demand import Conversion, Sums
+from .direct import kept_devices, tally_sums
+from .moves import Exchange, Local, Packed, Transfer
+from .senders import Senders
+from .sides import Devices, members
+from .tally import Tally
+
+
+class Owners(Enum):
+    """Who may own a part."""
+
+    NEEDERS = "needers"
+    HOLDERS = "holders"
+    ALL = "all"
+
+
+def worth_a_relay(conversion: Conversion) -> bool:
+    """Whether a part is summed more than once, or sent more than once by one holder."""
+    if conversion.target.pending:
+        return False
+    return any(
+        _relayed(cell, demands[0].sums)
+        for cell, demands in zip(conversion.cells, conversion.demands, strict=True)
+    )
+
+
+def relay(conversion: Conversion, owners: Owners, senders: Senders) -> tuple[Exchange, Exchange]:
+    """The two steps."""
+    gather: list[Transfer] = []
+    spread: list[Transfer] = []
+    for cell, demands in zip(conversion.cells, conversion.demands, strict=True):
+        sums = min(demands[0].sums, key=len)
+        if _relayed(cell, demands[0].sums):
+            for to_owner, from_owner in _by_owners(cell, sums, owners, senders):
+                gather += to_owner
+                spread += from_owner
+            if len(sums) == 1:
+                stay = _received(cell.blocks, cell.size, sums, members(cell.needers & cell.holders), senders)
+                gather += stay
+                spread += stay
+        else:
+            needers = members(cell.needers)
+            gather += _received(cell.blocks, cell.size, sums, needers, senders)
+            spread += [Transfer(device, device, cell.blocks, cell.size) for device in needers]
+    return _steps(conversion, gather, spread)
+
+
+def relay_tally(conversion: Conversion, owners: Owners, senders: Senders) -> tuple[Tally, Tally]:
+    """What both steps move."""
+    gather, spread = Tally(), Tally()
+    for cell, demands in zip(conversion.cells, conversion.demands, strict=True):
+        sums = min(demands[0].sums, key=len)
+        if not _relayed(cell, demands[0].sums):
+            tally_sums(gather, sums, cell.needers, cell.size, senders)
+            continue
+        needers = _waiting(cell, sums)
+        able = _able(needers, sums, owners)
+        by_size: dict[int, Devices] = {}
+        for owner, size in zip(members(able), part_sizes(cell.blocks, able.bit_count()), strict=True):
+            by_size[size] = by_size.get(size, 0) | 1 << owner
+        for size, alike in by_size.items():
+            tally_sums(gather, sums, alike, size, senders)
+            spread.add(alike, needers, size)
+    return gather, spread
+
+
+def owner_choices(conversion: Conversion) -> tuple[Owners, ...]:
+    """The choices that differ."""
+    if not conversion.sums or all(cell.holders == cell.needers for cell in conversion.cells):
+        return (Owners.NEEDERS,)
+    return tuple(Owners)
+
+
+def _relayed(cell: Cell, sums: Sequence[Sums]) -> bool:
+    if min(map(len, sums)) > 1:
+        return True
+    return (cell.needers & ~cell.holders).bit_count() > max(1, cell.holders.bit_count())
+
+
+def _by_owners(
+    cell: Cell, sums: Sums, owners: Owners, senders: Senders
+) -> Iterator[tuple[list[Transfer], list[Transfer]]]:
+    """Per owner: what it receives, and what it sends to those who need its part."""
+    needers = _waiting(cell, sums)
+    able = members(_able(needers, sums, owners))
+    for owner, blocks in zip(able, cut_blocks(cell.blocks, len(able)), strict=True):
+        size = sum(map(block_size, blocks))
+        if size:
+            yield (
+                _received(blocks, size, sums, (owner,), senders),
+                [Transfer(owner, needer, blocks, size) for needer in members(needers)],
+            )
+
+
+def _waiting(cell: Cell, sums: Sums) -> Devices:
+    """Who is served by the owners: all needers of a sum, but those who have a copy already."""
+    return cell.needers if len(sums) > 1 else cell.needers & ~cell.holders
+
+
+def _able(needers: Devices, sums: Sums, owners: Owners) -> Devices:
+    if len(sums) == 1 or owners is Owners.NEEDERS:
+        return needers
+    holders = 0
+    for each in sums:
+        holders |= each
+    return holders if owners is Owners.HOLDERS else holders | needers
+
+
+def _received(
+    blocks: Blocks, size: int, sums: Sums, receivers: Sequence[int], senders: Senders
+) -> list[Transfer]:
+    return [
+        Transfer(
+            receiver if holders >> receiver & 1 else senders.pick(holders, receiver, size),
+            receiver,
+            blocks,
+            size,
+        )
+        for receiver in receivers
+        for holders in sums
+    ]
+
+
+def _steps(
+    conversion: Conversion, gather: list[Transfer], spread: list[Transfer]
+) -> tuple[Exchange, Exchange]:
+    source, target = conversion.before, conversion.after
+    kept = _untouched(conversion, gather, spread)
+    packed: dict[int, list[Blocks]] = {}
+    for transfer in gather:
+        if transfer.receiver not in kept:
+            packed.setdefault(transfer.receiver, []).append(transfer.blocks)
+    between: dict[int, Local] = {device: Packed.of(blocks) for device, blocks in packed.items()}
+    between |= {device: source[device] for device in kept}
+    combine = Combine.SUM if conversion.sums else Combine.COPY
+    return (
+        Exchange(gather, combine, source, between, kept),
+        Exchange(spread, Combine.COPY, between, target, kept),
+    )
+
+
+def _untouched(conversion: Conversion, gather: list[Transfer], spread: list[Transfer]) -> frozenset[int]:
+    """Devices that need just what they have, and own nothing for others."""
+    received = {each.receiver for each in gather if each.sender != each.receiver}
+    sending = {each.sender for each in spread if each.sender != each.receiver}
+    return kept_devices(conversion, spread) - received - sending

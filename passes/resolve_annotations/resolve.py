@@ -1,0 +1,119 @@
+"""Resolves two annotations of one tensor: the cheapest of all ways from one to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ...annotations.annotation import Annotation, Shape
+from ...annotations.states import PARTIAL
+from ...comm_plan import CostModel
+from ...errors import AnnotationError
+from .check import element_bytes, sides_of
+from .demand import Conversion
+from .price import FlatCost
+from .resolution import Part, Resolution
+from .sides import Devices, Side, side_of
+from .ways import Method, Pricing, Way, ways_of
+
+FLAT = FlatCost()
+
+
+def resolve(
+    source: Annotation,
+    target: Annotation,
+    shape: Sequence[int],
+    dtype: str = "float32",
+    *,
+    cost: CostModel = FLAT,
+    target_shape: Sequence[int] | None = None,
+) -> Resolution:
+    """The plan that brings a tensor from one annotation to another; there is one for every well-typed pair.
+
+    shape: global. dtype: by torch name. cost: decides between plans. target_shape: where the target was
+    written for another tensor than the source, its shape. Raises AnnotationError where the annotations
+    don't fit the shape, or the target is a pending sum and the source is not.
+    """
+    shape = tuple(shape)
+    before, after = sides_of(source, target, shape, None if target_shape is None else tuple(target_shape))
+    pricing = Pricing(cost, element_bytes(dtype))
+    parts = resolve_sides(before, after, pricing)
+    tiers = _by_tiers(source, target, shape, pricing, parts)
+    return Resolution(source, target, shape, dtype, tiers or parts)
+
+
+def resolve_sides(source: Side, target: Side, pricing: Pricing) -> tuple[Part, ...]:
+    """The cheapest moves for each set of devices that have nothing to do with others."""
+    whole = Conversion.between(source, target)
+    return tuple(_part(part, pricing) for part in _independent(whole))
+
+
+def _independent(whole: Conversion) -> Iterator[Conversion]:
+    """Conversions that share no device."""
+    joined: list[Devices] = []
+    for devices in dict.fromkeys(cell.holders | cell.needers for cell in whole.cells):
+        apart = []
+        for other in joined:
+            if other & devices:
+                devices |= other
+            else:
+                apart.append(other)
+        joined = [*apart, devices]
+    everyone = whole.source.everyone | whole.target.everyone
+    if joined in ([], [everyone]):
+        yield whole
+        return
+    for devices in sorted(joined, key=lambda found: found & -found):
+        everyone &= ~devices
+        yield whole.only(devices)
+    if everyone:  # these hold nothing
+        yield whole.only(everyone)
+
+
+def _part(conversion: Conversion, pricing: Pricing) -> Part:
+    """The cheapest way; of equally cheap ones the first."""
+    devices = tuple(sorted({*conversion.before, *conversion.after}))
+    ways = ways_of(conversion, pricing)
+    fitting = [way for way in ways if way.seconds is not None]
+    return Part(devices, min(fitting, key=lambda way: way.seconds or 0.0), tuple(ways))
+
+
+def _by_tiers(
+    source: Annotation, target: Annotation, shape: Shape, pricing: Pricing, parts: Sequence[Part]
+) -> tuple[Part, ...]:
+    """First inside the subgroups, then between them, where that is cheaper; () where it isn't."""
+    seconds = max((part.seconds for part in parts), default=0.0)
+    between = _aligned(source, target)
+    if not seconds or between is None or _settled(parts, pricing):
+        return ()
+    try:
+        middle = side_of(between, shape)
+    except AnnotationError:  # the target's states don't fit the rows that the source's subgroups hold
+        return ()
+    bottom = resolve_sides(side_of(source, shape), middle, pricing)
+    top = resolve_sides(middle, side_of(target, shape), pricing)
+    own = sum(max(part.seconds for part in tier) for tier in (bottom, top))
+    ways = (
+        *(way for part in parts for way in part.ways),
+        Way(Method.TIERS, lambda: tuple(move for part in (*bottom, *top) for move in part.moves()), own),
+    )
+    if own >= seconds:
+        return ()
+    return (Part(tuple(sorted({*source.devices, *target.devices})), ways[-1], ways),)
+
+
+def _settled(parts: Sequence[Part], pricing: Pricing) -> bool:
+    """Whether all reduce at once over ranks that are alike: two tiers move more then."""
+    return isinstance(pricing.cost, FlatCost) and all(part.method is Method.ALL_REDUCE for part in parts)
+
+
+def _aligned(source: Annotation, target: Annotation) -> Annotation | None:
+    """The target inside each subgroup, the source between them; None where there are no two such tiers."""
+    if source.groups != target.groups or source.hetero == target.hetero or target.is_partial:
+        return None
+    if not any(states.factor(PARTIAL) > 1 for states in source.states):
+        return None
+    try:
+        return replace(source, states=target.states)
+    except AnnotationError:
+        return None

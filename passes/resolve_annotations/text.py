@@ -1,0 +1,126 @@
+"""The text of a resolved pair: what moves in each step, what it costs, and why it is done so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+from ...dtypes import BYTES
+from .moves import Exchange, Move
+from .patterns import Pattern, named
+from .price import Load, loads_of
+from .resolution import Part, Resolution
+from .ways import Way
+
+SHOWN_GROUPS = 8
+
+
+def text_of(resolution: Resolution) -> str:
+    """Stable, for dumps.
+
+    First the pair and the total; then for devices that come there in one way: its steps, with the ranks
+    that meet, and the price of the other ways. A collective is split where a rank meets other ranks for one
+    part of its tensor than for another.
+    """
+    shape = ",".join(map(str, resolution.shape))
+    lines = [f"   {resolution.source}", f"-> {resolution.target}"]
+    lines += [f"   {resolution.dtype}[{shape}]  {_total(resolution)}"]
+    alike: dict[object, list[Part]] = {}
+    for part in resolution.parts:
+        alike.setdefault((part.method, _micros(part.seconds)), []).append(part)
+    for parts in alike.values():
+        lines += _parts(parts, BYTES[resolution.dtype])
+    return "\n".join(lines)
+
+
+def _total(resolution: Resolution) -> str:
+    loads = resolution.loads()
+    if not loads:
+        return "nothing moves between ranks"
+    return f"{_loads(loads)}  {_micros(resolution.seconds)}"
+
+
+def _loads(loads: dict[int, Load]) -> str:
+    busiest = max(loads.values(), key=lambda load: load.busiest).busiest
+    return f"busiest rank {size_text(busiest)}, all {size_text(sum(load.sent for load in loads.values()))}"
+
+
+def _parts(parts: Sequence[Part], element: int) -> Iterator[str]:
+    first = parts[0]
+    ranks = [rank for part in parts for rank in part.devices]
+    yield f"ranks {ranks_text(ranks)}: {first.method.value}"
+    rounds = [_rounds(part.moves()) for part in parts]
+    for number, together in enumerate(zip_longest(*rounds, fillvalue=()), 1):
+        moves = [move for moves in together for move in moves]
+        loads = loads_of(moves, element)
+        cost = f"  {_loads(loads)}" if loads else ""
+        yield f"  {number}  {_moves(moves)}{cost}"
+    others = "; ".join(_way(way) for way in first.ways if way.method is not first.method)
+    if first.way.seconds:
+        yield f"  {_micros(first.seconds)}" + (f"; {others}" if others else "")
+
+
+def _rounds(moves: Sequence[Move]) -> list[list[Move]]:
+    """Moves of different ranks go on at once."""
+    found: list[list[Move]] = []
+    busy: set[int] = set()
+    for move in moves:
+        ranks = {rank for _, group in _named(move) for rank in group}
+        if not found or busy & ranks:
+            found.append([])
+            busy = set()
+        found[-1].append(move)
+        busy |= ranks
+    return found
+
+
+def _way(way: Way) -> str:
+    if way.seconds is None:
+        return f"no {way.method.value}: {way.reason}"
+    return f"{way.method.value} {_micros(way.seconds)}"
+
+
+def _moves(moves: Sequence[Move]) -> str:
+    by_name: dict[str, list[tuple[int, ...]]] = {}
+    for move in moves:
+        for name, ranks in _named(move):
+            by_name.setdefault(name, []).append(ranks)
+    return ", ".join(f"{name} {_groups(sorted(groups))}" for name, groups in by_name.items())
+
+
+def _named(move: Move) -> list[tuple[str, tuple[int, ...]]]:
+    if isinstance(move, Exchange):
+        return named(move)
+    return [(Pattern.ALL_REDUCE.value, group) for group in move.groups]
+
+
+def _groups(groups: Sequence[tuple[int, ...]]) -> str:
+    if all(len(group) == 1 for group in groups):
+        return f"on {ranks_text([rank for group in groups for rank in group])}"
+    if len(groups) > SHOWN_GROUPS:
+        return f"in {len(groups)} groups"
+    return " ".join(f"[{ranks_text(group)}]" for group in groups)
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """`0-3,5`."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def size_text(size: int) -> str:
+    """Bytes, in a unit that leaves one to four digits before the point."""
+    value, units = float(size), ["B", "KB", "MB", "GB", "TB"]
+    while value >= 10_000 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    return f"{value:.0f} {units[0]}" if value == int(value) else f"{value:.1f} {units[0]}"
+
+
+def _micros(seconds: float) -> str:
+    return f"{1e6 * seconds:.1f} us"

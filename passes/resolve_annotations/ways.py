@@ -1,0 +1,132 @@
+"""Ways: the candidates for a conversion, each with its price, made only when it is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from ...comm_plan import CostModel
+from .bound import least_busy
+from .demand import Conversion
+from .direct import direct, direct_tally
+from .moves import Move
+from .price import FlatCost, seconds_of
+from .reduction import all_reduction
+from .relay import Owners, owner_choices, relay, relay_tally, worth_a_relay
+from .senders import ByLoad, ByReplica, Senders, near_devices
+from .tally import Tally
+
+
+class Method(Enum):
+    """How devices come from one annotation to the other."""
+
+    NOTHING = "nothing"
+    LOCAL = "local slice"
+    ALL_REDUCE = "all-reduce"
+    DIRECT = "direct exchange"
+    BALANCED = "direct exchange, senders by load"
+    RELAY = "relay by needers"
+    RELAY_HOLDERS = "relay by holders"
+    RELAY_ALL = "relay by all"
+    TIERS = "bottom tier, then top tier"
+
+
+RELAYS = {
+    Owners.NEEDERS: Method.RELAY,
+    Owners.HOLDERS: Method.RELAY_HOLDERS,
+    Owners.ALL: Method.RELAY_ALL,
+}
+
+Moves = tuple[Move, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One candidate. seconds: None where it doesn't fit, for this reason."""
+
+    method: Method
+    make: Callable[[], Moves]
+    seconds: float | None = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """A cost model, and the bytes of an element."""
+
+    cost: CostModel
+    element: int
+
+    def of(self, make: Callable[[], Moves], tallies: Callable[[], tuple[Tally, ...]]) -> float:
+        """Seconds. A flat cost needs no more than totals per rank, so the moves are not made for it."""
+        if isinstance(self.cost, FlatCost):
+            return sum(self.cost.step(tally, self.element) for tally in tallies())
+        return seconds_of(make(), self.cost, self.element)
+
+
+def ways_of(conversion: Conversion, pricing: Pricing) -> list[Way]:
+    """The candidates, the simplest first.
+
+    Left out is what can't be cheaper than one that is there: anything but an all-reduce where one fits, and
+    anything but a direct exchange whose busiest rank moves no more than any plan must. A cost model that
+    knows which ranks are near is asked about all of them.
+    """
+    near = near_devices(pricing.cost, conversion.devices)
+    by_replica = ByReplica(conversion.source, conversion.target, near)
+    if not any(cell.needers & ~cell.holders for cell in conversion.cells) and not conversion.sums:
+        return [_at_home(conversion, by_replica)]
+    ways: list[Way] = []
+    if conversion.sums and not conversion.target.pending:
+        ways.append(_all_reduce(conversion, pricing))
+        if ways[0].seconds is not None and not near:
+            return ways
+    tally = direct_tally(conversion, by_replica)
+    ways.append(_way(Method.DIRECT, pricing, lambda: (direct(conversion, by_replica),), lambda: (tally,)))
+    if near or tally.busiest > least_busy(conversion):
+        unbalanced = max(tally.sent.values(), default=0) > max(tally.received.values(), default=0)
+        ways += _others(conversion, pricing, by_replica, unbalanced)
+    return ways
+
+
+def _at_home(conversion: Conversion, senders: Senders) -> Way:
+    """Nothing moves between devices."""
+    move = direct(conversion, senders)
+    idle = move.kept >= conversion.after.keys()
+    return Way(Method.NOTHING if idle else Method.LOCAL, lambda: () if idle else (move,))
+
+
+def _all_reduce(conversion: Conversion, pricing: Pricing) -> Way:
+    found = all_reduction(conversion)
+    if isinstance(found, str):
+        return Way(Method.ALL_REDUCE, tuple, None, found)
+    return Way(Method.ALL_REDUCE, lambda: (found,), seconds_of((found,), pricing.cost, pricing.element))
+
+
+def _others(conversion: Conversion, pricing: Pricing, by_replica: Senders, unbalanced: bool) -> Iterator[Way]:
+    near = near_devices(pricing.cost, conversion.devices)
+    if unbalanced:
+        yield _way(
+            Method.BALANCED,
+            pricing,
+            lambda: (direct(conversion, ByLoad(near)),),
+            lambda: (direct_tally(conversion, ByLoad(near)),),
+        )
+    if worth_a_relay(conversion):
+        for owners in owner_choices(conversion):
+            yield _relay(conversion, pricing, by_replica, owners)
+
+
+def _relay(conversion: Conversion, pricing: Pricing, senders: Senders, owners: Owners) -> Way:
+    return _way(
+        RELAYS[owners],
+        pricing,
+        lambda: relay(conversion, owners, senders),
+        lambda: relay_tally(conversion, owners, senders),
+    )
+
+
+def _way(
+    method: Method, pricing: Pricing, make: Callable[[], Moves], tallies: Callable[[], tuple[Tally, ...]]
+) -> Way:
+    return Way(method, make, pricing.of(make, tallies))

@@ -1,0 +1,76 @@
+"""A plan is run on pieces of a tensor, and what comes out is held against plain slicing of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from hspmd_compiler.annotations import Annotation
+from hspmd_compiler.comm_plan import CostModel
+from hspmd_compiler.passes.resolve_annotations import Resolution, resolve
+from hspmd_compiler.passes.resolve_annotations.price import FlatCost, ring_bytes
+from hspmd_compiler.verify.converted import convert_in_lockstep
+
+from ...annotations.pieces import piece_of, pieces_of, value_of, whole_tensor
+
+TOLERANCE = 1e-12
+NODE = 2
+
+
+class TwoLevels:
+    """Machines of two ranks; a byte between machines costs ten times one inside."""
+
+    def near(self, rank: int) -> frozenset[int]:
+        first = rank // NODE * NODE
+        return frozenset(range(first, first + NODE))
+
+    def exchange(self, volumes: Mapping[tuple[int, int], int]) -> float:
+        busy: dict[tuple[int, bool], float] = {}
+        for (sender, receiver), size in volumes.items():
+            price = size * (1.0 if sender // NODE == receiver // NODE else 10.0)
+            for end in ((sender, True), (receiver, False)):
+                busy[end] = busy.get(end, 0.0) + price
+        return max(busy.values(), default=0.0)
+
+    def all_reduce(self, groups: Sequence[tuple[int, ...]], size: int) -> float:
+        return max(
+            ring_bytes(len(group), size) * (1.0 if len({rank // NODE for rank in group}) == 1 else 10.0)
+            for group in groups
+        )
+
+
+COSTS: tuple[CostModel, ...] = (FlatCost(), FlatCost(latency=0.0, message=0.0, bandwidth=1.0), TwoLevels())
+"""As it is; bytes alone; machines."""
+
+
+def check_pair(source: Annotation, target: Annotation, shape: tuple[int, ...], cost: CostModel) -> Resolution:
+    """Run the plan in lockstep and compare every piece; returns the plan."""
+    found = resolve(source, target, shape, "float64", cost=cost)
+    whole = whole_tensor(shape)
+    check_pieces(source, target, whole, convert_in_lockstep(found.steps(), pieces_of(source, whole)))
+    return found
+
+
+def check_pieces(source: Annotation, target: Annotation, whole: Tensor, after: Mapping[int, Tensor]) -> None:
+    """Copies bit for bit, sums to 1e-12; copies of one sum are equal bit for bit."""
+    shape = tuple(whole.shape)
+    one_sum = len({addend.alternative for addend in source.addends().values()}) == 1
+    if target.is_partial or one_sum:
+        own = {device: after[device] for device in target.devices}
+        for value in value_of(target, own, shape).values():
+            assert_close(value, whole)
+    if target.is_partial:
+        return
+    for device in target.devices:
+        expected = piece_of(target, device, whole)
+        if source.is_partial:
+            assert_close(after[device], expected)
+        else:
+            assert torch.equal(after[device], expected), f"device {device}"
+
+
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    assert found.shape == expected.shape
+    assert not found.numel() or float((found - expected).abs().max()) <= TOLERANCE

@@ -1,0 +1,47 @@
+"""Random pairs of annotations, run in lockstep: 500 here, 10,000 in the slow run."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hspmd_compiler.annotations import parse_annotation
+from hspmd_compiler.comm_plan import CostModel
+from hspmd_compiler.passes.resolve_annotations import Method, Resolution
+
+from ...annotations.pairs import Pair, pairs
+from .proof import COSTS, check_pair
+
+QUIET = list(HealthCheck)
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=QUIET, derandomize=True)
+@given(pairs(), st.sampled_from(COSTS))
+def test_pairs(pair: Pair, cost: CostModel) -> None:
+    check_pair(*pair, cost)
+
+
+def test_a_rank_that_gets_nothing_beside_an_all_reduce() -> None:
+    """One row over two ranks: the second has a tensor without rows, which it did not have before."""
+    source = parse_annotation("[1,2]  <Px2>")
+    target = parse_annotation("[1,0 | 2]  <S0x2 | R>  hetero=dup")
+    found = check_pair(source, target, (1,), COSTS[0])
+    assert [part.method for part in found.parts] == [Method.ALL_REDUCE, Method.LOCAL]
+
+
+@pytest.mark.slow
+def test_many_pairs() -> None:
+    taken: Counter[Method] = Counter()
+
+    @settings(max_examples=10_000, deadline=None, suppress_health_check=QUIET, database=None)
+    @given(pairs(), st.sampled_from(COSTS))
+    def check(pair: Pair, cost: CostModel) -> None:
+        found: Resolution = check_pair(*pair, cost)
+        taken.update(part.method for part in found.parts)
+
+    check()
+    print(taken)
+    assert set(taken) == set(Method), "every way is taken by some pair"
