@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ..options import OptimizerConfig, OptimizerName
 from ..dtypes import BYTES
+from ..options import OptimizerConfig, OptimizerName
 from .boxes import volume
 from .program import ZERO_GRADS, ZERO_PARAMS, RankProgram, Shard
 from .sections import Cell, Table
