@@ -32,7 +32,7 @@ def test_every_placement_on_the_page_is_read() -> None:
     assert rows
     for text in rows:
         assert str(parse_states(text)) == text
-    (example,) = (block.text for block in blocks(LAYOUTS) if block.language == "text")
+    example, *_ = (block.text for block in blocks(LAYOUTS) if block.language == "text")
     assert str(parse_annotation(example.strip())) == example.strip()
 
 
