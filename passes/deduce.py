@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -12,6 +13,7 @@ from ..annotations.layout import Axis, Dim, Factor, Layout, has_unlike_copies, m
 from ..comm_plan import Combine
 from ..errors import DeduceError, HspmdError, InternalError
 from ..graph import (  # noqa: F401  (rules register on import)
+    batch_norm_rules,
     comm_rules,
     constant_rules,
     contraction_rules,
@@ -39,7 +41,7 @@ from ..graph.ir import LogicalGraph, OriginKind, Phase, Ref, Row
 from ..graph.lookup_rules import EMBEDDING
 from ..graph.rules import find_rule
 from ..strategy import PipelineSpec
-from .deduce_moves import all_reduce, settle, step_value, transfer
+from .deduce_moves import all_reduce, over_batch, settle, step_value, transfer
 from .deduce_results import add_results
 from .grad_terms import untied_sums
 from .insert_comm import convert
@@ -74,6 +76,7 @@ class Deducer:
     converted: dict[tuple[int, int, Layout], AnnotatedValue] = field(default_factory=dict)
     transferred: dict[tuple[int, int], AnnotatedValue] = field(default_factory=dict)
     steps: dict[int, AnnotatedValue] = field(default_factory=dict)
+    batch_sums: Counter[int] = field(default_factory=Counter)
     next_id: int = 0
 
     @property
@@ -315,6 +318,10 @@ class Deducer:
     def all_reduce(self, value: AnnotatedValue, combine: Combine) -> AnnotatedValue:
         """Reduce pieces that are whole on every rank of the stage."""
         return all_reduce(self, value, combine)
+
+    def over_batch(self, value: AnnotatedValue) -> AnnotatedValue:
+        """A sum over the batch, reduced over all pipelines in the middle of a pass; whole on every rank."""
+        return over_batch(self, value)
 
     def step_value(self, value: AnnotatedValue) -> AnnotatedValue:
         """A pure sum over the batch, reduced over all micro-batches and pipelines once a step."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..annotations.layout import Axis, Factor, Layout, Sets, make_layout
+from ..annotations.layout import Axis, Factor, Layout, Sets, make_layout, whole
 from ..comm_plan import Combine
 from ..errors import InternalError
-from ..graph.annotated import COMM, STEP_REDUCE, AnnotatedValue, CommMarker
+from ..graph.annotated import COMM, STEP_REDUCE, AnnotatedValue, BatchSum, CommMarker
 from ..graph.rules import at_first, batch_coupled, consistent, is_addend
 
 if TYPE_CHECKING:
@@ -58,6 +58,23 @@ def all_reduce(deducer: Deducer, value: AnnotatedValue, combine: Combine) -> Ann
         return value
     marker = CommMarker(value.layout, value.layout, combine, stage, stage)
     return deducer.emit(COMM, (value,), value.layout, marker=marker, dtype=value.dtype)
+
+
+def over_batch(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
+    """A sum over the batch, reduced over all pipelines in the middle of a pass; whole on every rank.
+
+    Only where each pipeline runs one micro-batch: `artifact.batch_sums` checks it for all of them.
+    """
+    if Axis.BATCH not in value.layout.partial:
+        return settle_ranks(deducer, value)
+    shape, stage = value.layout.shape, deducer.place.stage
+    ranks = {Axis.TENSOR} if len(deducer.stage_devices) > 1 else set()
+    pending = whole(shape, frozenset({Axis.BATCH, *ranks}))
+    share = deducer.convert(value, pending)
+    name = BatchSum(deducer.row.id, deducer.batch_sums[deducer.row.id])
+    deducer.batch_sums[deducer.row.id] += 1
+    marker = CommMarker(pending, whole(shape), Combine.SUM, stage, stage, name)
+    return deducer.emit(COMM, (share,), whole(shape), marker=marker, dtype=value.dtype)
 
 
 def step_value(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:

@@ -82,6 +82,19 @@ def group_norm(flow: DimFlow, row: Row) -> Found:
     return [(dims[0], channels, *dims[2:]), statistics, statistics]
 
 
+def batch_norm(flow: DimFlow, row: Row) -> Found:
+    """Channels are normalised one by one; scale, shift and statistics follow them."""
+    dims = flow.of(row.args[0])
+    flow.mark_whole(dims[2:], f"{row.op} is over it")
+    channels = dims[1]
+    for operand in row.args[1:3]:
+        if isinstance(operand, Ref):
+            channels = flow.terms.unify(channels, flow.of(operand)[0])
+    outs = row.outs or ()
+    statistics = [(channels,) if out and out[0] != (0,) else flow.free((0,)) for out in outs[1:]]
+    return [(dims[0], channels, *dims[2:]), *statistics]
+
+
 _RESIZING = (
     *("max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d"),
     *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d"),
@@ -91,5 +104,8 @@ _RESIZING = (
 IMAGE_RULES: dict[str, Rule] = {
     "aten.convolution.default": convolution,
     "aten.native_group_norm.default": group_norm,
+    "aten._native_batch_norm_legit_functional.default": batch_norm,
+    "aten._native_batch_norm_legit.no_stats": batch_norm,
+    "aten._native_batch_norm_legit_no_training.default": batch_norm,
     **{f"aten.{name}.default": over_space for name in _RESIZING},
 }

@@ -62,9 +62,9 @@ def operands_of(row: AnnotatedRow) -> tuple[AnnotatedValue, ...]:
 
 
 def live_pipeline(graph: PipelineGraph, stages: int) -> LivePipeline:
-    """Keep what the loss and the gradients need."""
+    """Keep what the loss, the gradients and new values of buffers need."""
     made = {row.out.id: row for row in graph.rows}
-    roots = [term.value for term in graph.grads]
+    roots = [term.value for term in graph.grads] + [update.value for update in graph.buffers]
     roots += [graph.loss] if graph.loss is not None else []
     live = _closure(roots, made, through_steps=False)
     result = LivePipeline([StageRows() for _ in range(stages)], made)

@@ -19,7 +19,7 @@ COSTLY_OPS = frozenset(
     {
         "aten.mm.default",
         "aten.addmm.default",
-        "aten.convolution.default",
+        "hspmd.convolution",
         "aten._scaled_dot_product_flash_attention.default",
         "aten._scaled_dot_product_flash_attention_for_cpu.default",
         "aten._scaled_dot_product_efficient_attention.default",
@@ -47,7 +47,8 @@ def recompute(
         return live
     layers = _layers_of(graph, logical)
     policy_of = {number: policies[layer] for number, layer in layers.items() if layer in policies}
-    roots = {term.value.id for term in graph.grads} | ({graph.loss.id} if graph.loss is not None else set())
+    roots = {term.value.id for term in graph.grads} | {update.value.id for update in graph.buffers}
+    roots |= {graph.loss.id} if graph.loss is not None else set()
     stages = [with_clones(rows, recomputed(rows, policy_of, roots)) for rows in live.stages]
     return LivePipeline(stages, live.made)
 
@@ -101,6 +102,8 @@ def _is_remade(row: AnnotatedRow, policy: _Policy, found: Mapping[int, Annotated
     """Whether a policy makes the row again; one result of an operator is as the operator itself."""
     if row.op == GETITEM:
         return row.reads[0].id in found
+    if row.marker is not None and row.marker.batch_sum is not None:
+        return False  # pipelines that recompute differently would wait for each other
     return policy.kind is RecomputeKind.FULL or row.op not in COSTLY_OPS
 
 

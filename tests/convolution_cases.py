@@ -13,6 +13,9 @@ from hspmd_compiler.graph.ir import Ref
 from .sharded_rows import Operand, Sketch
 
 B, C, OUT = 4, 6, 4
+BATCH_NORM = "aten._native_batch_norm_legit_functional.default"
+BATCH_NORM_ALONE = "aten._native_batch_norm_legit.no_stats"
+BATCH_NORM_EVALUATION = "aten._native_batch_norm_legit_no_training.default"
 Take = Callable[[Operand], Ref]
 
 
@@ -83,6 +86,7 @@ def convolution_calls() -> Iterator[Call]:
     yield from _convolutions()
     yield from _pooling_calls()
     yield from _group_norm_calls()
+    yield from _batch_norm_calls()
     for op in ("aten._unsafe_index.Tensor", "aten._unsafe_index_put.default"):
         yield Call(op, _resampled)
 
@@ -177,6 +181,40 @@ def _group_norm_calls() -> Iterator[Call]:
         for groups in (1, 2, 3, C):
             for affine in (True, False):
                 yield Call(op, lambda s, t, g=groups, a=affine: _group_norm(s, t, g, a))  # type: ignore[misc]
+
+
+def spreads(shape: tuple[int, ...]) -> Tensor:
+    return torch.rand(shape, dtype=torch.float64) + 0.5
+
+
+def _batch_norm(s: Sketch, take: Take, op: str, affine: bool, merged: bool) -> None:
+    """merged: samples and channels are one dim, as in instance norm."""
+    channels = B * C if merged else C
+    value = take(image(C, 2, 3))
+    grad = take(image(C, 2, 3))
+    if merged:
+        value, grad = (s.call("aten.view.default", (item, (1, channels, 2, 3))) for item in (value, grad))
+    parameters = (take(plain(channels)), take(plain(channels))) if affine else (None, None)
+    kept = Operand((channels,), spreads, sample=None, linear=False)
+    training = op != BATCH_NORM_EVALUATION
+    running = (None, None) if op == BATCH_NORM_ALONE else (take(kept), take(kept))
+    flag = () if op == BATCH_NORM_EVALUATION else (True,)
+    given = [item for item in running if item is not None]
+    made = s.call(op, (value, *parameters, *given, *flag, 0.1, 1e-5))
+    _, mean, spread, *moved = (s.pick(made, index) for index in range(len(s.rows[made.id].outs or ())))
+    running = tuple(moved) if moved else running
+    wanted = (True, affine, affine)
+    args = (grad, value, parameters[0], *running, mean, spread, training, 1e-5, wanted)
+    grads = s.call("aten.native_batch_norm_backward.default", args)
+    for index in range(3 if affine else 1):
+        s.pick(grads, index)
+
+
+def _batch_norm_calls() -> Iterator[Call]:
+    for op in (BATCH_NORM, BATCH_NORM_ALONE, BATCH_NORM_EVALUATION):
+        for affine, merged in ((True, False), (False, False), (False, True)):
+            for name in (op, "aten.native_batch_norm_backward.default"):
+                yield Call(name, lambda s, t, o=op, a=affine, m=merged: _batch_norm(s, t, o, a, m))  # type: ignore[misc]
 
 
 def _resampled(s: Sketch, take: Take) -> None:

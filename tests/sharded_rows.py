@@ -291,6 +291,9 @@ def _communicate(mesh: Mesh, row: AnnotatedRow, resolver: CommResolver, held: di
     source, arrays = held[operands_of(row)[0].id], TorchArrays()
     dtype = str(row.out.dtype).removeprefix("torch.")
     result: Locals = {}
+    if row.marker.batch_sum is not None:
+        total = arrays.reduce(list(source.values()), Combine.SUM)
+        return {at: total.clone() for at in mesh.coordinates}
     for batch in range(max(1, len(mesh.batch))):
         steps = resolver.collective(row.marker, tuple(range(mesh.ranks)), batch, dtype)
         local = [source[Coordinate(rank, batch)] for rank in range(mesh.ranks)]

@@ -57,7 +57,8 @@ class RankState(Generic[V]):
     keys: of random masks, one per micro-batch, set before each step. micro: values kept for later
     instructions of a micro-batch. steps: values of this step. grads:
     accumulated here. synced: summed over all ranks, in the shape of the shard, kept until the next
-    step. position: index of the current instruction.
+    step. buffers: their new values, which the step itself does not read yet. position: index of the
+    current instruction.
     """
 
     params: dict[str, V]
@@ -68,6 +69,7 @@ class RankState(Generic[V]):
     grads: dict[str, V] = field(default_factory=dict)
     owned_grads: set[str] = field(default_factory=set)
     synced: dict[str, V] = field(default_factory=dict)
+    buffers: dict[str, V] = field(default_factory=dict)
     loss: V | None = None
     position: int = -1
 
@@ -140,6 +142,8 @@ def run_step(
     for position, instruction in enumerate(plan.program.instructions):
         state.position = position
         yield from walk.actions[instruction.op](instruction)
+    state.params.update(state.buffers)
+    state.buffers.clear()
     state.position = len(plan.program.instructions)
     return arrays.add_loss(state.loss, None)
 
@@ -225,7 +229,7 @@ class _Walk(Generic[V]):
         elif output.kind is OutputKind.STEP:
             state.steps[number] = self.arrays.accumulate(state.steps.get(number), value, False)
         else:
-            state.params[output.name] = value
+            state.buffers[output.name] = value
 
     def _keep(self, key: MicroKey, value: V) -> None:
         if key in self.plan.kept:

@@ -13,6 +13,7 @@ from ..counter_random import whole_mask
 from ..errors import ArtifactError
 from . import (
     attention_kernels,
+    batch_norm_kernels,
     convolution_kernels,
     image_kernels,
     layout_kernels,
@@ -49,6 +50,12 @@ OWN_KERNELS: dict[str, Kernel] = {
     "hspmd.nll_rowsum": vocab_kernels.nll_rowsum,
     "hspmd.attention": attention_kernels.attention,
     "hspmd.attention_backward": attention_kernels.attention_backward,
+    "hspmd.channel_sum": batch_norm_kernels.channel_sum,
+    "hspmd.channel_squares": batch_norm_kernels.channel_squares,
+    "hspmd.channel_normalise": batch_norm_kernels.channel_normalise,
+    "hspmd.channel_moving_average": batch_norm_kernels.channel_moving_average,
+    "hspmd.channel_gradient_sums": batch_norm_kernels.channel_gradient_sums,
+    "hspmd.channel_input_gradient": batch_norm_kernels.channel_input_gradient,
     "hspmd.group_norm": image_kernels.group_norm,
     "hspmd.group_norm_backward": image_kernels.group_norm_backward,
     **image_kernels.POOLINGS,

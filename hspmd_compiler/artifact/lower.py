@@ -8,7 +8,7 @@ from typing import TypeVar
 from ..annotations.layout import Coordinate
 from ..comm_plan import CommStep, GradBucket, ParamBucket
 from ..errors import DeduceError
-from ..graph.annotated import GATHER, AnnotatedRow, PipelineGraph
+from ..graph.annotated import GATHER, AnnotatedRow, BatchSum, PipelineGraph
 from ..graph.ir import LogicalGraph
 from ..passes.liveness import LivePipeline, live_pipeline
 from ..passes.param_gather import NAME, gathered_inside, with_gathers
@@ -16,6 +16,7 @@ from ..passes.recompute import recompute
 from ..passes.resolve_comm import CommResolver
 from ..passes.saved_memory import saved_bytes, saved_values
 from ..strategy import Recompute, Strategy
+from .batch_sums import sum_groups
 from .class_programs import ClassPrograms
 from .lower_params import ParamLowering
 from .lower_zero import ZeroLowering, ZeroTables
@@ -43,9 +44,11 @@ def lower(
 
 @dataclass(frozen=True, slots=True)
 class RankTables:
-    """What ranks have of their own. step_groups: per step value, the ranks that reduce it."""
+    """What ranks have of their own. step_groups: per step value, the ranks that reduce it. sum_groups:
+    the same of each sum over the batch within a pass."""
 
     step_groups: list[tuple[int, ...]]
+    sum_groups: dict[BatchSum, tuple[int, ...]]
     held: ZeroTables
     tags: Tags
     zero: ZeroLowering | None
@@ -86,7 +89,8 @@ class Lowering:
             held = ZeroTables(params.shards({}, 0), params.grad_buckets(trained, {}))
         else:
             held = zero.tables()
-        tables = RankTables(_step_groups(plans), held, first_tags(live, self.ranks), zero)
+        sums = sum_groups(self.graph, live, self.pipelines, self.ranks)
+        tables = RankTables(_step_groups(plans), sums, held, first_tags(live, self.ranks), zero)
         programs = [program for plan in plans for program in self._rank_programs(plan, tables)]
         programs.sort(key=lambda program: program.rank)
         return Lowered(self._program(programs), self._value_layouts(plans))
@@ -107,7 +111,7 @@ class Lowering:
     def _rank_programs(self, plan: StagePlan, tables: RankTables) -> list[RankProgram]:
         """The programs of a stage's ranks."""
         name = self.classes.name_of(plan.segments)
-        comms = [self._comm(plan, row, variant, tables.zero) for row, variant in plan.lowering.slots]
+        comms = [self._comm(plan, row, variant, tables) for row, variant in plan.lowering.slots]
         reduces = [
             self.resolver.reduce(group, type_name(step.share))
             for group, step in zip(tables.step_groups, plan.rows.steps, strict=False)
@@ -153,12 +157,14 @@ class Lowering:
         return ZeroLowering(params, strategy.zero, inside, self.resolver)
 
     def _comm(
-        self, plan: StagePlan, row: AnnotatedRow, variant: int, zero: ZeroLowering | None
+        self, plan: StagePlan, row: AnnotatedRow, variant: int, tables: RankTables
     ) -> dict[int, CommStep]:
         if row.op == GATHER:
-            assert zero is not None, "only ZeRO gathers"
-            return zero.gather(str(row.kwargs[NAME]))
+            assert tables.zero is not None, "only ZeRO gathers"
+            return tables.zero.gather(str(row.kwargs[NAME]))
         assert row.marker is not None
+        if row.marker.batch_sum is not None:
+            return self.resolver.reduce(tables.sum_groups[row.marker.batch_sum], type_name(row.out))
         return self.resolver.collective(row.marker, plan.ranks, plan.first_of[variant], type_name(row.out))
 
     def _program(self, ranks: list[RankProgram]) -> Program:

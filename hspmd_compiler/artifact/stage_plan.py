@@ -13,6 +13,7 @@ from .program import OutputKind, Segment
 from .strategy_ranks import StrategyRanks
 
 Keys = tuple[tuple[object, ...], ...]
+EARLY = (OutputKind.LOSS, OutputKind.BUFFER)
 Given = tuple[tuple[OutputKind, AnnotatedValue, str], ...]
 
 
@@ -106,10 +107,11 @@ def _step_segment(plan: StagePlan, graph: PipelineGraph, number: str, batch: int
 
 
 def _given(graph: PipelineGraph, stage: int, rows: StageRows) -> tuple[Given, Given]:
-    """Gradients and the loss that a stage gives, by the segment that has them first."""
+    """Gradients, loss and new values of buffers that a stage gives, by the segment that has them first."""
     gives = [(OutputKind.GRAD, term.value, term.param) for term in graph.grads if term.stage == stage]
     if graph.loss is not None and graph.loss.stage == stage:
         gives.insert(0, (OutputKind.LOSS, graph.loss, ""))
+    gives += [(OutputKind.BUFFER, item.value, item.buffer) for item in graph.buffers if item.stage == stage]
     backward = {row.out.id for row in rows.backward}
-    early = tuple(give for give in gives if give[1].id not in backward and give[0] is OutputKind.LOSS)
+    early = tuple(give for give in gives if give[1].id not in backward and give[0] in EARLY)
     return early, tuple(give for give in gives if give not in early)

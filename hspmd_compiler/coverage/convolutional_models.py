@@ -47,6 +47,47 @@ class Vgg19(nn.Module):
         return nn.functional.cross_entropy(self.classifier(x), y)
 
 
+RESNET_SIZE = 8
+
+
+class BasicBlock(nn.Module):
+    """ResNet's block of two convolutions with batch norm, beside the input or what fits it."""
+
+    def __init__(self, width: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(width, out, kernel_size=3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(out, out, kernel_size=3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out)
+        fits = stride == 1 and width == out
+        strided = nn.Conv2d(width, out, kernel_size=1, stride=stride, bias=False)
+        self.downsample = None if fits else nn.Sequential(strided, nn.BatchNorm2d(out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        beside = x if self.downsample is None else self.downsample(x)
+        x = self.relu(self.bn1(self.conv1(x)))
+        found: Tensor = self.relu(self.bn2(self.conv2(x)) + beside)
+        return found
+
+
+class ResNet(nn.Module):
+    """A stem, blocks that halve the image and widen it, and the mean over what is left of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(CHANNELS, 5, kernel_size=3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(5)
+        self.blocks = nn.Sequential(BasicBlock(5, 5, 1), BasicBlock(5, 6, 2), BasicBlock(6, 8, 2))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x = torch.relu(self.bn1(self.conv1(x)))
+        x = torch.flatten(self.avgpool(self.blocks(x)), 1)
+        return nn.functional.cross_entropy(self.fc(x), y)
+
+
 UNET_SIZE, UNET_WIDTH, UNET_HEADS, TIME = 8, 6, 3, 8
 
 
@@ -164,6 +205,11 @@ def vgg_images(generator: Generator) -> Batch:
     return labelled_images(VGG_SIZE, generator)
 
 
+def resnet_images(generator: Generator) -> Batch:
+    """Images for the ResNet."""
+    return labelled_images(RESNET_SIZE, generator)
+
+
 def noisy_images(generator: Generator) -> Batch:
     """Images with noise of a random strength."""
     x, noise = (torch.randn(SAMPLES, CHANNELS, UNET_SIZE, UNET_SIZE, generator=generator) for _ in range(2))
@@ -175,7 +221,14 @@ def vgg19() -> nn.Module:
     return Vgg19(batch_norm=False)
 
 
+def vgg19_with_batch_norm() -> nn.Module:
+    """With batch norm behind each convolution."""
+    return Vgg19(batch_norm=True)
+
+
 CONVOLUTIONAL_MODELS: tuple[CoveredModel, ...] = (
     CoveredModel("VGG19", vgg19, vgg_images),
+    CoveredModel("VGG19, batch norm", vgg19_with_batch_norm, vgg_images, whole_statistics=True),
+    CoveredModel("ResNet", ResNet, resnet_images, whole_statistics=True),
     CoveredModel("diffusion U-Net", UNet, noisy_images),
 )

@@ -49,10 +49,19 @@ class AnnotatedValue:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchSum:
+    """Which sum over the batch it is, for all pipelines to take part: a logical row's first, second, ..."""
+
+    row: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class CommMarker:
     """A conversion that needs communication: between layouts, or an all-reduce with `combine`.
 
-    source_stage differs from the row's stage when the value crosses stages.
+    source_stage differs from the row's stage when the value crosses stages. batch_sum: it is reduced
+    over the stages of all pipelines that make the row.
     """
 
     source: Layout
@@ -60,6 +69,7 @@ class CommMarker:
     combine: Combine
     source_stage: int
     target_stage: int
+    batch_sum: BatchSum | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +99,15 @@ class GradTerm:
     value: AnnotatedValue
 
 
+@dataclass(frozen=True, slots=True)
+class BufferUpdate:
+    """The new value of a buffer, computed in `stage`."""
+
+    buffer: str
+    stage: int
+    value: AnnotatedValue
+
+
 @dataclass(slots=True)
 class PipelineGraph:
     """The deduced program of one pipeline, all stages, before it is cut and localised.
@@ -104,6 +123,7 @@ class PipelineGraph:
     inputs: dict[tuple[str, int], AnnotatedValue] = field(default_factory=dict)
     keys: dict[int, AnnotatedValue] = field(default_factory=dict)
     grads: list[GradTerm] = field(default_factory=list)
+    buffers: list[BufferUpdate] = field(default_factory=list)
     loss: AnnotatedValue | None = None
     logical: dict[int, AnnotatedValue] = field(default_factory=dict)
     on_demand: dict[tuple[int, int], AnnotatedValue] = field(default_factory=dict)

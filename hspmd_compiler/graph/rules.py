@@ -85,6 +85,10 @@ class RuleContext(Protocol):
         """Reduce over the ranks of the stage a value whose pieces are whole on every rank."""
         ...
 
+    def over_batch(self, value: AnnotatedValue) -> AnnotatedValue:
+        """A sum over the batch, reduced over all pipelines in the middle of a pass; whole on every rank."""
+        ...
+
     def step_value(self, value: AnnotatedValue) -> AnnotatedValue:
         """A pure value summed over all micro-batches and pipelines, once a step."""
         ...

@@ -148,6 +148,16 @@ def _emit_expand(ctx: RuleContext, row: Row, value: AnnotatedValue, layout: Layo
     return ctx.emit("aten.expand.default", (value, local_shape(layout)), layout)
 
 
+@rule_for("aten.repeat.default")
+def repeat(ctx: RuleContext, row: Row) -> Result:
+    """Copies after each other: in each dim the copies are an outer factor, which is whole."""
+    value = ctx.operand(row.args[0])
+    counts = [integer(count) for count in items(row.args[1])]
+    dims: list[Dim] = [()] * (len(counts) - len(value.layout.dims)) + list(value.layout.dims)
+    layout = value.layout.with_dims((Factor(n), *dim) for n, dim in zip(counts, dims, strict=True))
+    return ctx.emit(row.op, (value, tuple(counts)), layout)
+
+
 @pull_for("aten.expand.default")
 def pull_expand(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | None:
     """Stretched dims take any cut; the others are asked of the operand."""
