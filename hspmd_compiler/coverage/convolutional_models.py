@@ -19,7 +19,7 @@ HIDDEN = 10
 
 
 class Vgg19(nn.Module):
-    """VGG19 as of its paper, with narrow layers and without dropout; optionally with batch norm."""
+    """VGG19 as of its paper, with narrow layers, dropout included; optionally with batch norm."""
 
     def __init__(self, batch_norm: bool) -> None:
         super().__init__()
@@ -37,8 +37,10 @@ class Vgg19(nn.Module):
         self.classifier = nn.Sequential(
             nn.Linear(width * 4, HIDDEN),
             nn.ReLU(inplace=True),
+            nn.Dropout(),
             nn.Linear(HIDDEN, HIDDEN),
             nn.ReLU(inplace=True),
+            nn.Dropout(),
             nn.Linear(HIDDEN, CLASSES),
         )
 
