@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from .errors import RunError
-from .options import Capture, OptimizerConfig
+from .options import Capture, OptimizerConfig, Precision
 from .strategy import DeviceKind, Strategy
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def compile(
     device: DeviceKind | str = DeviceKind.CPU,
     dump: Path | None = None,
     capture: Capture | str = Capture.AUTO,
+    precision: Precision | str = Precision.MODEL,
 ) -> CompiledProgram:
     """Compile a model for a strategy.
 
@@ -88,14 +89,24 @@ def compile(
     model. example_inputs: dict whose dim 0 is replaced by the strategy's micro-batch sizes.
     strategy: a Strategy, a dict, or a file. dump: a folder for the text of each step.
     capture: "auto" traces one of several equal blocks where a recorded step proves that the others are
-    the same, "full" all.
+    the same, "full" all. precision: "model" computes in the types of the model, "bfloat16" in that one,
+    while parameters, gradients and the optimizer's state stay in the model's.
     """
     from .compiler import compile_model
     from .strategy_read import read_strategy
 
     plan = strategy if isinstance(strategy, Strategy) else read_strategy(strategy)
     config = optimizer if optimizer is not None else OptimizerConfig()
-    compiled = compile_model(model, example_inputs, plan, config, DeviceKind(device), dump, Capture(capture))
+    compiled = compile_model(
+        model,
+        example_inputs,
+        plan,
+        config,
+        DeviceKind(device),
+        dump,
+        Capture(capture),
+        Precision(precision),
+    )
     return CompiledProgram(compiled)
 
 

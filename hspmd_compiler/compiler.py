@@ -23,7 +23,7 @@ from .graph.templates import TraceResult, trace_step
 from .init_program import InitProgram
 from .log import task
 from .models import ModelSource, SourceKind
-from .options import Capture, OptimizerConfig
+from .options import Capture, OptimizerConfig, Precision
 from .passes.annotate import annotate, parameter_text
 from .passes.annotated_text import annotated_text
 from .passes.causal_mask import retarget_masks
@@ -88,12 +88,13 @@ def compile_model(
     device: DeviceKind,
     dump: Path | None = None,
     capture: Capture = Capture.AUTO,
+    precision: Precision = Precision.MODEL,
 ) -> Compiled:
     """All steps of a compile; nothing is written but the dump."""
     check(strategy)
     subject = _subject(model, example_inputs)
     with without_collection():
-        return _compiled(subject, strategy, optimizer, device, Dump(dump), capture)
+        return _compiled(subject, strategy, optimizer, device, Dump(dump), capture, precision)
 
 
 def _compiled(
@@ -103,13 +104,15 @@ def _compiled(
     device: DeviceKind,
     texts: Dump,
     capture: Capture,
+    precision: Precision,
 ) -> Compiled:
-    traced = trace_graph(subject.model, subject.inputs, strategy.global_batch, capture, texts)
+    batch = strategy.global_batch
+    traced = trace_graph(subject.model, subject.inputs, batch, capture, precision, texts)
     graph = traced.graph
     lowered = lower_graph(graph, strategy, device, texts)
     form = form_of(strategy)
     artifact = Artifact(
-        manifest=describe(subject.description, optimizer, lowered.program, form),
+        manifest=describe(subject.description, optimizer, lowered.program, form, precision),
         program=lowered.program,
         strategy=form,
         init=None if subject.init is None else subject.init.to_json(),
@@ -120,11 +123,16 @@ def _compiled(
 
 
 def trace_graph(
-    model: nn.Module, inputs: Inputs, batch: int, capture: Capture = Capture.AUTO, texts: Dump = NO_DUMP
+    model: nn.Module,
+    inputs: Inputs,
+    batch: int,
+    capture: Capture = Capture.AUTO,
+    precision: Precision = Precision.MODEL,
+    texts: Dump = NO_DUMP,
 ) -> TraceResult:
     """The training step at a global batch of `batch` samples, attention retargeted."""
     with task("trace"):
-        traced = trace_step(model, inputs, batch=batch, capture=capture)
+        traced = trace_step(model, inputs, batch=batch, capture=capture, precision=precision)
     texts.write("trace", lambda: format_graph(traced.graph))
     with task("causal mask"):
         graph = retarget_masks(traced.graph)

@@ -41,6 +41,13 @@ class Capture(Enum):
     FULL = "full"
 
 
+class Precision(Enum):
+    """The type that a model computes in: its own, or a narrow one beside stored parameters of its own."""
+
+    MODEL = "model"
+    BFLOAT16 = "bfloat16"
+
+
 @dataclass(frozen=True, slots=True)
 class LearningRateSchedule:
     """A factor on the learning rate per step; `total_steps` is where linear and cosine reach zero."""

@@ -15,6 +15,7 @@ from ..comm_plan import (
     ParamBucket,
     ParamPiece,
     Piece,
+    box_volume,
 )
 from .grad_sync import Holder
 from .resolve_comm import CommResolver
@@ -163,8 +164,9 @@ class ZeroBuckets:
         recvs: dict[int, list[Piece]] = {rank: [] for rank in group}
         for index, part in enumerate(parts):
             for rank, cut in self.ownership.cuts[name, index].items():
+                row = tuple((place,) for place in _in_a_row(map(box_volume, cut.boxes), cut.row[0]))
                 for peer in part.holders:
-                    sends[rank].append(Piece(peer, ((cut.row,),)))
+                    sends[rank].append(Piece(peer, row))
                     recvs[peer].append(Piece(rank, holders[peer].local(cut.boxes)))
         return {
             rank: CommStep(
@@ -186,10 +188,9 @@ class ZeroBuckets:
         return next(run.dtype for run in self.ownership.runs if any(name == own for own, _ in run.members))
 
 
-def _in_a_row(counts: Iterable[int]) -> list[Interval]:
+def _in_a_row(counts: Iterable[int], low: int = 0) -> list[Interval]:
     """Consecutive intervals of these lengths."""
     places: list[Interval] = []
-    low = 0
     for count in counts:
         places.append((low, low + count))
         low += count

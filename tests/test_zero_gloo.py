@@ -18,6 +18,8 @@ from hspmd_compiler.runtime.rank_process import Emit
 from hspmd_compiler.runtime.rendezvous import Timeouts
 from hspmd_compiler.strategy import Strategy
 from hspmd_compiler.verify.equality import check_equal, differences
+from hspmd_compiler.verify.training import ShardUpdate
+from hspmd_compiler.verify.values import simulate
 
 from .test_end_to_end_gloo import CONFIG, PATIENCE, SEED, STEPS, compare
 from .test_zero_training import CASES
@@ -58,6 +60,34 @@ def test_processes_train_like_eager(subject: str, case: str, zero: int, tmp_path
     records: list[dict[str, object]] = []
     launch(directory, job, started(), on_record=lambda record: records.append(dict(record)))
     compare(subject, records, torch.load(tmp_path / "grads.pt"), torch.load(tmp_path / "state.pt"))
+
+
+def test_bfloat16_trains_in_processes(tmp_path: Path) -> None:
+    """Every collective takes the type, and losses are those of all ranks in one process."""
+    made = SUBJECTS["llama"]
+    program = hspmd.compile(
+        lambda: (made.build(), made.batch(0)),
+        strategy=replace(CASES["mixed"], zero=2),
+        optimizer=SGD,
+        precision="bfloat16",
+    )
+    program.save(tmp_path / "artifact")
+
+    def job(engine: Engine, emit: Emit) -> None:
+        state = engine.state_dict()
+        if engine.rank == 0:
+            torch.save(state, tmp_path / "state.pt")
+        emit({"loss": engine.step(made.batch(0))})
+        emit({"loss": engine.step(made.batch(1))})
+        assert all(value.dtype == torch.float32 for value in engine.state_dict().values())
+
+    records: list[dict[str, object]] = []
+    launch(tmp_path / "artifact", job, started(), on_record=lambda record: records.append(dict(record)))
+    state = torch.load(tmp_path / "state.pt")
+    for name, value in made.build().named_buffers():
+        state.setdefault(name, value)
+    alike = simulate(program.artifact.program, state, [made.batch(0), made.batch(1)], ShardUpdate(SGD))
+    assert [record["loss"] for record in records] == pytest.approx(alike.losses, rel=1e-3)
 
 
 def test_state_goes_on_under_another_strategy(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def overview(artifact: Artifact) -> list[Section]:
         ("global batch", program.batch),
         *((f"input {name}", f"{dtype} {list(shape)}") for name, (shape, dtype) in program.inputs.items()),
         ("optimizer", manifest.optimizer.name.value),
+        ("precision", manifest.precision.value),
         ("groups", len(program.groups)),
         ("weights", "in the artifact" if artifact.weights else "from the recorded initialisation"),
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from ..errors import ArtifactError, HspmdError
-from ..options import OptimizerConfig
+from ..options import OptimizerConfig, Precision
 from .decode import reader
 from .encode import encode
 from .json_node import Node
@@ -44,6 +44,7 @@ class Manifest:
     device_kinds: tuple[str, ...]
     model_fingerprint: str
     strategy_fingerprint: str
+    precision: Precision = Precision.MODEL
     torch: tuple[str, str] = (TORCH_LOW, TORCH_BELOW)
     rank: int | None = None
     files: tuple[tuple[str, FileEntry], ...] = ()
@@ -57,7 +58,13 @@ class Manifest:
         return replace(self, files=tuple(sorted(files.items())), rank=rank)
 
 
-def describe(model: object, optimizer: OptimizerConfig, program: Program, strategy: object) -> Manifest:
+def describe(
+    model: object,
+    optimizer: OptimizerConfig,
+    program: Program,
+    strategy: object,
+    precision: Precision = Precision.MODEL,
+) -> Manifest:
     """The manifest of a freshly compiled program; `files` is filled by writing it."""
     return Manifest(
         model=model,
@@ -65,6 +72,7 @@ def describe(model: object, optimizer: OptimizerConfig, program: Program, strate
         device_kinds=tuple(own.device_kind for own in program.ranks),
         model_fingerprint=fingerprint_model(model, program),
         strategy_fingerprint=fingerprint(strategy),
+        precision=precision,
     )
 
 
@@ -90,6 +98,7 @@ def manifest_to_json(manifest: Manifest) -> dict[str, object]:
         "device_kinds": list(manifest.device_kinds),
         "model": manifest.model,
         "optimizer": encode(manifest.optimizer.to_json()),
+        "precision": manifest.precision.value,
         "files": {path: encode(entry) for path, entry in manifest.files},
     }
     return body | {OWN_HASH: fingerprint(body)}
@@ -97,7 +106,7 @@ def manifest_to_json(manifest: Manifest) -> dict[str, object]:
 
 KEYS = frozenset(
     {"format", "schema", "torch", "rank", "model_fingerprint", "strategy_fingerprint"}
-    | {"device_kinds", "model", "optimizer", "files", OWN_HASH}
+    | {"device_kinds", "model", "optimizer", "precision", "files", OWN_HASH}
 )
 
 
@@ -118,6 +127,7 @@ def manifest_from_json(node: Node) -> Manifest:
         device_kinds=tuple(item.text() for item in held["device_kinds"].items()),
         model_fingerprint=held["model_fingerprint"].text(),
         strategy_fingerprint=held["strategy_fingerprint"].text(),
+        precision=held["precision"].member(Precision),
         torch=(low, below),
         rank=None if held["rank"].value is None else held["rank"].natural(),
         files=tuple(sorted(files.items())),

@@ -54,7 +54,11 @@ def trainables(shards: Iterable[Shard], state: RankState[Tensor]) -> list[Traina
     found = []
     for shard in shards:
         if shard.name in state.synced:
-            found.append(Trainable(shard, trained_value(shard, state), _grad(shard, state)))
+            value = trained_value(shard, state)
+            apart = (
+                value.clone() if shard.zero and not shard.is_row else value
+            )  # may be part of the local tensor
+            found.append(Trainable(shard, apart, _grad(shard, state)))
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from ..options import Precision
 from ..strategy import DeviceKind
 from ..strategy_read import read_strategy
 from .command import Command, add_capture, add_json, add_model, model_arguments
@@ -31,6 +32,12 @@ def add_flags(parser: ArgumentParser) -> None:
         "--dump", type=Path, metavar="DIR", help="write the graph after every pass, as NN-name.txt"
     )
     add_capture(parser)
+    parser.add_argument(
+        "--precision",
+        choices=[precision.value for precision in Precision],
+        default=Precision.MODEL.value,
+        help="what the model computes in; masters keep the model's types (default: model, its own types)",
+    )
     parser.add_argument("--force", action="store_true", help="replace DIR even if it is not an artifact")
     add_json(parser)
     add_optimizer_flags(parser)
@@ -63,6 +70,7 @@ def run(args: Namespace) -> int:
             device=DeviceKind(args.device),
             dump=args.dump,
             capture=args.capture,
+            precision=args.precision,
         )
         program.save(args.output, weights=False, rank=args.rank, force=args.force)
         artifact = load(args.output)

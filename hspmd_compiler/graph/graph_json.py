@@ -82,6 +82,7 @@ def _encode_param(param: ParamInfo) -> list[object]:
         list(param.aliases),
         param.grad,
         param.persistent,
+        None if param.stored is None else dtype_name(param.stored),
     ]
 
 
@@ -210,7 +211,7 @@ def _meta(value: object) -> Meta | None:
 
 
 def _param(item: list[object]) -> ParamInfo:
-    name, row, shape, dtype, trainable, is_buffer, aliases, grad, persistent = item
+    name, row, shape, dtype, trainable, is_buffer, aliases, grad, persistent, stored = item
     if not (isinstance(trainable, bool) and isinstance(is_buffer, bool) and isinstance(persistent, bool)):
         raise TypeError("trainable, is_buffer or persistent is not true or false")
     return ParamInfo(
@@ -223,6 +224,7 @@ def _param(item: list[object]) -> ParamInfo:
         tuple(_text(alias) for alias in _list(aliases)),
         None if grad is None else _int(grad),
         persistent,
+        None if stored is None else _torch(stored, torch.dtype),
     )
 
 

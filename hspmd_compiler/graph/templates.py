@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import nn
 
 from ..collection import without_collection
 from ..log import logger, task
-from ..options import Capture
+from ..options import Capture, Precision
 from .capture import OutputKind, OutputRole, quiet
 from .expand import StepRows, TemplateMismatch, expand
 from .ir import LogicalGraph
 from .layers import find_layers
+from .precision import narrowed
 from .random_rows import masks_by_position
 from .reduced_model import copy_with, reduced_copy
 from .signatures import StackPlan, plan_stacks
@@ -42,9 +44,19 @@ def trace_step(
     *,
     batch: int,
     capture: Capture = Capture.AUTO,
+    precision: Precision = Precision.MODEL,
 ) -> TraceResult:
-    """As `tracer.trace`, with repeated blocks traced once where that provably gives the same graph."""
-    result = _traced(subject_of(model, example_inputs, batch=batch), capture)
+    """As `tracer.trace`, with repeated blocks traced once where that provably gives the same graph.
+
+    precision: what the traced model computes in.
+    """
+    subject = subject_of(model, example_inputs, batch=batch)
+    if precision is Precision.MODEL:
+        result = _traced(subject, capture)
+    else:
+        narrow = narrowed(subject, getattr(torch, precision.value))
+        result = _traced(narrow.subject, capture)
+        result = replace(result, graph=narrow.graph(result.graph))
     return replace(result, graph=masks_by_position(result.graph))
 
 
