@@ -12,24 +12,7 @@ import torch
 from ..annotations.layout import Axis, Dim, Factor, Layout, has_unlike_copies, make_layout, whole
 from ..comm_plan import Combine
 from ..errors import DeduceError, HspmdError, InternalError
-from ..graph import (  # noqa: F401  (rules register on import)
-    batch_norm_rules,
-    comm_rules,
-    constant_rules,
-    contraction_rules,
-    convolution_rules,
-    group_norm_rules,
-    image_rules,
-    lookup_rules,
-    loss_rules,
-    norm_attention_rules,
-    pointwise_rules,
-    random_rules,
-    reduction_rules,
-    scatter_rules,
-    slice_rules,
-    view_rules,
-)
+from ..graph import rule_book  # noqa: F401  (rules register on import)
 from ..graph.annotated import (
     AnnotatedRow,
     AnnotatedValue,
@@ -39,7 +22,7 @@ from ..graph.annotated import (
 )
 from ..graph.ir import LogicalGraph, OriginKind, Phase, Ref, Row
 from ..graph.lookup_rules import EMBEDDING
-from ..graph.rules import find_rule
+from ..graph.unknown_operators import find_rule
 from ..strategy import PipelineSpec
 from .deduce_moves import all_reduce, over_batch, settle, step_value, transfer
 from .deduce_results import add_results
@@ -124,6 +107,11 @@ class Deducer:
         if not isinstance(argument, Ref):
             raise InternalError(f"{self.row.op} has no tensor at this argument", at=self.row.where)
         return self.graph.rows[argument.id]
+
+    def note_whole(self, row: Row, gathered: int) -> None:
+        """Note that a row without a rule is computed whole."""
+        if len(self.stage_devices) > 1:
+            self.result.computed_whole[row.id] = gathered
 
     def producer_op(self, argument: object) -> str:
         """The operator of the row that a Ref names."""

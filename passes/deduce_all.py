@@ -10,6 +10,7 @@ from ..graph.comm_marker import is_marker
 from ..graph.ir import LogicalGraph
 from ..log import task
 from ..strategy import PipelineSpec, Strategy
+from .computed_whole import warn_of_whole
 from .deduce import deduce
 from .placement import GraphFacts, Placement
 
@@ -30,6 +31,7 @@ def deduce_all(
                 known[key] = deduce(graph, number, spec, placements[number], facts)
             result.append(replace(known[key], pipeline=number))
             progress.advance()
+    warn_of_whole(graph, strategy, result)
     return result
 
 

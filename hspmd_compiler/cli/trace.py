@@ -72,7 +72,7 @@ def graph_sections(graph: LogicalGraph, traced: str, seconds: float) -> list[Sec
     return [
         Table("graph", "graph", ("fact", "value"), tuple(facts)),
         Table("operators", "operators", ("operator", "forward", "backward"), summary.operators),
-        Listing("without rule", "operators without a rule, which can't be compiled", without_rule(graph)),
+        Listing("without rule", "operators without a rule", without_rule(graph)),
         Listing("layers", "layers", summary.layers or ("none found",)),
         Listing("parameters", "parameters", tuple(parameter_table(summary))),
         Listing("without gradient", "without gradient, as in eager", summary.without_gradient or ("none",)),
@@ -80,15 +80,23 @@ def graph_sections(graph: LogicalGraph, traced: str, seconds: float) -> list[Sec
 
 
 def without_rule(graph: LogicalGraph) -> tuple[str, ...]:
-    """Each operator that no rule says how to split, with the user line where it is first met."""
-    from ..graph.rules import RULES
-    from ..passes import deduce  # noqa: F401  (its rules register on import)
+    """Each operator that no rule says how to split: what becomes of it, the cost, where it is first met."""
+    from ..graph.unknown_operators import Treatment, operand_bytes, treatment
+    from ..passes.computed_whole import size
 
-    first: dict[str, str] = {}
+    metas = {row.id: (row.shape, row.dtype) for row in graph.rows if row.shape is not None and row.dtype}
+    found: dict[str, tuple[Treatment, str]] = {}
+    gathered: dict[str, int] = {}
     for row in graph.rows:
-        if row.op not in RULES and row.op not in STRUCTURE:
-            first.setdefault(row.op, row.where)
-    return tuple(f"{op}  {where}".rstrip() for op, where in first.items()) or ("none",)
+        how = None if row.op in STRUCTURE else treatment(row)
+        if how is not None:
+            found.setdefault(row.op, (how, row.where))
+            gathered[row.op] = gathered.get(row.op, 0) + operand_bytes(row, metas)
+    lines = []
+    for op, (how, where) in found.items():
+        cost = f", at most {size(gathered[op])} gathered per step" if how is Treatment.WHOLE else ""
+        lines.append(f"{op}  {how.value}{cost}  {where}".rstrip())
+    return tuple(lines) or ("none",)
 
 
 def _rows(graph: LogicalGraph, wanted: bool) -> list[Section]:

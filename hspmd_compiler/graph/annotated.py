@@ -127,6 +127,7 @@ class PipelineGraph:
     loss: AnnotatedValue | None = None
     logical: dict[int, AnnotatedValue] = field(default_factory=dict)
     on_demand: dict[tuple[int, int], AnnotatedValue] = field(default_factory=dict)
+    computed_whole: dict[int, int] = field(default_factory=dict)
 
 
 COMM = "comm"

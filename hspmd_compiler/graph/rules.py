@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from functools import cache
 from typing import Protocol, TypeVar
 
@@ -11,7 +10,7 @@ import torch
 
 from ..annotations.layout import Axis, Coordinate, Factor, Layout, covers, make_layout
 from ..comm_plan import Combine
-from ..errors import DeduceError, InternalError, RuleMissing
+from ..errors import DeduceError, InternalError
 from .annotated import AnnotatedValue, PerCoordinate
 from .ir import Row
 
@@ -101,6 +100,10 @@ class RuleContext(Protocol):
         """The operator of the row that a Ref names."""
         ...
 
+    def note_whole(self, row: Row, gathered: int) -> None:
+        """Note that a row without a rule is computed whole, which gathers so many bytes."""
+        ...
+
     def row_of(self, argument: object) -> Row:
         """The row that a Ref names."""
         ...
@@ -137,21 +140,6 @@ def pull_for(*ops: str) -> Callable[[PullT], PullT]:
         return pull
 
     return register
-
-
-def find_rule(row: Row) -> Rule:
-    """The rule of a row's operator; RuleMissing names the nearest operator that has one."""
-    found = RULES.get(row.op)
-    if found is None:
-        near = get_close_matches(row.op, RULES, n=1)
-        raise RuleMissing(
-            f"no rule for operator {row.op}",
-            at=row.where,
-            details=[("nearest", near[0])] if near else [],
-            rule="an operator on a split value needs a rule that says how it splits",
-            fix="register one with hspmd_compiler.rule_for, or rewrite the line with other operators",
-        )
-    return found
 
 
 def integer(argument: object) -> int:

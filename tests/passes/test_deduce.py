@@ -59,7 +59,7 @@ def scaled_by_the_batch(x: Tensor, y: Tensor) -> Tensor:
 
 
 def strange(x: Tensor, y: Tensor) -> Tensor:
-    return (torch.erfinv(x.tanh() * 0.5) - y).square().mean()
+    return (x - y).logcumsumexp(1).square().mean()
 
 
 def graph_of(loss: Callable[[Tensor, Tensor], Tensor], batch: int) -> LogicalGraph:
