@@ -8,13 +8,14 @@ from enum import Enum
 
 from ...comm_plan import CostModel
 from .bound import least_busy
-from .demand import Conversion
+from .demand import Conversion, Demand
 from .direct import direct, direct_tally
 from .moves import Move
 from .price import FlatCost, seconds_of
 from .reduction import all_reduction
 from .relay import Owners, owner_choices, relay, relay_tally, worth_a_relay
 from .senders import ByLoad, ByReplica, Senders, near_devices
+from .sides import Devices
 from .tally import Tally
 
 
@@ -74,7 +75,7 @@ def ways_of(conversion: Conversion, pricing: Pricing) -> list[Way]:
     """
     near = near_devices(pricing.cost, conversion.devices)
     by_replica = ByReplica(conversion.source, conversion.target, near)
-    if not any(cell.needers & ~cell.holders for cell in conversion.cells) and not conversion.sums:
+    if _all_at_home(conversion):
         return [_at_home(conversion, by_replica)]
     ways: list[Way] = []
     if conversion.sums and not conversion.target.pending:
@@ -87,6 +88,20 @@ def ways_of(conversion: Conversion, pricing: Pricing) -> list[Way]:
         unbalanced = max(tally.sent.values(), default=0) > max(tally.received.values(), default=0)
         ways += _others(conversion, pricing, by_replica, unbalanced)
     return ways
+
+
+def _all_at_home(conversion: Conversion) -> bool:
+    """Whether every device holds what it needs, as one addend."""
+    return not any(demand.needers & ~_at_hand(demand) for demands in conversion.demands for demand in demands)
+
+
+def _at_hand(demand: Demand) -> Devices:
+    """The devices that hold all of a sum; everybody holds a zero."""
+    found = 0
+    for sums in demand.sums:
+        if len(sums) <= 1:
+            found |= sums[0] if sums else demand.needers
+    return found
 
 
 def _at_home(conversion: Conversion, senders: Senders) -> Way:

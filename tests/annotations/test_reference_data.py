@@ -1,0 +1,135 @@
+"""Annotations against the reference's data: coordinates, which states relate how, and rows of parameters."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hspmd_compiler.annotations import (
+    DUPLICATE,
+    PARTIAL,
+    Annotation,
+    DeviceGroup,
+    DistributedStates,
+    same_layout,
+)
+
+from .reference_unions import KEYS, reference, states_of, zero_pattern
+
+SHAPE = (8, 8)
+
+
+def rows_of(name: str) -> list[dict[str, object]]:
+    found = reference(name)["rows"]
+    assert isinstance(found, list)
+    return found
+
+
+def on(states: DistributedStates) -> Annotation:
+    return Annotation((DeviceGroup(tuple(range(states.size))),), (states,))
+
+
+def test_coordinates() -> None:
+    for row in rows_of("golden_ds_index.json"):
+        states = states_of(row)
+        regions = on(states).regions(SHAPE)
+        shards = sorted(set(regions.values()))
+        for place, given in enumerate(row["state_index"]):  # type: ignore[arg-type]
+            wanted = {KEYS.get(int(key), int(key)): value for key, value in given.items()}
+            assert states.coordinates(place) == wanted
+            assert shards.index(regions[place]) == row["dup_group_index"][place]  # type: ignore[index]
+
+
+def relations(source: DistributedStates, target: DistributedStates) -> set[str]:
+    """What the annotations' own pieces say about a pair, by the reference's names."""
+    before, after = on(source), on(target)
+    if same_layout(before, after, SHAPE):
+        return {"equal"}
+    found = set()
+    kept = source.factor(PARTIAL) == target.factor(PARTIAL)
+    if kept and (not before.is_partial or before.addends() == after.addends()) and _inside(after, before):
+        found.add("local")
+    if kept and (not before.is_partial or before.addends() == after.addends()) and _inside(before, after):
+        found.add("gathered")
+    if source.factor(PARTIAL) > 1 and target.factor(PARTIAL) == 1:
+        found.add("reduced")
+    return found
+
+
+def _inside(small: Annotation, large: Annotation) -> bool:
+    """Whether each device holds in one what it holds in the other, and more."""
+    outer = large.intervals(SHAPE)
+    return all(
+        all(
+            any(first <= low and high <= end for first, end in other)
+            for own, other in zip(dims, outer[device], strict=True)
+            for low, high in own
+        )
+        for device, dims in small.intervals(SHAPE).items()
+    )
+
+
+IMPLIED = {
+    "equal": "equal",
+    "scatter": "local",
+    "split": "local",
+    "allgather": "gathered",
+    "allreduce": "reduced",
+    "reducescatter": "reduced",
+}
+
+
+def test_predicates() -> None:
+    """Where a predicate of the reference holds, our pieces say so too.
+
+    But for splits: the reference finds them by the number of parts alone, so that it calls a slice what is
+    none, as <S0x2 Dx2> to <S1x2 S0x2>, where devices need rows that they don't hold.
+    """
+    found: Counter[tuple[str, bool]] = Counter()
+    for row in rows_of("golden_ds_predicates.json"):
+        source, target = states_of(row["src"]), states_of(row["dst"])  # type: ignore[arg-type]
+        ours = relations(source, target)
+        assert ("equal" in ours) == (row["equal"] is True)
+        for name, wanted in IMPLIED.items():
+            if row[name] is True:
+                found[name, wanted in ours] += 1
+        assert row["broadcast"] is not True and row["reduce"] is not True
+    assert {name for name, agreed in found if agreed} == set(IMPLIED)
+    assert {name for name, agreed in found if not agreed} == {"scatter", "split"}
+
+
+def test_rows_of_parameters() -> None:
+    """The compute layout, and the rows that ZeRO leaves, of published strategies at their own sizes."""
+    cases = reference("golden_param_layout.json")["cases"]
+    checked: Counter[str] = Counter()
+    for weights in cases.values():  # type: ignore[attr-defined]
+        for weight in weights.values():
+            for kind, given in (("nozero", weight["nozero"]), ("zero", weight["zero"])):
+                if given:
+                    _check_rows(kind, weight["nozero"], given, tuple(weight["global_shape"]))
+                    checked[kind] += 1
+    assert set(checked) == {"zero", "nozero"}
+
+
+def _check_rows(
+    kind: str, plain: dict[str, list[list[int]]], given: dict[str, list[list[int]]], shape: tuple[int, ...]
+) -> None:
+    groups = _pipelines(plain, shape[0])
+    degrees = [len(group) for group in groups]
+    whole = all(rows == [[0, shape[0]]] for rows in plain.values())
+    key = DUPLICATE if whole else 0
+    states = tuple(DistributedStates.of({key: degree} if degree > 1 else {}) for degree in degrees)
+    own = Annotation(groups, states, DUPLICATE if len(groups) > 1 else None)
+    if kind == "zero":
+        own = zero_pattern(groups, degrees, shape[0])
+    found = own.intervals(shape)
+    assert {str(device): [list(rows) for rows in dims[0]] for device, dims in found.items()} == given
+
+
+def _pipelines(plain: dict[str, list[list[int]]], length: int) -> tuple[DeviceGroup, ...]:
+    """Devices in their order; a new group starts where the rows start again from 0."""
+    groups: list[list[int]] = []
+    for device, rows in plain.items():
+        if not groups or rows[0][0] == 0:
+            groups.append([])
+        groups[-1].append(int(device))
+    return tuple(DeviceGroup(tuple(group)) for group in groups)
