@@ -25,8 +25,8 @@ DEGREES = math.lcm(*range(1, 9), 16)
 HEAD_DIM, LENGTH = 2, 4
 MOST_BETWEEN = 2
 """Layers of the twin between two ends of stages, any pipeline's."""
-DEPTHS, BATCH = (8, 16), 16
-"""Layers and micro-batches of a twin, where these are enough."""
+DEPTHS, BATCH = (4, 8, 16), 16
+"""Layers and samples of a twin, where these are enough."""
 BY_LAYERS = {32: "llama-7b", 40: "llama-13b", 60: "llama-32b", 80: "llama-70b"}
 HEXISCALE = '--hetero_configs "[[1,2,1]]" --layer_partitions "[[1,2,1]]" --devices_id "[[[0],[0,0],[0]]]"'
 FLAGSCALE: dict[str, Size] = {
@@ -108,12 +108,13 @@ def _cut(length: int) -> int:
 
 
 def _small(strategy: Strategy) -> Strategy:
+    """Few layers and micro-batches; the very first one is as large as makes BATCH samples."""
     places = _places(strategy)
-    pipelines = [_moved(one, places) for one in strategy.pipelines]
-    more = BATCH - sum(len(one.micro_batches) for one in pipelines)
-    first = pipelines[0]
-    pipelines[0] = replace(first, micro_batches=first.micro_batches + first.micro_batches[:1] * more)
-    return replace(strategy, pipelines=tuple(pipelines))
+    first, *others = (_moved(one, places) for one in strategy.pipelines)
+    more = max(0, BATCH - first.batch_size - sum(one.batch_size for one in others))
+    size, *sizes = first.micro_batches
+    first = replace(first, micro_batches=(size + more, *sizes))
+    return replace(strategy, pipelines=(first, *others))
 
 
 def _places(strategy: Strategy) -> dict[int, int]:
