@@ -58,7 +58,7 @@ class RankState(Generic[V]):
     instructions of a micro-batch. steps: values of this step. grads:
     accumulated here. synced: summed over all ranks, in the shape of the shard, kept until the next
     step. buffers: their new values, which the step itself does not read yet. position: index of the
-    current instruction.
+    current instruction. slot: of its communication inside a segment.
     """
 
     params: dict[str, V]
@@ -72,6 +72,7 @@ class RankState(Generic[V]):
     buffers: dict[str, V] = field(default_factory=dict)
     loss: V | None = None
     position: int = -1
+    slot: int = -1
 
 
 @dataclass(slots=True)
@@ -191,6 +192,7 @@ class _Walk(Generic[V]):
         try:
             slot, value, may_overwrite = next(run)
             while True:
+                self.state.slot = slot
                 step = self.plan.program.comms[slot]
                 request = comm_request(step, value, may_overwrite)
                 del value

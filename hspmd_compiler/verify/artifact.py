@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,8 @@ from rich.console import Group, RenderableType
 from torch import Tensor, nn
 
 from ..artifact.store import Artifact
-from ..errors import ArtifactError
+from ..artifact.value_layouts import from_json
+from ..errors import ArtifactError, VerifyError
 from ..graph import graph_json
 from ..graph.ir import LogicalGraph
 from ..log import task
@@ -19,6 +21,7 @@ from .random_batch import random_batch
 from .reference import SEED, Reference, find_reference
 from .report import LockstepReport
 from .rows import RowsReport, compare_rows
+from .tensors import TensorNames
 from .training import ValuesReport, compare_training
 
 STEPS = 5
@@ -57,7 +60,7 @@ def verify_artifact(
     """
     _check_whole(artifact)
     with task("check that ranks fit"):
-        fit = check_fit(artifact.program)
+        fit = check_fit(artifact.program, names_of(artifact))
     if not (values or rows):
         return VerifyReport(fit)
     with task("build the model"):
@@ -66,11 +69,52 @@ def verify_artifact(
     batches = _batches(graph, reference)
     return VerifyReport(
         fit,
-        compare_training(artifact.program, reference, batches, artifact.manifest.optimizer)
-        if values
-        else None,
+        prove_values(artifact, graph, reference, batches) if values else None,
         compare_rows(artifact, graph, reference.state, batches[0]) if rows else None,
     )
+
+
+def names_of(artifact: Artifact) -> TensorNames:
+    """Names of an artifact's tensors, read when they are needed."""
+
+    def logical() -> dict[tuple[int, int], dict[int, int]]:
+        stages = from_json(artifact.layouts).stages
+        return {stage: {item.value: item.logical for item in held} for stage, held in stages.items()}
+
+    return TensorNames(artifact.program, lambda: graph_json.decode(artifact.graph), logical)
+
+
+def prove_values(
+    artifact: Artifact, graph: LogicalGraph, reference: Reference, batches: Sequence[Mapping[str, Tensor]]
+) -> ValuesReport:
+    """Train beside the eager model; of a wrong number the first wrong value of the graph is told too."""
+    try:
+        return compare_training(artifact.program, reference, batches, artifact.manifest.optimizer)
+    except VerifyError as error:
+        first = _first_wrong(artifact, graph, reference, batches[0])
+        raise VerifyError(
+            error.what,
+            at=error.at or (() if first is None else first.at),
+            details=[*error.details, *_first_details(first)],
+            rule=error.rule,
+            fix="report it with the strategy: the compiler made a wrong program",
+        ) from error
+
+
+def _first_wrong(
+    artifact: Artifact, graph: LogicalGraph, reference: Reference, batch: Mapping[str, Tensor]
+) -> VerifyError | None:
+    try:
+        compare_rows(artifact, graph, reference.state, batch)
+    except VerifyError as error:
+        return error
+    return None
+
+
+def _first_details(first: VerifyError | None) -> list[tuple[str, str]]:
+    if first is None:
+        return [("rows", "every value inside is right: what is wrong is how gradients are summed or updated")]
+    return [("first", first.what), *first.details]
 
 
 def _check_whole(artifact: Artifact) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Generic, Protocol
 
 from ..artifact.execute import RankPlan, RankState
+from ..artifact.kernels import COMM
 from ..artifact.liveness import COMPUTE_OPS
-from ..artifact.program import Instruction
+from ..artifact.program import Instruction, Value
 from ..artifact.requests import (
     AllReduce,
     ArrayLike,
@@ -22,6 +23,7 @@ from ..artifact.requests import (
     V,
 )
 from ..comm_plan import Combine, CommStep
+from .tensors import TensorNames
 
 Channel = tuple[str | int, ...]
 """What a collective is matched on: the ranks of its group, in the one order of their process group."""
@@ -48,7 +50,7 @@ OPTIMIZER_CHANNEL: Channel = ("optimizer",)
 
 @dataclass(slots=True)
 class RankRun(Generic[V]):
-    """One rank in lockstep. request: what it waits for, None while it can go on."""
+    """One rank in lockstep. request: what it waits for, None while it can go on. names: of tensors."""
 
     plan: RankPlan
     state: RankState[V]
@@ -57,6 +59,7 @@ class RankRun(Generic[V]):
     request: Request[V] | None = None
     loss: V | None = None
     finished: bool = False
+    names: TensorNames | None = None
 
     @property
     def rank(self) -> int:
@@ -87,6 +90,34 @@ class RankRun(Generic[V]):
         shown = "".join(f" {name}={value}" for name, value in fields.items() if value >= 0)
         segment = f" {self.segment}" if self.segment else ""
         return f"#{self.state.position} {instruction.op.value}{segment}{shown}"
+
+    def tensor(self) -> str:
+        """The tensor that it waits to hand over or to receive, for an error."""
+        request, instruction = self.request, self.instruction
+        if isinstance(request, GradReduce):
+            names = [piece.param for piece in request.bucket.pieces]
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            return f"gradient of {names[0]}{more}" if names else "an empty bucket"
+        if instruction is None or isinstance(request, (LossReduce, OptimizerStep)):
+            return "the loss" if isinstance(request, LossReduce) else ""
+        sent = self.names.of_tag(request.tag) if self.names and isinstance(request, Recv) else ""
+        return sent or self.named(self.moved())
+
+    def named(self, value: int) -> str:
+        """The name of a value of this rank."""
+        stage = (self.plan.program.pipeline, self.plan.program.stage)
+        return f"value {value}" if self.names is None else self.names.of_value(stage, value)
+
+    def moved(self) -> int:
+        """The value of the instruction, or of the communication inside its segment."""
+        instruction = self.instruction
+        assert instruction is not None, "asked of a rank at an instruction"
+        if instruction.op not in COMPUTE_OPS:
+            return instruction.value
+        for row in self.plan.shared.segments[instruction.segment].rows:
+            if row.op == COMM and row.args[1] == self.state.slot and isinstance(row.args[0], Value):
+                return row.args[0].id
+        return -1
 
     def doing(self) -> str:
         """The instruction and the request it waits for, for an error."""

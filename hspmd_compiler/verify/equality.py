@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,9 @@ from ..errors import VerifyError
 GRADIENT_FLOOR = 1e-3
 """Part of the model's largest gradient below which a gradient's own scale does not count."""
 SHOWN = 8
+
+Sides = Callable[[str], list[tuple[str, str]]]
+"""What both sides hold of a tensor, for an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +71,17 @@ def loss_difference(actual: float, reference: float) -> Difference:
     return Difference("loss", abs(actual - reference), abs(reference))
 
 
-def check_equal(found: Sequence[Difference], tolerance: float, what: str) -> None:
-    """Raise a VerifyError that names every tensor beyond `tolerance`."""
+def check_equal(found: Sequence[Difference], tolerance: float, what: str, sides: Sides | None = None) -> None:
+    """Raise a VerifyError that names every tensor beyond `tolerance`, and both sides of the worst."""
     wrong = [difference for difference in found if not difference.within(tolerance)]
     if wrong:
         raise VerifyError(
             f"{what}: {len(wrong)} of {len(found)} tensors differ by more than {tolerance:g}",
-            details=[(item.name, f"{item.largest:.3g} at scale {item.scale:.3g}") for item in wrong],
+            details=[
+                *(sides(wrong[0].name) if sides is not None else ()),
+                *((item.name, f"{item.largest:.3g} at scale {item.scale:.3g}") for item in wrong[:SHOWN]),
+                *([("...", f"{len(wrong) - SHOWN} more")] if len(wrong) > SHOWN else []),
+            ],
             rule="max|a-b| <= tolerance x max(max|reference|, floor), for every tensor",
             fix="report it with the strategy; `--rows` names the first wrong value",
         )

@@ -18,19 +18,22 @@ from .report import LockstepReport
 from .shape_segments import ShapeBook
 from .shapes import ShapeValue
 from .solo import FollowedArrays, Script, follow, solo
+from .tensors import TensorNames
 
 
-def check_fit(program: Program) -> LockstepReport:
+def check_fit(program: Program, names: TensorNames | None = None) -> LockstepReport:
     """Step every rank through one training step by shape; a VerifyError at the first misfit.
 
     Ranks whose tables differ in partners only ask for the same: one of them is walked alone, and all
-    follow it, each with its own partners, groups and tags.
+    follow it, each with its own partners, groups and tags. names: for errors.
     """
     with torch.no_grad(), without_collection():
         scripts = _scripts(program)
         arrays = FollowedArrays()
+        named = names or TensorNames(program)
         runs = [
-            _run(program, own, script, arrays) for own, script in zip(program.ranks, scripts, strict=True)
+            _run(program, own, script, arrays, named)
+            for own, script in zip(program.ranks, scripts, strict=True)
         ]
         requests = sum(len(script.asked) for script in scripts)
         with task("match communication", requests) as progress:
@@ -64,8 +67,10 @@ def _walked(program: Program, plan: RankPlan, book: ShapeBook) -> Script:
             return script
 
 
-def _run(program: Program, own: RankProgram, script: Script, arrays: FollowedArrays) -> RankRun[ShapeValue]:
+def _run(
+    program: Program, own: RankProgram, script: Script, arrays: FollowedArrays, names: TensorNames
+) -> RankRun[ShapeValue]:
     """A rank that follows a script has nothing to release."""
     plan = RankPlan(own, program.classes[own.class_name], [], frozenset(), [], [], {})
     state: RankState[ShapeValue] = RankState({})
-    return RankRun(plan, state, arrays, follow(script, own, state))
+    return RankRun(plan, state, arrays, follow(script, own, state), names=names)

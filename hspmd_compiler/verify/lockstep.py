@@ -16,6 +16,8 @@ from .mail import Mail
 from .matching import OURS, Volumes, check_alike, check_exchange, check_type, volumes_of
 from .report import GRAD_REDUCE, LOSS_REDUCE, SEND_RECV, Event
 
+SHOWN_RANKS = 12
+"""Blocked ranks that an error lists."""
 TOLD = 1000
 """Requests between two signs of progress."""
 
@@ -82,7 +84,7 @@ class Lockstep(Generic[V]):
         if run.rank not in members:
             raise VerifyError(
                 f"rank {run.rank} joins a collective of other ranks",
-                details=[(f"rank {run.rank}", run.doing())],
+                details=[("tensor", run.tensor()), (f"rank {run.rank}", run.doing())],
                 rule="a rank takes part in collectives of its own groups only",
                 fix=OURS,
             )
@@ -193,31 +195,68 @@ class Lockstep(Generic[V]):
         if unread:
             raise VerifyError(
                 f"{len(unread)} messages are sent and never received",
-                details=unread,
+                details=unread[:SHOWN_RANKS],
                 rule="every send has a receive with the same tag",
                 fix=OURS,
             )
 
     def _deadlock(self, blocked: list[RankRun[V]], unread: list[tuple[str, str]]) -> VerifyError:
-        details = [(f"rank {run.rank}", f"{run.doing()}{self._lacking(run)}") for run in blocked]
+        """Both sides of what never comes, or the circle of ranks that wait for each other, come first."""
+        first = self._never_sent(blocked) or self._circle(blocked)
+        rest = [run for run in blocked if run not in first]
+        shown = [*first, *rest[: max(0, SHOWN_RANKS - len(first))]]
+        left = len(blocked) - sum(not run.finished for run in shown)
         return VerifyError(
             f"deadlock: {len(blocked)} of {len(self._runs)} ranks wait for each other",
-            details=[*details, *((f"unread {name}", text) for name, text in unread)],
+            details=[
+                ("tensor", first[0].tensor()),
+                *((f"rank {run.rank}", f"{run.doing()}{self._lacking(run)}") for run in shown),
+                *([("others", f"{left} more ranks wait")] if left else []),
+                *((f"unread {name}", text) for name, text in unread[:SHOWN_RANKS]),
+            ],
             rule="every rank reaches the end of its program",
             fix=OURS,
         )
 
-    def _lacking(self, run: RankRun[V]) -> str:
+    def _never_sent(self, blocked: list[RankRun[V]]) -> list[RankRun[V]]:
+        """(receiver, sender) of a message that its sender will not send; nothing if all may come."""
+        for run in blocked:
+            request = run.request
+            for peer in self._mail.lacking(run) if isinstance(request, Recv) else ():
+                sender = self._runs.get(peer)
+                ahead = [] if sender is None else sender.plan.program.instructions[sender.state.position :]
+                tags = {item.tag for item in ahead if item.op is Op.SEND}
+                if isinstance(request, Recv) and request.tag not in tags:
+                    return [run] if sender is None else [run, sender]
+        return []
+
+    def _circle(self, blocked: list[RankRun[V]]) -> list[RankRun[V]]:
+        """Ranks of which each waits for the next, up to one that is there already or has finished."""
+        chain = [blocked[0]]
+        while not chain[-1].finished:
+            missing = self._missing(chain[-1])
+            following = self._runs.get(missing[0]) if missing else None
+            if following is None:
+                break
+            if following in chain:
+                return chain[chain.index(following) :]
+            chain.append(following)
+        return chain
+
+    def _missing(self, run: RankRun[V]) -> list[int]:
         """Whom a blocked rank waits for."""
-        assert run.request is not None, "a blocked rank has a request"
+        if run.request is None:
+            return []
         channel = channel_of(run.request, self._world)
         if channel is None:
-            missing: Sequence[int | str] = self._mail.lacking(run)
-        else:
-            here = {other.rank for other in self._waiting.get(channel, [])}
-            members = self._updaters if channel == OPTIMIZER_CHANNEL else channel
-            missing = [rank for rank in members if rank not in here]
-        return f", waits for rank {', '.join(map(str, missing))}"
+            return self._mail.lacking(run)
+        here = {other.rank for other in self._waiting.get(channel, [])}
+        members = self._updaters if channel == OPTIMIZER_CHANNEL else channel
+        return [int(rank) for rank in members if rank not in here]
+
+    def _lacking(self, run: RankRun[V]) -> str:
+        missing = self._missing(run)
+        return f", waits for rank {', '.join(map(str, missing))}" if missing else ""
 
 
 def failed(run: RankRun[V], error: Exception) -> VerifyError:

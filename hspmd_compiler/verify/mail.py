@@ -26,6 +26,13 @@ class Message(Generic[V]):
     step: int
     rows: tuple[int, int] | None
     where: str
+    sender: RankRun[V]
+    number: int
+
+    @property
+    def tensor(self) -> str:
+        """What was sent, for an error."""
+        return self.sender.named(self.number)
 
 
 class Mail(Generic[V]):
@@ -45,11 +52,17 @@ class Mail(Generic[V]):
             if box in self._messages:
                 raise VerifyError(
                     f"rank {run.rank} sends to rank {peer} twice under tag {request.tag}",
-                    details=[(f"rank {run.rank}", run.doing()), ("before", self._messages[box].where)],
+                    details=[
+                        ("tensor", run.tensor()),
+                        (f"rank {run.rank}", run.doing()),
+                        ("before", self._messages[box].where),
+                    ],
                     rule=TAG_RULE,
                     fix=OURS,
                 )
-            self._messages[box] = Message(value, sent[peer], request.step.id, rows_of(run), run.doing())
+            self._messages[box] = Message(
+                value, sent[peer], request.step.id, rows_of(run), run.doing(), run, run.moved()
+            )
             if box in self._receivers:
                 yield self._receivers[box]
 
@@ -69,10 +82,15 @@ class Mail(Generic[V]):
         waits = [box for box, other in self._receivers.items() if other is run]
         return [box[0] for box in waits if box not in self._messages]
 
+    def first_lacking(self, run: RankRun[V]) -> Box | None:
+        """The first message that a rank still waits for."""
+        waits = [box for box, other in self._receivers.items() if other is run]
+        return next((box for box in waits if box not in self._messages), None)
+
     def unread(self) -> list[tuple[str, str]]:
         """Messages that nobody has received, for an error."""
         return [
-            (f"tag {tag}", f"from rank {sender} to rank {receiver}: {message.where}")
+            (f"tag {tag}", f"{message.tensor}, from rank {sender} to rank {receiver}: {message.where}")
             for (sender, receiver, tag), message in self._messages.items()
         ]
 
@@ -91,7 +109,11 @@ def check_message(
         if sent != wanted:
             raise VerifyError(
                 f"tag {request.tag}: {name} {sent} is sent, {wanted} is expected",
-                details=[(f"rank {sender}", message.where), (f"rank {run.rank}", run.doing())],
+                details=[
+                    ("tensor", message.tensor),
+                    (f"rank {sender}", message.where),
+                    (f"rank {run.rank}", run.doing()),
+                ],
                 rule=BOX_RULE,
                 fix=OURS,
             )

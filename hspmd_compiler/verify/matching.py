@@ -44,7 +44,7 @@ def volumes_of(step: CommStep) -> tuple[Volumes, Volumes]:
 
 def mismatch(first: RankRun[V], second: RankRun[V], what: str, rule: str) -> VerifyError:
     """An error that shows both ranks."""
-    details = [(f"rank {run.rank}", run.doing()) for run in (first, second)]
+    details = [("tensor", first.tensor()), *((f"rank {run.rank}", run.doing()) for run in (first, second))]
     return VerifyError(what, details=details, rule=rule, fix=OURS)
 
 
@@ -53,7 +53,7 @@ def check_type(run: RankRun[V], value: V, wanted: str) -> None:
     if type_name(value) != wanted:
         raise VerifyError(
             f"rank {run.rank} hands over {typed(value)} where {wanted} is announced",
-            details=[(f"rank {run.rank}", run.doing())],
+            details=[("tensor", run.tensor()), (f"rank {run.rank}", run.doing())],
             rule="receivers allocate by the type that the step announces",
             fix=OURS,
         )

@@ -44,6 +44,19 @@ def join_shards(name: str, held: Iterable[Held]) -> Tensor:
     return whole
 
 
+def holds(shard: Shard | None, element: int) -> bool:
+    """Whether a shard has this element of the whole, counted through its dims."""
+    if shard is None:
+        return False
+    index: list[int] = []
+    for size in reversed(shard.whole_view):
+        index.insert(0, element % size)
+        element //= size
+    return any(
+        all(low <= i < high for i, (low, high) in zip(index, box, strict=True)) for box, _ in shard.boxes
+    )
+
+
 COMPILER_FIX = "report it with the strategy: the compiler placed a tensor wrongly"
 
 

@@ -85,7 +85,7 @@ def solo(program: Program, plan: RankPlan, book: ShapeBook) -> Script:
 def follow(script: Script, own: RankProgram, state: RankState[ShapeValue]) -> StepRun[ShapeValue]:
     """The same step for a rank that is alike: its own partners, groups and tags."""
     for asked in script.asked:
-        state.position = asked.position
+        state.position, state.slot = asked.position, asked.slot
         yield _request(asked, own)
     state.position = len(own.instructions)
     return script.loss

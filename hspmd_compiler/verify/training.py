@@ -16,7 +16,7 @@ from ..artifact.program import Program
 from ..artifact.trained import put_back, trainables
 from ..log import task
 from ..options import OptimizerConfig, OptimizerName
-from .eager import eager_model, eager_step, whole_state
+from .eager import EagerResult, eager_model, eager_step, whole_state
 from .equality import (
     Difference,
     check_equal,
@@ -26,6 +26,8 @@ from .equality import (
     loss_difference,
 )
 from .reference import Reference
+from .report import rank_list
+from .shards import holds
 from .values import Rank, lockstep_step, start_ranks, whole_grads, whole_params
 from .widen import widen_program
 
@@ -106,9 +108,7 @@ def compare_training(
             expected = eager_step(model, batch, widen=True, step=number - 1)
             loss, _ = lockstep_step(ranks, widened(batch), shards, number - 1)
             eager()
-            grads = differences(whole_grads(ranks), expected.grads, gradient_floor(expected.grads))
-            params = _parameter_differences(ranks, model, config)
-            steps.append(_compared(number, loss_difference(loss, expected.loss), grads, params))
+            steps.append(_compared(number, ranks, loss, expected, whole_state(model), config))
             progress.advance()
     return ValuesReport(config.name.value, tuple(steps))
 
@@ -119,18 +119,46 @@ def widened(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _compared(
-    number: int, loss: Difference, grads: list[Difference], params: list[Difference]
+    number: int,
+    ranks: Sequence[Rank],
+    loss: float,
+    expected: EagerResult,
+    held: Mapping[str, Tensor],
+    config: OptimizerConfig,
 ) -> StepDifferences:
-    for found, what in (([loss], "loss"), (grads, "gradients"), (params, "parameters")):
-        check_equal(found, TOLERANCE, f"{what} of step {number}")
-    return StepDifferences(loss, grads, params)
+    """held: the eager model's parameters and buffers after the step."""
+    one = loss_difference(loss, expected.loss)
+    check_equal(
+        [one],
+        TOLERANCE,
+        f"loss of step {number}",
+        lambda _: [("all ranks", repr(loss)), ("eager", repr(expected.loss))],
+    )
+    made = whole_grads(ranks)
+    grads = differences(made, expected.grads, gradient_floor(expected.grads))
+    what = f"gradients of step {number}"
+    check_equal(grads, TOLERANCE, what, lambda name: _sides(name, ranks, made, expected.grads))
+    after = whole_params(ranks)
+    wanted = {name: held[name].detach() for name in after}
+    params = differences(after, wanted, config.lr)
+    what = f"parameters of step {number}"
+    check_equal(params, TOLERANCE, what, lambda name: _sides(name, ranks, after, wanted))
+    return StepDifferences(one, grads, params)
 
 
-def _parameter_differences(
-    ranks: Sequence[Rank], model: nn.Module, config: OptimizerConfig
-) -> list[Difference]:
-    found, held = whole_params(ranks), whole_state(model)
-    return differences(found, {name: held[name].detach() for name in found}, config.lr)
+def _sides(
+    name: str, ranks: Sequence[Rank], found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
+) -> list[tuple[str, str]]:
+    """What the ranks that hold it, and eager, have at the element that differs most."""
+    gaps = (found[name].double() - wanted[name].double()).abs().nan_to_num(nan=math.inf)
+    flat = int(gaps.argmax())
+    holders = [rank.plan.program.rank for rank in ranks if holds(rank.plan.shards.get(name), flat)]
+    index = [int(i) for i in torch.unravel_index(torch.tensor(flat), gaps.shape)] if gaps.dim() else []
+    return [
+        ("tensor", f"{name}, element {index}"),
+        (f"rank {rank_list(holders)}", repr(float(found[name].flatten()[flat]))),
+        ("eager", repr(float(wanted[name].flatten()[flat]))),
+    ]
 
 
 def _worst(found: Sequence[Difference]) -> float:
