@@ -95,7 +95,7 @@ def prove_values(
         raise VerifyError(
             error.what,
             at=error.at or (() if first is None else first.at),
-            details=[*error.details, *_first_details(first)],
+            details=[*error.details, *_first_details(first, error)],
             rule=error.rule,
             fix="report it with the strategy: the compiler made a wrong program",
         ) from error
@@ -111,10 +111,13 @@ def _first_wrong(
     return None
 
 
-def _first_details(first: VerifyError | None) -> list[tuple[str, str]]:
+def _first_details(first: VerifyError | None, found: VerifyError) -> list[tuple[str, str]]:
+    if first is not None and first.what == found.what:
+        return []
     if first is None:
         return [("rows", "every value inside is right: what is wrong is how gradients are summed or updated")]
-    return [("first", first.what), *first.details]
+    named = any(name == "tensor" for name, _ in found.details)
+    return [("inside" if named else "tensor", first.what), *first.details]
 
 
 def _check_whole(artifact: Artifact) -> None:

@@ -30,7 +30,7 @@ def _unread(plan: RankPlan) -> Iterator[tuple[str, str]]:
     read = {piece.param for bucket in plan.program.grad_buckets for piece in bucket.pieces}
     for name, segment in _made(plan).items():
         if name not in read and not _is_empty(plan, name) and not _is_kept_once(plan, name):
-            yield name, f"made by {segment}, in no bucket"
+            yield name, f"made by {segment} of rank {plan.program.rank}, in no bucket"
 
 
 def _unmade(plan: RankPlan) -> Iterator[tuple[str, str]]:
@@ -77,7 +77,7 @@ def _uncovered(plan: RankPlan) -> Iterator[tuple[str, str]]:
         size = volume(shard.kept) if shard.zero >= ZERO_GRADS else prod(shard.shape)
         found = sum(volume(piece.dst_boxes or ()) for piece in pieces)
         if found != size:
-            yield name, f"{found} of {size} elements are received"
+            yield name, f"{found} of {size} elements are received by rank {plan.program.rank}"
         for view, boxes in _by_view(pieces).items():
             pair = overlapping(boxes)
             if pair is not None:

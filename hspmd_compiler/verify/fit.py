@@ -21,14 +21,17 @@ from .solo import FollowedArrays, Script, follow, solo
 from .tensors import TensorNames
 
 
-def check_fit(program: Program, names: TensorNames | None = None) -> LockstepReport:
+def check_fit(
+    program: Program, names: TensorNames | None = None, book: ShapeBook | None = None
+) -> LockstepReport:
     """Step every rank through one training step by shape; a VerifyError at the first misfit.
 
     Ranks whose tables differ in partners only ask for the same: one of them is walked alone, and all
-    follow it, each with its own partners, groups and tags. names: for errors.
+    follow it, each with its own partners, groups and tags. names: for errors. book: of
+    another program that shares segments with this one.
     """
     with torch.no_grad(), without_collection():
-        scripts = _scripts(program)
+        scripts = _scripts(program, book or ShapeBook())
         arrays = FollowedArrays()
         named = names or TensorNames(program)
         runs = [
@@ -41,13 +44,12 @@ def check_fit(program: Program, names: TensorNames | None = None) -> LockstepRep
     return LockstepReport(program.world_size, events, tuple(script.peak for script in scripts))
 
 
-def _scripts(program: Program) -> list[Script]:
+def _scripts(program: Program, book: ShapeBook) -> list[Script]:
     """What each rank asks for; one object for ranks that are alike."""
     likeness = Likeness()
     numbers = [likeness.of(own) for own in program.ranks]
     first = dict(zip(reversed(numbers), reversed(program.ranks), strict=True))
     plans = plan_ranks(replace(program, ranks=list(first.values())))
-    book = ShapeBook()
     scripts: dict[int, Script] = {}
     with task("walk ranks by shape", len(plans)) as progress:
         for number, plan in reversed(list(zip(first, plans, strict=True))):

@@ -34,7 +34,7 @@ class ShapeBook:
         self.operators = OperatorBook()
         self._recordings: dict[Key, Recording] = {}
         self._rows: dict[Key, list[ReadRow]] = {}
-        self._read: dict[int, tuple[list[int], list[LocalRow]]] = {}
+        self._read: dict[int, tuple[Segment, list[int], list[LocalRow]]] = {}
 
     @property
     def computed(self) -> int:
@@ -63,8 +63,8 @@ class ShapeBook:
     def _bound(self, plan: RankPlan, segment: Segment) -> OwnSegment:
         if id(segment) not in self._read:
             comms = [row for row in segment.rows if row.op == COMM]
-            self._read[id(segment)] = (segment_holes(segment), comms)
-        holes, comms = self._read[id(segment)]
+            self._read[id(segment)] = (segment, segment_holes(segment), comms)
+        _, holes, comms = self._read[id(segment)]
         literals = plan.program.literals
         slots = [_slot(row, literals) for row in comms]
         steps = [plan.program.comms[slot] for slot in slots]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from ..artifact.liveness import row_reads
 from ..artifact.program import Op, Program
 from ..graph.ir import LogicalGraph
 
@@ -30,10 +31,13 @@ class TensorNames:
         if self.graph is None:
             return f"value {value}"
         row = self._row(stage, value)
-        if row is None:
-            return f"value {value}"
-        found = self._read_graph().rows[row]
-        return ", ".join(part for part in (f"%{row} {found.op}", found.module, found.where) if part)
+        if row is not None:
+            found = self._read_graph().rows[row]
+            return ", ".join(part for part in (f"%{row} {found.op}", found.module, found.where) if part)
+        source = self._source(stage, value)
+        return (
+            f"value {value}" if source is None else f"value {value}, made of {self.of_value(stage, source)}"
+        )
 
     def of_tag(self, tag: int) -> str:
         """What is sent under a tag; nothing if nobody sends it."""
@@ -42,6 +46,16 @@ class TensorNames:
                 if item.op is Op.SEND and item.tag == tag:
                     return self.of_value((own.pipeline, own.stage), item.value)
         return ""
+
+    def _source(self, stage: Stage, value: int) -> int | None:
+        """The first value that a value without a name is computed of; None where it arrives."""
+        classes = {own.class_name for own in self.program.ranks if (own.pipeline, own.stage) == stage}
+        for name in classes:
+            for segment in self.program.classes[name].segments:
+                made = next((row for row in segment.rows if row.out.id == value), None)
+                if made is not None:
+                    return next(iter(row_reads(made)), None)
+        return None
 
     def _row(self, stage: Stage, value: int) -> int | None:
         if self._logical is None:
