@@ -12,13 +12,20 @@ if not (Path(__file__).parent / "passes").is_dir():  # links lost, as in a zip: 
 if TYPE_CHECKING:
     from .api import compile, load
     from .graph.comm_marker import comm
+    from .graph.letters import rule
     from .graph.rule_book import rule_for
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "comm", "compile", "load", "rule_for"]
+__all__ = ["__version__", "comm", "compile", "load", "rule", "rule_for"]
 
-_HOMES = {"comm": "graph.comm_marker", "compile": "api", "load": "api", "rule_for": "graph.rule_book"}
+_HOMES = {
+    "comm": "graph.comm_marker",
+    "compile": "api",
+    "load": "api",
+    "rule": "graph.letters",
+    "rule_for": "graph.rule_book",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -7,9 +7,11 @@ from functools import cache
 import torch
 
 from ..graph.ir import LogicalGraph, OriginKind, Phase, Row, row_inputs
+from ..graph.letters import LETTERS
 from .dim_flow import DimFlow, Rule
 from .dim_image_rules import IMAGE_RULES
 from .dim_layout_rules import LAYOUT_RULES
+from .dim_letters import letters
 from .dim_math_rules import MATH_RULES, pointwise, whole
 
 _RULES: dict[str, Rule] = {**LAYOUT_RULES, **MATH_RULES, **IMAGE_RULES}
@@ -55,7 +57,7 @@ def _visit(flow: DimFlow, row: Row) -> None:
     if row.op in _KEEP_IDS and not flow.ids.isdisjoint(sources):
         flow.ids.add(row.id)
     if any(source in flow.dims or source in flow.outs for source in sources):
-        flow.store(row, _rule_of(row.op)(flow, row))
+        flow.store(row, (letters if row.op in LETTERS else _rule_of(row.op))(flow, row))
 
 
 @cache
