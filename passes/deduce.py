@@ -60,6 +60,7 @@ class Deducer:
     transferred: dict[tuple[int, int], AnnotatedValue] = field(default_factory=dict)
     steps: dict[int, AnnotatedValue] = field(default_factory=dict)
     batch_sums: Counter[int] = field(default_factory=Counter)
+    counts: dict[tuple[int, int], int] = field(default_factory=dict)
     next_id: int = 0
 
     @property

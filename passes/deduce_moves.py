@@ -90,9 +90,20 @@ def step_value(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
             share = deducer.emit(
                 "hspmd.zero_unless", (value, at_first(Axis.TENSOR)), pending, dtype=value.dtype
             )
-        found = deducer.emit(STEP_REDUCE, (share,), settled, dtype=value.dtype)
+        count = _count_of(deducer, value)
+        found = deducer.emit(STEP_REDUCE, (share, *count), settled, dtype=value.dtype)
         deducer.steps[value.id] = found
     return found
+
+
+def _count_of(deducer: Deducer, value: AnnotatedValue) -> tuple[int, int]:
+    """What the stages and pipelines that use a count know it by: its row (or, for a value inside the rule
+    of a row, that row), and how many of this stage are known by the same row before."""
+    row = deducer.row.id if value.logical is None else value.logical
+    key = (deducer.place.stage, row)
+    before = deducer.counts.get(key, 0)
+    deducer.counts[key] = before + 1
+    return row, before
 
 
 def transfer(deducer: Deducer, value: AnnotatedValue, stage: int) -> AnnotatedValue:

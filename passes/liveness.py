@@ -29,11 +29,23 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class StepValue:
-    """A value made once a step: its share, summed over micro-batches and ranks, and its result."""
+    """A value made once a step: its share, summed over micro-batches and ranks, and its result.
+
+    counts: whether this stage counts; of several stages of a pipeline that use the value one does, the
+    others add zero.
+    """
 
     row: AnnotatedRow
     share: AnnotatedValue
     rows: tuple[AnnotatedRow, ...]
+    counts: bool = True
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The same in all stages and pipelines that use the value."""
+        _, row, number = self.row.args
+        assert isinstance(row, int) and isinstance(number, int), "written by the deduction"
+        return row, number
 
 
 @dataclass(slots=True)

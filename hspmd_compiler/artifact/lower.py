@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ..annotations.layout import Coordinate
 from ..comm_plan import CommStep, GradBucket, ParamBucket
-from ..errors import DeduceError
 from ..graph.annotated import GATHER, AnnotatedRow, BatchSum, PipelineGraph
 from ..graph.ir import LogicalGraph
 from ..passes.liveness import LivePipeline, live_pipeline
@@ -15,6 +15,7 @@ from ..passes.param_gather import NAME, gathered_inside, with_gathers
 from ..passes.recompute import recompute
 from ..passes.resolve_comm import CommResolver
 from ..passes.saved_memory import saved_bytes, saved_values
+from ..passes.step_counts import Key, counted_once, ranks_of_counts
 from ..strategy import Recompute, Strategy
 from .batch_sums import sum_groups
 from .class_programs import ClassPrograms
@@ -47,7 +48,7 @@ class RankTables:
     """What ranks have of their own. step_groups: per step value, the ranks that reduce it. sum_groups:
     the same of each sum over the batch within a pass."""
 
-    step_groups: list[tuple[int, ...]]
+    step_groups: Mapping[Key, tuple[int, ...]]
     sum_groups: dict[BatchSum, tuple[int, ...]]
     held: ZeroTables
     tags: Tags
@@ -84,13 +85,14 @@ class Lowering:
             for p, pipeline in enumerate(live)
             for s, rows in enumerate(pipeline.stages)
         ]
+        groups = ranks_of_counts([(plan.pipeline, plan.ranks, plan.rows) for plan in plans])
         if zero is None:
             trained = list(params.grad_layouts())
             held = ZeroTables(params.shards({}, 0), params.grad_buckets(trained, {}))
         else:
             held = zero.tables()
         sums = sum_groups(self.graph, live, self.pipelines, self.ranks)
-        tables = RankTables(_step_groups(plans), sums, held, first_tags(live, self.ranks), zero)
+        tables = RankTables(groups, sums, held, first_tags(live, self.ranks), zero)
         programs = [program for plan in plans for program in self._rank_programs(plan, tables)]
         programs.sort(key=lambda program: program.rank)
         return Lowered(self._program(programs), self._value_layouts(plans))
@@ -104,7 +106,7 @@ class Lowering:
             key = (id(graph.rows), spec.recompute)
             if key not in known:
                 live = live_pipeline(graph, len(spec.stages))
-                known[key] = recompute(live, graph, self.graph, spec)
+                known[key] = counted_once(recompute(live, graph, self.graph, spec))
             result.append(known[key])
         return result
 
@@ -112,13 +114,12 @@ class Lowering:
         """The programs of a stage's ranks."""
         name = self.classes.name_of(plan.segments)
         comms = [self._comm(plan, row, variant, tables) for row, variant in plan.lowering.slots]
+        shared = [step for step in plan.rows.steps if len(tables.step_groups[step.key]) > 1]
         reduces = [
-            self.resolver.reduce(group, type_name(step.share))
-            for group, step in zip(tables.step_groups, plan.rows.steps, strict=False)
-            if len(group) > 1
+            self.resolver.reduce(tables.step_groups[step.key], type_name(step.share)) for step in shared
         ]
         crossings = Crossings.of(plan, self.ranks, self.resolver, tables.tags)
-        slots = range(len(comms), len(comms) + len(reduces))
+        slots = list(zip(shared, range(len(comms), len(comms) + len(reduces)), strict=True))
         instructions = schedule_stage(plan, self.ranks, crossings, slots)
         devices = self.ranks.devices(plan.pipeline, plan.stage)
         kept, first = saved_values(plan.rows), self.ranks.first_coordinate(plan.pipeline)
@@ -198,7 +199,8 @@ class Lowering:
 
 def _placed_values(plan: StagePlan, graph: PipelineGraph) -> list[PlacedValue]:
     """The logical values that a stage makes, and the shares of its step values."""
-    once = (row for step in plan.rows.steps for row in step.rows)
+    counts = [step for step in plan.rows.steps if step.counts]
+    once = (row for step in counts for row in step.rows)
     made = {row.out.id for row in (*plan.rows.forward, *plan.rows.backward, *once)}
     on_demand = ((row, value) for (row, _), value in graph.on_demand.items())
     return [
@@ -207,25 +209,9 @@ def _placed_values(plan: StagePlan, graph: PipelineGraph) -> list[PlacedValue]:
         if value.stage == plan.stage and value.id in made
     ] + [
         PlacedValue(step.row.out.logical, plan.lowering.number(step.share), step.share.layout)
-        for step in plan.rows.steps
+        for step in counts
         if step.row.out.logical is not None
     ]
-
-
-def _step_groups(plans: list[StagePlan]) -> list[tuple[int, ...]]:
-    """Per step value, the ranks that reduce it: those of the one stage per pipeline that uses it."""
-    using = [plan for plan in plans if plan.rows.steps]
-    pipelines = [plan.pipeline for plan in using]
-    counts = {len(plan.rows.steps) for plan in using}
-    if len(set(pipelines)) != len(pipelines) or len(counts) > 1:
-        raise DeduceError(
-            "a count over the whole batch is used in several stages",
-            at=[plan.rows.steps[0].row.where for plan in using],
-            rule="a value summed over the batch from inputs alone is used in one stage of each pipeline",
-            fix="use the count in the loss only, or put its users into one stage",
-        )
-    ranks = tuple(sorted(rank for plan in using for rank in plan.ranks))
-    return [ranks] * (counts.pop() if counts else 0)
 
 
 B = TypeVar("B", GradBucket, ParamBucket)

@@ -95,13 +95,13 @@ def _segments(plan: StagePlan, graph: PipelineGraph, batch: int) -> list[Segment
     return [
         plan.lowering.segment(f"forward.{number}", rows.forward, Outputs(kept, early), batch),
         plan.lowering.segment(f"backward.{number}", rows.backward, Outputs(leaving, late), batch),
-        _step_segment(plan, graph, number, batch),
+        _step_segment(plan, number, batch),
     ]
 
 
-def _step_segment(plan: StagePlan, graph: PipelineGraph, number: str, batch: int) -> Segment:
+def _step_segment(plan: StagePlan, number: str, batch: int) -> Segment:
     needed = {row.out.id: row for step in plan.rows.steps for row in step.rows}
-    rows = [row for row in graph.rows if row.out.id in needed] if needed else []
+    rows = list(needed.values())  # those of each count are in order, and read no others
     special = tuple((OutputKind.STEP, step.share, "") for step in plan.rows.steps)
     return plan.lowering.segment(f"step.{number}", rows, Outputs((), special), batch)
 

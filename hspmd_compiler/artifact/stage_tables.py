@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..comm_plan import CommStep
 from ..graph.annotated import AnnotatedValue
 from ..graph.ir import Phase
-from ..passes.liveness import Crossing, LivePipeline
+from ..passes.liveness import Crossing, LivePipeline, StepValue
 from ..passes.resolve_comm import CommResolver
 from ..passes.schedule import ActionKind, build_schedule
 from .program import ZERO_PARAMS, Instruction, Op
@@ -80,11 +80,11 @@ def _first_of_sizes(plan: StagePlan, ranks: StrategyRanks) -> list[int]:
 
 
 def schedule_stage(
-    plan: StagePlan, ranks: StrategyRanks, crossings: Crossings, reduces: range
+    plan: StagePlan, ranks: StrategyRanks, crossings: Crossings, reduces: Sequence[tuple[StepValue, int]]
 ) -> list[Instruction]:
     """A stage's instructions: counts, the schedule's actions with their transfers, then the step's end.
 
-    reduces: slots of the counts' reductions, none where one rank counts alone.
+    reduces: counts and the slots of their reductions, without those that one rank makes alone.
     """
     count = len(plan.variants)
     result: list[Instruction] = []
@@ -95,7 +95,7 @@ def schedule_stage(
         ]
         result += [
             Instruction(Op.STEP_REDUCE, value=plan.lowering.number(step.share), slot=slot)
-            for slot, step in zip(reduces, plan.rows.steps, strict=False)
+            for step, slot in reduces
         ]
     stages = len(ranks.pipeline(plan.pipeline).stages)
     schedule = build_schedule(ranks.strategy.schedule, stages, count)

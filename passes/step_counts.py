@@ -1,0 +1,65 @@
+"""Counts over the whole batch: one stage of each pipeline counts, every stage that needs it gets the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ..annotations.layout import Layout
+from ..errors import DeduceError
+from ..graph.annotated import AnnotatedRow
+from ..graph.rules import local_shape
+from .liveness import LivePipeline, StageRows, StepValue
+
+Key = tuple[int, int]
+
+
+def counted_once(live: LivePipeline) -> LivePipeline:
+    """The pipeline with each count made by the first stage that uses it, and zero added by the others.
+
+    Counts come in one order in all stages and pipelines, so that no ranks wait for each other.
+    """
+    seen: set[Key] = set()
+    stages = [_of_stage(rows, seen) for rows in live.stages]
+    return replace(live, stages=stages)
+
+
+def _of_stage(rows: StageRows, seen: set[Key]) -> StageRows:
+    if not rows.steps:
+        return rows
+    steps = sorted(rows.steps, key=lambda step: step.key)
+    made = [_nothing(step) if step.key in seen else step for step in steps]
+    seen.update(step.key for step in steps)
+    return replace(rows, steps=made)
+
+
+def _nothing(step: StepValue) -> StepValue:
+    """A share of zero in the place of a count."""
+    share = step.share
+    args = (local_shape(Layout(share.layout.dims)), 0, share.dtype)
+    row = AnnotatedRow(share, "hspmd.full", args, {}, share.stage, step.row.phase, step.row.where)
+    return replace(step, rows=(row,), counts=False)
+
+
+def ranks_of_counts(
+    stages: Sequence[tuple[int, tuple[int, ...], StageRows]],
+) -> Mapping[Key, tuple[int, ...]]:
+    """The ranks that reduce each count: of all stages that use it. stages: (pipeline, ranks, rows) of all."""
+    ranks: dict[Key, set[int]] = {}
+    pipelines: dict[Key, set[int]] = {}
+    where: dict[Key, str] = {}
+    for pipeline, own, rows in stages:
+        for step in rows.steps:
+            ranks.setdefault(step.key, set()).update(own)
+            pipelines.setdefault(step.key, set()).add(pipeline)
+            where.setdefault(step.key, step.row.where)
+    every = {pipeline for pipeline, _, _ in stages}
+    missing = [key for key, found in pipelines.items() if found != every]
+    if missing:
+        raise DeduceError(
+            "a count over the whole batch is not made alike in all pipelines",
+            at=[where[key] for key in missing],
+            rule="every pipeline counts its own samples of each value that is summed over the batch",
+            fix="give the pipelines equal stages, and report this model and strategy",
+        )
+    return {key: tuple(sorted(found)) for key, found in ranks.items()}
