@@ -18,6 +18,7 @@ from hspmd_compiler.graph.annotated import CommMarker
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.passes.resolve_comm import CommResolver
 from hspmd_compiler.runtime.gradient_norm import global_norm
+from hspmd_compiler.runtime.shards import owned_grads
 from hspmd_compiler.strategy import Override, Strategy
 from hspmd_compiler.strategy import PipelineSpec as P
 from hspmd_compiler.strategy import StageSpec as S
@@ -193,6 +194,12 @@ def llama(layers: int, heads: int, kv_heads: int) -> nn.Module:
 
 
 @cache
+def gpt2_case() -> Case:
+    """Traced once."""
+    return Case.of(gpt2, tokens(0))
+
+
+@cache
 def llama_case(heads: int, kv_heads: int) -> Case:
     """One layer, traced once."""
     return Case.of(lambda: llama(1, heads, kv_heads), tokens(0))
@@ -235,21 +242,22 @@ def norm_of(ranks: list[Rank]) -> float:
             shares.append(share)
             return share if total is None else total
 
-        shards = rank.plan.program.shards
-        return global_norm(rank.state.synced, shards, torch.device("cpu"), add_up)
+        owned = owned_grads(rank.plan.program.shards, rank.state.synced)
+        return global_norm(owned, torch.device("cpu"), add_up)
 
     for rank in ranks:
         norm(rank, None)
     return norm(ranks[0], torch.stack(shares).sum(0))
 
 
-def test_a_tied_embedding_with_two_pipelines_of_two_stages() -> None:
-    """Elsewhere the two ends are trained apart, or the gradient is counted twice."""
-    case = Case.of(gpt2, tokens(0))
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_a_tied_embedding_with_two_pipelines_of_two_stages(zero: int) -> None:
+    """Elsewhere the two ends are trained apart, or the gradient is counted twice; under ZeRO, refused."""
+    case = gpt2_case()
     first, second = (
         P((S((r,), (0, 1)), S((r + 1,), (1, 2))), sizes) for r, sizes in ((0, (4, 2)), (2, (3, 1)))
     )
-    program = case.check(Strategy((first, second)))
+    program = case.check(Strategy((first, second), zero=zero))
     assert len(held(program, "transformer.wte.weight")) == 4
     check_update(case, program)
 
@@ -308,7 +316,7 @@ def test_a_parameter_with_a_dim_of_length_one_has_its_whole_gradient_on_every_ra
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_norm_weights_and_biases_are_trained(sequence_parallel: bool) -> None:
     """Elsewhere they are left out of the optimizer's groups, or their gradients are not reduced."""
-    case = Case.of(gpt2, tokens(0))
+    case = gpt2_case()
     pipelines = (P((S((0, 1), (0, 2)),), (4, 2)), P((S((2,), (0, 1)), S((3,), (1, 2))), (4,)))
     program = case.check(Strategy(pipelines, sequence_parallel=sequence_parallel))
     params = check_update(case, program)
