@@ -80,6 +80,9 @@ def _convert_batch(deducer: Deducer, value: AnnotatedValue, target: Layout) -> A
     if own == wanted:
         return value
     if own is not None:
+        if wanted is not None and refine(value.layout, target) is None and value.layout.cut(ranks=True):
+            value = deducer.convert(value, uncut(_settled(value.layout), ranks=True))
+            return _convert_batch(deducer, value, target)
         if wanted is None or refine(value.layout, target) is None or not _same_batch(value.layout, target):
             raise batch_coupled(deducer.row, value.layout, "a value per sample is needed whole")
         return value

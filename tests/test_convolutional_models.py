@@ -1,4 +1,7 @@
-"""Models of convolutions under unequal strategies: loss and gradients are those of one device."""
+"""Convolutions under unequal strategies, and how nets of them are split and cut into stages.
+
+Whole models are rows of `hspmd coverage`, which the tests of README run.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from hspmd_compiler.comm_plan import box_volume
+from hspmd_compiler.compiler import trace_graph
 from hspmd_compiler.coverage.convolutional_models import TIME, UNET_SIZE, UNET_WIDTH
-from hspmd_compiler.coverage.matrix import Outcome, Traced, run_cell, trace_model
+from hspmd_compiler.coverage.model import SAMPLES
 from hspmd_compiler.coverage.registry import MODELS
-from hspmd_compiler.coverage.strategies import COLUMNS
 from hspmd_compiler.graph.ir import LogicalGraph
 from hspmd_compiler.passes.split_units import find_split_groups
 from hspmd_compiler.strategy import PipelineSpec as P
@@ -99,21 +102,14 @@ def test_channels_are_split_between_two_convolutions() -> None:
     assert any(one_per_channel <= group for group in groups)
 
 
-@cache
-def row(name: str) -> Traced:
-    """A model of the matrix, traced once."""
-    return trace_model(next(model for model in MODELS if model.name == name))
-
-
-@pytest.mark.parametrize("column", ["TP 3", "PP 3 + 1", "mixed"])
-@pytest.mark.parametrize("model", ["VGG19", "diffusion U-Net"])
-def test_trains_as_one_device(model: str, column: str) -> None:
-    cell = run_cell(row(model), next(item for item in COLUMNS if item.name == column))
-    assert cell.outcome is Outcome.EXACT, cell.why
+def graph_of(name: str) -> LogicalGraph:
+    """A model of the matrix."""
+    model = next(model for model in MODELS if model.name == name)
+    return trace_graph(model.build(), model.batch(torch.Generator().manual_seed(0)), SAMPLES).graph
 
 
 def test_convolutions_of_vgg_are_layers_and_split_in_pairs() -> None:
-    graph = row("VGG19").graph
+    graph = graph_of("VGG19")
     assert len(graph.layers) == 19
     convolutions = [name for name in graph.layers if name.startswith("features")]
     assert len(convolutions) == 16
@@ -124,7 +120,7 @@ def test_convolutions_of_vgg_are_layers_and_split_in_pairs() -> None:
 
 def test_skipped_values_cross_stages_directly() -> None:
     """The last step up reads what the first step down gave: one message, beside the time, three stages on."""
-    graph = row("diffusion U-Net").graph
+    graph = graph_of("diffusion U-Net")
     layers = len(graph.layers)
     bounds = [0, *(graph.layers.index(name) for name in ("down.1", "up.0", "up.1")), layers]
     stages = tuple(S((device,), pair) for device, pair in enumerate(pairwise(bounds)))

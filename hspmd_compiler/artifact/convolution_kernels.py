@@ -29,6 +29,7 @@ def convolution(
     """Sum over the local channels, plus the bias."""
     if image.numel() and weight.numel():
         op = torch.ops.aten.convolution.default
+        bias = None if bias is None else bias.contiguous()
         made: Tensor = op(image, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
         return made  # fmt: skip
     zeros = image.new_zeros(tuple(shape))

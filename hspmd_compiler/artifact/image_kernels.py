@@ -56,6 +56,11 @@ def picking_gradient(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return kernel
 
 
+def _dense(item: Tensor | None) -> Tensor | None:
+    """In memory without gaps: PyTorch's kernels ignore strides of parameters and statistics."""
+    return None if item is None else item.contiguous()
+
+
 def group_norm(
     value: Tensor,
     scale: Tensor | None,
@@ -71,7 +76,8 @@ def group_norm(
         stats = value.new_zeros((samples, groups))
         return torch.zeros_like(value), stats, stats
     op = torch.ops.aten.native_group_norm.default
-    made: Triple = op(value.contiguous(), scale, shift, samples, channels, space, groups, epsilon)
+    tensors = (_dense(item) for item in (value, scale, shift))
+    made: Triple = op(*tensors, samples, channels, space, groups, epsilon)
     return made
 
 
@@ -92,9 +98,9 @@ def group_norm_backward(
         empty = value.new_zeros((channels,))
         return torch.zeros_like(value), empty, empty
     op = torch.ops.aten.native_group_norm_backward.default
-    tensors = (item.contiguous() for item in (grad, value, mean, spread))
+    tensors = (_dense(item) for item in (grad, value, mean, spread, scale))
     made: tuple[Tensor | None, Tensor | None, Tensor | None] = op(
-        *tensors, scale, samples, channels, space, groups, list(wanted)
+        *tensors, samples, channels, space, groups, list(wanted)
     )
     return made
 
