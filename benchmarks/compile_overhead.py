@@ -95,6 +95,10 @@ def main() -> int:
     if args.json is not None:
         content = {"cores": cpu_count(), "repeats": args.repeats, "costs": [record(cost) for cost in found]}
         args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if args.plot is not None:
+        from compile_plot import plot
+
+        plot([record(cost) for cost in found], args.plot)
     return 0
 
 
@@ -108,6 +112,7 @@ def arguments() -> Namespace:
     parser.add_argument("--id", metavar="ID[,ID...]", help="which of a file that holds several")
     parser.add_argument("--repeats", type=int, default=REPEATS, metavar="N")
     parser.add_argument("--json", type=Path, metavar="OUT")
+    parser.add_argument("--plot", type=Path, metavar="OUT", help="a picture, .png or .svg: the extra `plot`")
     return parser.parse_args()
 
 
