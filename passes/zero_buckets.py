@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ..comm_plan import (
     Combine,
@@ -17,9 +17,9 @@ from ..comm_plan import (
     Piece,
     box_volume,
 )
-from .grad_sync import Holder
+from .grad_sync import Holder, Region
 from .resolve_comm import CommResolver
-from .zero import Cut, Ownership, Ranks, Trained
+from .zero import Cut, Ownership, Part, Ranks, Trained
 
 Steps = dict[int, list[CommStep]]
 """Per rank the steps that buckets do; a bucket's slot counts from the first of them."""
@@ -30,14 +30,16 @@ class ZeroBuckets:
     """Makes the buckets of all ranks, in one global order.
 
     sources: per parameter and rank the piece that its gradient has there. holders: the same for the
-    parameter itself. steps: grow with the buckets that are made.
+    parameter itself. dtypes: of what is gathered. steps: grow with the buckets that are made.
     """
 
     ownership: Ownership
     sources: Mapping[str, Mapping[int, Holder]]
     holders: Mapping[str, Mapping[int, Holder]]
+    dtypes: Mapping[str, str]
     resolver: CommResolver
     steps: Steps = field(default_factory=dict)
+    local: dict[object, dict[int, CommStep]] = field(default_factory=dict)
 
     def gathers(self, names: Collection[str], alone_too: bool) -> dict[int, list[ParamBucket]]:
         """A bucket per run that has some of these parameters; alone_too: also runs of one holder."""
@@ -104,15 +106,30 @@ class ZeroBuckets:
     def _reduction(
         self, number: int, givers: Ranks, dtype: str, cuts: Sequence[tuple[str, Cut]]
     ) -> dict[int, GradBucket]:
-        """One bucket; what a member keeps lies together."""
+        """One bucket; what a member keeps lies together. Members with the same piece share what they give."""
         group = tuple(sorted({*givers, *(cut.rank for _, cut in cuts)}))
         steps = self._scatter(group, givers, dtype, cuts) if len(group) > 1 else {}
+        places = {rank: [i for i, (_, cut) in enumerate(cuts) if cut.rank == rank] for rank in group}
+        given: dict[object, tuple[GradPiece, ...]] = {}
         found = {}
         for rank in group:
-            pieces = tuple(self._grad_piece(name, cut, rank, rank in givers) for name, cut in cuts)
+            sources = [self.sources[name][rank] for name, _ in cuts] if rank in givers else None
+            key = None if sources is None else tuple(source.region for source in sources)
+            if key not in given:
+                given[key] = _given(cuts, sources)
+            pieces = given[key]
+            for place in places[rank][:1]:
+                end = place + len(places[rank])
+                pieces = (*pieces[:place], *self._kept(cuts[place:end], pieces[place:end]), *pieces[end:])
             slot = self._add(rank, steps[rank]) if steps else -1
             found[rank] = GradBucket(number, group, dtype, pieces, slot)
         return found
+
+    def _kept(self, cuts: Sequence[tuple[str, Cut]], pieces: Sequence[GradPiece]) -> Iterator[GradPiece]:
+        """The pieces of what a rank keeps, with their places in its rows."""
+        for (name, cut), piece in zip(cuts, pieces, strict=True):
+            row = self.ownership.rows[name, cut.rank]
+            yield replace(piece, dst_view=(row,), dst_boxes=((cut.row,),))
 
     def _scatter(
         self, group: Ranks, givers: Ranks, dtype: str, cuts: Sequence[tuple[str, Cut]]
@@ -138,36 +155,40 @@ class ZeroBuckets:
             for rank, count in zip(group, counts, strict=True)
         }
 
-    def _grad_piece(self, name: str, cut: Cut, rank: int, gives: bool) -> GradPiece:
-        source = self.sources[name][rank] if gives else None
-        keeps = rank == cut.rank
-        return GradPiece(
-            name,
-            cut.size,
-            source.view if source else None,
-            source.local(cut.boxes) if source else None,
-            (self.ownership.rows[name, rank],) if keeps else None,
-            ((cut.row,),) if keeps else None,
-        )
-
     def _add(self, rank: int, step: CommStep) -> int:
         steps = self.steps.setdefault(rank, [])
         steps.append(step)
         return len(steps) - 1
 
     def local_gather(self, name: str) -> dict[int, CommStep]:
-        """Per rank the step from its stored row of a parameter to its local tensor, over all holders."""
+        """Per rank the step from its stored row of a parameter to its local tensor, over all holders.
+
+        Parameters that lie alike and are shared out alike have the same steps.
+        """
+        parts, dtype = self.ownership.parts[name], self.dtypes[name]
+        cuts = [self.ownership.cuts[name, index] for index in range(len(parts))]
+        key = (id(parts), dtype, tuple(cut for own in cuts for cut in own.values()))
+        if key not in self.local:
+            self.local[key] = self._local_gather(name, parts, cuts, dtype)
+        return self.local[key]
+
+    def _local_gather(
+        self, name: str, parts: Sequence[Part], cuts: Sequence[Mapping[int, Cut]], dtype: str
+    ) -> dict[int, CommStep]:
         holders = self.holders[name]
         group, number = tuple(sorted(holders)), self.resolver.next_id()
-        parts, dtype = self.ownership.parts[name], self._dtype(name)
         sends: dict[int, list[Piece]] = {rank: [] for rank in group}
         recvs: dict[int, list[Piece]] = {rank: [] for rank in group}
-        for index, part in enumerate(parts):
-            for rank, cut in self.ownership.cuts[name, index].items():
+        for part, own in zip(parts, cuts, strict=True):
+            for rank, cut in own.items():
                 row = tuple((place,) for place in _in_a_row(map(box_volume, cut.boxes), cut.row[0]))
+                arriving: dict[Region, Piece] = {}
                 for peer in part.holders:
+                    region = holders[peer].region
+                    if region not in arriving:
+                        arriving[region] = Piece(rank, holders[peer].local(cut.boxes))
                     sends[rank].append(Piece(peer, row))
-                    recvs[peer].append(Piece(rank, holders[peer].local(cut.boxes)))
+                    recvs[peer].append(arriving[region])
         return {
             rank: CommStep(
                 number,
@@ -178,14 +199,21 @@ class ZeroBuckets:
                 dst_shape=holders[rank].view,
                 sends=tuple(sends[rank]),
                 recvs=tuple(recvs[rank]),
-                note=name,
+                note="parameter",
                 dtype=dtype,
             )
             for rank in group
         }
 
-    def _dtype(self, name: str) -> str:
-        return next(run.dtype for run in self.ownership.runs if any(name == own for own, _ in run.members))
+
+def _given(cuts: Sequence[tuple[str, Cut]], sources: Sequence[Holder] | None) -> tuple[GradPiece, ...]:
+    """What a rank adds to each piece from its own pieces of the gradients; nothing without these."""
+    if sources is None:
+        return tuple(GradPiece(name, cut.size, None, None, None, None) for name, cut in cuts)
+    return tuple(
+        GradPiece(name, cut.size, source.view, source.local(cut.boxes), None, None)
+        for (name, cut), source in zip(cuts, sources, strict=True)
+    )
 
 
 def _in_a_row(counts: Iterable[int], low: int = 0) -> list[Interval]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
@@ -9,7 +10,9 @@ import pytest
 
 from hspmd_compiler.artifact.check import check
 from hspmd_compiler.artifact.memory_page import stored_bytes
-from hspmd_compiler.artifact.program import InputKind, Op, Program
+from hspmd_compiler.artifact.program import InputKind, Op, Program, RankProgram
+from hspmd_compiler.artifact.to_fx import rank_module
+from hspmd_compiler.errors import ArtifactError, VerifyError
 from hspmd_compiler.options import OptimizerConfig
 from hspmd_compiler.strategy import PipelineSpec, Recompute, RecomputeKind, StageSpec, Strategy
 from hspmd_compiler.verify.fit import check_fit
@@ -157,3 +160,52 @@ def test_recomputation_beside_zero_3() -> None:
         wide = widen_program(program)
         found = simulate(wide, start("llama", True), batches("llama", True), LocalOptimizers(ADAMW))
         compare(found, reference("llama", True), EXACT, ADAMW.lr)
+
+
+def changed(program: Program, change: Callable[[RankProgram], RankProgram]) -> Program:
+    return replace(program, ranks=[change(rank) for rank in program.ranks])
+
+
+def test_a_forgotten_gathering_shows() -> None:
+    """Holders that keep old values train differently in the next step."""
+    program = widen_program(made("mlp-ce", "dp2", 1))
+
+    def forget(rank: RankProgram) -> RankProgram:
+        return replace(rank, instructions=[i for i in rank.instructions if i.op is not Op.PARAM_GATHER])
+
+    with pytest.raises(VerifyError):
+        found = simulate(
+            changed(program, forget), start("mlp-ce", True), batches("mlp-ce", True), LocalOptimizers(ADAMW)
+        )
+        compare(found, reference("mlp-ce", True), EXACT, ADAMW.lr)
+
+
+def test_a_sum_that_nobody_keeps_shows() -> None:
+    """An element without an owner is no gradient of the whole."""
+    program = made("mlp-ce", "dp2", 2)
+
+    def lose(rank: RankProgram) -> RankProgram:
+        shards = [replace(s, owned=s.owned[1:]) if s.name == "head.weight" else s for s in rank.shards]
+        return replace(rank, shards=shards)
+
+    with pytest.raises(VerifyError):
+        check_fit(changed(program, lose))
+
+
+def test_a_slot_that_is_not_there_is_refused() -> None:
+    program = made("mlp-ce", "dp2", 2)
+
+    def break_slots(rank: RankProgram) -> RankProgram:
+        buckets = [replace(bucket, slot=99) for bucket in rank.param_buckets]
+        return replace(rank, param_buckets=buckets, shards=[replace(s, zero=4) for s in rank.shards])
+
+    with pytest.raises(ArtifactError) as caught:
+        check(changed(program, break_slots))
+    assert "parameter bucket 0: no comm 99" in str(caught.value)
+    assert "zero 4 is none of 0 to 3" in str(caught.value)
+
+
+def test_an_fx_module_needs_whole_gradients() -> None:
+    assert rank_module(made("mlp-ce", "dp2", 1), 0)
+    with pytest.raises(ArtifactError, match="can't be an fx module"):
+        rank_module(made("mlp-ce", "dp2", 2), 0)

@@ -49,7 +49,8 @@ class ZeroLowering:
             name: _by_rank(holder for term in layout.terms for holder in term.holders)
             for name, layout in layouts.items()
         }
-        self.buckets = ZeroBuckets(self.ownership, sources, holders, self.resolver)
+        dtypes = {each.name: each.dtype for each in self.trained}
+        self.buckets = ZeroBuckets(self.ownership, sources, holders, dtypes, self.resolver)
 
     def _unit(self, index: int, name: str) -> int:
         """A parameter that is gathered alone is shared out alone, so that every holder gives as much."""
