@@ -38,6 +38,10 @@ class FlatCost:
             return 0.0
         return self.latency + self.message * tally.peers + tally.busiest * element / self.bandwidth
 
+    def least(self, steps: int, size: int) -> float:
+        """No exchange in so many steps, of which the busiest rank moves `size` bytes, takes less."""
+        return steps * (self.latency + self.message) + size / self.bandwidth
+
     def all_reduce(self, groups: Sequence[tuple[int, ...]], size: int) -> float:
         """See CostModel."""
         members = max(map(len, groups))

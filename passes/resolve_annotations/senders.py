@@ -55,6 +55,8 @@ class ByLoad:
 
 
 def near_devices(cost: CostModel, devices: Devices) -> dict[int, Devices]:
-    """The devices that each device reaches best; nothing where all are alike."""
+    """The devices that each device reaches best; nothing where all are alike, by the last of them."""
+    if not devices or cost.near(devices.bit_length() - 1) is None:
+        return {}
     found = {device: cost.near(device) for device in members(devices)}
     return {device: devices_of(near) for device, near in found.items() if near is not None}

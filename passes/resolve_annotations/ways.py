@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -65,12 +65,19 @@ class Pricing:
             return sum(self.cost.step(tally, self.element) for tally in tallies())
         return seconds_of(make(), self.cost, self.element)
 
+    def may_gain(self, conversion: Conversion, ways: Sequence[Way], steps: int) -> bool:
+        """Whether a plan of so many steps can be cheaper than these, as far as is known before it is made."""
+        if not isinstance(self.cost, FlatCost):
+            return True
+        best = min(way.seconds for way in ways if way.seconds is not None)
+        return best > self.cost.least(steps, least_busy(conversion) * self.element)
+
 
 def ways_of(conversion: Conversion, pricing: Pricing) -> list[Way]:
     """The candidates, the simplest first.
 
     Left out is what can't be cheaper than one that is there: anything but an all-reduce where one fits, and
-    anything but a direct exchange whose busiest rank moves no more than any plan must. A cost model that
+    a relay where its two steps cost more even if they moved no more than any plan must. A cost model that
     knows which ranks are near is asked about all of them.
     """
     near = near_devices(pricing.cost, conversion.devices)
@@ -84,9 +91,11 @@ def ways_of(conversion: Conversion, pricing: Pricing) -> list[Way]:
             return ways
     tally = direct_tally(conversion, by_replica)
     ways.append(_way(Method.DIRECT, pricing, lambda: (direct(conversion, by_replica),), lambda: (tally,)))
-    if near or tally.busiest > least_busy(conversion):
-        unbalanced = max(tally.sent.values(), default=0) > max(tally.received.values(), default=0)
-        ways += _others(conversion, pricing, by_replica, unbalanced)
+    unbalanced = max(tally.sent.values(), default=0) > max(tally.received.values(), default=0)
+    if unbalanced:
+        ways.append(_balanced(conversion, pricing, near))
+    if (conversion.sums or unbalanced or near) and pricing.may_gain(conversion, ways, steps=2):
+        ways += _relays(conversion, pricing, by_replica)
     return ways
 
 
@@ -118,15 +127,16 @@ def _all_reduce(conversion: Conversion, pricing: Pricing) -> Way:
     return Way(Method.ALL_REDUCE, lambda: (found,), seconds_of((found,), pricing.cost, pricing.element))
 
 
-def _others(conversion: Conversion, pricing: Pricing, by_replica: Senders, unbalanced: bool) -> Iterator[Way]:
-    near = near_devices(pricing.cost, conversion.devices)
-    if unbalanced:
-        yield _way(
-            Method.BALANCED,
-            pricing,
-            lambda: (direct(conversion, ByLoad(near)),),
-            lambda: (direct_tally(conversion, ByLoad(near)),),
-        )
+def _balanced(conversion: Conversion, pricing: Pricing, near: dict[int, Devices]) -> Way:
+    return _way(
+        Method.BALANCED,
+        pricing,
+        lambda: (direct(conversion, ByLoad(near)),),
+        lambda: (direct_tally(conversion, ByLoad(near)),),
+    )
+
+
+def _relays(conversion: Conversion, pricing: Pricing, by_replica: Senders) -> Iterator[Way]:
     if worth_a_relay(conversion):
         for owners in owner_choices(conversion):
             yield _relay(conversion, pricing, by_replica, owners)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor
 
 from hspmd_compiler.annotations import Annotation
 from hspmd_compiler.comm_plan import CostModel
-from hspmd_compiler.passes.resolve_annotations import Resolution, resolve
-from hspmd_compiler.passes.resolve_annotations.price import FlatCost, ring_bytes
+from hspmd_compiler.passes.resolve_annotations import Method, Resolution, resolve
+from hspmd_compiler.passes.resolve_annotations.price import FlatCost, ring_bytes, seconds_of
 from hspmd_compiler.verify.converted import convert_in_lockstep
 
 from ...annotations.pieces import piece_of, pieces_of, value_of, whole_tensor
@@ -51,6 +53,23 @@ def check_pair(source: Annotation, target: Annotation, shape: tuple[int, ...], c
     whole = whole_tensor(shape)
     check_pieces(source, target, whole, convert_in_lockstep(found.steps(), pieces_of(source, whole)))
     return found
+
+
+def check_every_way(found: Resolution, cost: CostModel) -> None:
+    """The ways that were not taken are right too, cost what was said, and not less."""
+    whole = whole_tensor(found.shape)
+    pieces = pieces_of(found.source, whole)
+    element = whole.element_size()
+    for place, part in enumerate(found.parts):
+        for way in part.ways:
+            if way.seconds is None:
+                continue
+            assert way.seconds == pytest.approx(seconds_of(way.make(), cost, element), rel=1e-9)
+            assert part.seconds <= way.seconds or part.method is Method.TIERS
+            if way.method is not part.method and len(found.parts) == 1 and part.method is not Method.TIERS:
+                parts = (*found.parts[:place], replace(part, way=way), *found.parts[place + 1 :])
+                steps = replace(found, parts=parts).steps()
+                check_pieces(found.source, found.target, whole, convert_in_lockstep(steps, pieces))
 
 
 def check_pieces(source: Annotation, target: Annotation, whole: Tensor, after: Mapping[int, Tensor]) -> None:

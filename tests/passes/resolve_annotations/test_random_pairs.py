@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from hspmd_compiler.annotations import parse_annotation
 from hspmd_compiler.comm_plan import CostModel
-from hspmd_compiler.passes.resolve_annotations import Method, Resolution
+from hspmd_compiler.passes.resolve_annotations import Method, Resolution, resolve
 
 from ...annotations.pairs import Pair, pairs
-from .proof import COSTS, check_pair
+from .proof import COSTS, check_every_way, check_pair
 
 QUIET = list(HealthCheck)
 
@@ -22,6 +22,13 @@ QUIET = list(HealthCheck)
 @given(pairs(), st.sampled_from(COSTS))
 def test_pairs(pair: Pair, cost: CostModel) -> None:
     check_pair(*pair, cost)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=QUIET, derandomize=True)
+@given(pairs(), st.sampled_from(COSTS))
+def test_every_way(pair: Pair, cost: CostModel) -> None:
+    source, target, shape = pair
+    check_every_way(resolve(source, target, shape, "float64", cost=cost), cost)
 
 
 def test_a_rank_that_gets_nothing_beside_an_all_reduce() -> None:
@@ -40,6 +47,7 @@ def test_many_pairs() -> None:
     @given(pairs(), st.sampled_from(COSTS))
     def check(pair: Pair, cost: CostModel) -> None:
         found: Resolution = check_pair(*pair, cost)
+        check_every_way(found, cost)
         taken.update(part.method for part in found.parts)
 
     check()
