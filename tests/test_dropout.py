@@ -22,8 +22,8 @@ from hspmd_compiler.graph.tracer import trace
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.runtime.engine import Engine
 from hspmd_compiler.strategy import PipelineSpec as P
+from hspmd_compiler.strategy import Recompute, RecomputeKind, Strategy
 from hspmd_compiler.strategy import StageSpec as S
-from hspmd_compiler.strategy import Strategy
 from hspmd_compiler.verify.eager import eager_step
 
 from .equal_to_eager import Case
@@ -83,8 +83,18 @@ def test_every_strategy_drops_the_same(model: str, strategy: str) -> None:
     case_of(model).check(STRATEGIES[strategy])
 
 
+@pytest.mark.parametrize("kind", [RecomputeKind.FULL, RecomputeKind.SELECTIVE])
+def test_what_is_computed_again_drops_the_same(kind: RecomputeKind) -> None:
+    """Backward draws the masks of recomputed layers anew: nothing of them is kept."""
+    pipeline = P((S((0, 1), (0, 2)),), (6, 4), recompute=(Recompute((0, 2), kind),))
+    program = case_of("encoder").check(Strategy((pipeline,)))
+    forward, backward = program.classes["c0"].segments[:2]
+    drawn = [[row.op for row in part.rows].count("hspmd.random_mask") for part in (forward, backward)]
+    assert drawn == [8, 8]
+
+
 def test_every_operator_has_a_number() -> None:
-    """Two blocks of three, and the embedding; each attention, torch writes out where it drops."""
+    """Three in each of two blocks, attention among them, and one of the embeddings."""
     assert operators(case_of("gpt2").graph) == list(range(7))
 
 
@@ -102,7 +112,7 @@ def test_another_mask_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_shared_number_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operators that drop alike are seen: of a block's three masks no two are one."""
+    """Operators that drop alike are seen: no two masks of a block are one."""
     case = case_of("encoder")
     own = Stream.of
     monkeypatch.setattr(Stream, "of", staticmethod(lambda seed, number, step: own(seed, 0, step)))
