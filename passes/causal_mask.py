@@ -6,7 +6,7 @@ compares it with the causal pattern, number by number, so that nothing is guesse
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 from enum import Enum
 from functools import cache
@@ -75,15 +75,15 @@ def mask_kind(mask: Tensor) -> MaskKind:
     if mask.shape[0] > 1 and mask.stride(0) == 0:
         mask = mask[:1]
     passes = mask if mask.dtype == torch.bool else mask == 0
-    blocked = ~mask if mask.dtype == torch.bool else mask == float("-inf")
-    if not bool(blocked.logical_or_(passes).all()):
+    if mask.dtype != torch.bool and not bool((mask == float("-inf")).logical_or_(passes).all()):
         return MaskKind.OTHER
-    if bool(passes.all()):
-        return MaskKind.OPEN
     queries, keys = mask.shape[-2:]
+    if not passes.numel() or bool(passes[(0,) * (passes.dim() - 1)].all()):
+        return MaskKind.OPEN if bool(passes.all()) else MaskKind.OTHER
     if queries != keys:
         return MaskKind.OTHER
-    causal = torch.ones(queries, keys, dtype=torch.bool).tril_()
+    places = torch.arange(keys)
+    causal = places <= places[:, None]
     return MaskKind.CAUSAL if torch.equal(passes, causal.expand_as(passes)) else MaskKind.OTHER
 
 
@@ -98,7 +98,7 @@ class ConstantValues:
 
     def same_as(self, row: int) -> int:
         """The first row that computes the same from the same, so that layers share one mask."""
-        for each in sorted(self._needed(row)):
+        for each in sorted(self._needed(row, known=self._same)):
             found = self._graph.rows[each]
             args = tuple(map_refs(argument, self._canonical) for argument in found.args)
             kwargs = tuple((key, map_refs(value, self._canonical)) for key, value in found.kwargs.items())
@@ -123,12 +123,13 @@ class ConstantValues:
     def _value(self, ref: Ref) -> Tensor:
         return self._known[self._same[ref.id]]
 
-    def _needed(self, row: int) -> set[int]:
+    def _needed(self, row: int, known: Container[int] = ()) -> set[int]:
+        """The row and all that it is made of, but what is known."""
         needed: set[int] = set()
         queue = [row]
         while queue:
             each = queue.pop()
-            if each not in needed:
+            if each not in needed and each not in known:
                 needed.add(each)
                 queue += row_inputs(self._graph.rows[each])
         return needed

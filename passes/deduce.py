@@ -238,14 +238,17 @@ class Deducer:
     ) -> AnnotatedValue:
         """Place a local row; one whose operands are pure waits for its first use."""
         operands = values_in(args) if kwargs is None else values_in((args, tuple(kwargs.values())))
-        pure = all(value.pure for value in operands)
-        constant = all(value.constant for value in operands)
+        pure = constant = static = True
+        loose = False
+        for value in operands:
+            pure, constant, static = pure and value.pure, constant and value.constant, static and value.static
+            loose = loose or value.loose
         made_by = (self.row, via) if via is not None else None
         if dtype is None:
             dtype = self.row.dtype if self.row.dtype is not None else operands[0].dtype
         out = self._new(layout, dtype, self.place.stage, pure=pure, constant=constant, via=made_by)
-        out.static = all(value.static for value in operands)
-        out.loose = _is_loose(operands, layout, marker)
+        out.static = static
+        out.loose = _stays_loose(marker) and (loose or has_unlike_copies(layout))
         row = AnnotatedRow(
             out, op, args, kwargs or {}, self.place.stage, self.phase, self.row.where, marker, operands
         )
@@ -332,11 +335,9 @@ class Deducer:
         return None
 
 
-def _is_loose(operands: Sequence[AnnotatedValue], layout: Layout, marker: CommMarker | None) -> bool:
-    """Whether copies may differ in their last bits; a sum over ranks is the same on all of them."""
-    if marker is not None and marker.combine is not Combine.COPY:
-        return False
-    return any(value.loose for value in operands) or has_unlike_copies(layout)
+def _stays_loose(marker: CommMarker | None) -> bool:
+    """Whether copies may still differ in their last bits; a sum over ranks is the same on all of them."""
+    return marker is None or marker.combine is Combine.COPY
 
 
 def deduce(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from math import prod
 
-from ..annotations.layout import Coordinate
+import torch
+
+from ..annotations.layout import Coordinate, Layout
 from ..graph.annotated import AnnotatedRow, AnnotatedValue
 from ..graph.ir import Phase
 from .liveness import StageRows
+
+Alike = Counter[tuple[Layout, torch.dtype]]
 
 VIEWS = frozenset(
     f"aten.{name}"
@@ -80,6 +85,13 @@ def _is_unordered(value: AnnotatedValue, made: dict[int, AnnotatedRow]) -> bool:
     return False
 
 
-def saved_bytes(values: list[AnnotatedValue], at: Coordinate) -> int:
-    """Bytes of the values on one rank for one micro-batch."""
-    return sum(prod(value.layout.local_shape(at)) * value.dtype.itemsize for value in values)
+def alike_values(values: Iterable[AnnotatedValue]) -> Alike:
+    """How many of the values have one layout and type."""
+    return Counter((value.layout, value.dtype) for value in values)
+
+
+def saved_bytes(alike: Alike, at: Coordinate) -> int:
+    """Bytes of values on one rank for one micro-batch."""
+    return sum(
+        count * prod(layout.local_shape(at)) * dtype.itemsize for (layout, dtype), count in alike.items()
+    )

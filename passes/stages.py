@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..errors import DeduceError
@@ -74,49 +74,53 @@ def assign_stages(
     operands, or, without one, come before their first user. Backward: the layer's stage, never
     after an operand's.
     """
-    first_use = _first_use(graph, kinds, pipeline, operands)
+    layers = {row.layer for row in graph.rows if row.layer is not None}
+    home = {layer: stage_of_layer(pipeline, layer) for layer in sorted(layers)}
+    last = len(pipeline.stages) - 1
+    first_use = _first_use(graph, kinds, home, last, operands)
     stages = [-1] * len(graph.rows)
     for row in graph.rows:
         if kinds.on_demand(row.id) or row.op == "placeholder":
             continue
         held = [stages[i] for i in operands[row.id] if stages[i] >= 0]
         if row.phase is Phase.FORWARD:
-            stages[row.id] = _forward_stage(row, held, first_use[row.id], pipeline)
+            stages[row.id] = _forward_stage(row, held, first_use[row.id], home)
         else:
             gradients = [
                 stages[i]
                 for i in operands[row.id]
                 if stages[i] >= 0 and graph.rows[i].phase is Phase.BACKWARD
             ]
-            stages[row.id] = _backward_stage(row, held, gradients, pipeline)
+            stages[row.id] = _backward_stage(row, held, gradients, home, last)
     return stages
 
 
-def _forward_stage(row: Row, operands: list[int], first_use: int, pipeline: PipelineSpec) -> int:
-    own = [stage_of_layer(pipeline, row.layer)] if row.layer is not None else []
+def _forward_stage(row: Row, operands: list[int], first_use: int, home: Mapping[int, int]) -> int:
+    own = [home[row.layer]] if row.layer is not None else []
     if operands or own:
         return max(operands + own)
     return first_use
 
 
-def _backward_stage(row: Row, operands: list[int], gradients: list[int], pipeline: PipelineSpec) -> int:
-    own = [stage_of_layer(pipeline, row.layer)] if row.layer is not None else []
+def _backward_stage(
+    row: Row, operands: list[int], gradients: list[int], home: Mapping[int, int], last: int
+) -> int:
+    own = [home[row.layer]] if row.layer is not None else []
     if gradients or own:
         return min(gradients + own)
-    return max(operands, default=len(pipeline.stages) - 1)
+    return max(operands, default=last)
 
 
 def _first_use(
-    graph: LogicalGraph, kinds: RowKinds, pipeline: PipelineSpec, operands: list[list[int]]
+    graph: LogicalGraph, kinds: RowKinds, home: Mapping[int, int], last: int, operands: list[list[int]]
 ) -> list[int]:
     """The earliest stage whose layers use a forward row, directly or through rows outside layers."""
-    last = len(pipeline.stages) - 1
     earliest = [last] * len(graph.rows)
     for row in reversed(graph.rows):
         if row.phase is not Phase.FORWARD or kinds.on_demand(row.id):
             continue
         if row.layer is not None:
-            earliest[row.id] = stage_of_layer(pipeline, row.layer)
+            earliest[row.id] = home[row.layer]
         for i in operands[row.id]:
             earliest[i] = min(earliest[i], earliest[row.id])
     return earliest

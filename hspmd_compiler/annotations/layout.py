@@ -29,6 +29,8 @@ class Axis(Enum):
     SEQUENCE = "s"
     BATCH = "d"
 
+    __hash__ = object.__hash__  # members are unique; the hash by name costs a Python call
+
     @property
     def on_ranks(self) -> bool:
         """Whether coordinates are ranks of the stage, so that pieces can be exchanged."""

@@ -14,7 +14,7 @@ from ..passes.liveness import LivePipeline, live_pipeline
 from ..passes.param_gather import NAME, gathered_inside, with_gathers
 from ..passes.recompute import recompute
 from ..passes.resolve_comm import CommResolver
-from ..passes.saved_memory import saved_bytes, saved_values
+from ..passes.saved_memory import Alike, alike_values, saved_bytes, saved_values
 from ..passes.step_counts import Key, counted_once, ranks_of_counts
 from ..strategy import Recompute, Strategy
 from .batch_sums import sum_groups
@@ -64,6 +64,7 @@ class Lowering:
     pipelines: list[PipelineGraph]
     resolver: CommResolver = field(default_factory=CommResolver)
     classes: ClassPrograms = field(default_factory=ClassPrograms)
+    kept: dict[int, Alike] = field(default_factory=dict)
 
     def run(self) -> Lowered:
         """Lower everything."""
@@ -122,7 +123,7 @@ class Lowering:
         slots = list(zip(shared, range(len(comms), len(comms) + len(reduces)), strict=True))
         instructions = schedule_stage(plan, self.ranks, crossings, slots)
         devices = self.ranks.devices(plan.pipeline, plan.stage)
-        kept, first = saved_values(plan.rows), self.ranks.first_coordinate(plan.pipeline)
+        saved = self._saved(plan)
         first_slot, held = len(comms) + len(reduces), tables.held
         return [
             RankProgram(
@@ -141,10 +142,23 @@ class Lowering:
                 grad_buckets=[_moved(bucket, first_slot) for bucket in held.grads.get(rank, ())],
                 instructions=with_gathering(instructions, held.gathers, self.ranks.strategy.zero),
                 param_buckets=[_moved(bucket, first_slot) for bucket in held.gathers.get(rank, ())],
-                saved=[saved_bytes(kept, Coordinate(index, first + mb)) for mb in range(len(plan.variants))],
+                saved=saved[index],
             )
             for index, rank in enumerate(plan.ranks)
         ]
+
+    def _saved(self, plan: StagePlan) -> list[list[int]]:
+        """Bytes that each rank of a stage keeps of each micro-batch; those of one size need the same."""
+        if id(plan.rows) not in self.kept:
+            self.kept[id(plan.rows)] = alike_values(saved_values(plan.rows))
+        kept, first = self.kept[id(plan.rows)], self.ranks.first_coordinate(plan.pipeline)
+        sizes = [high - low for low, high in self.ranks.rows[plan.pipeline]]
+        firsts = {size: first + sizes.index(size) for size in sizes}
+        found = []
+        for index in range(len(plan.ranks)):
+            of_size = {size: saved_bytes(kept, Coordinate(index, at)) for size, at in firsts.items()}
+            found.append([of_size[size] for size in sizes])
+        return found
 
     def _zero(self, params: ParamLowering) -> ZeroLowering | None:
         """The sharing out of what ZeRO is about; None without ZeRO."""

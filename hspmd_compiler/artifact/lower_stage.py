@@ -70,7 +70,8 @@ class StageLowering:
 
     def number(self, value: AnnotatedValue) -> int:
         """The value's id in the class program: its logical row's id, else a fresh one."""
-        value = self.renamed.get(value.id, value)
+        if self.renamed:
+            value = self.renamed.get(value.id, value)
         found = self.numbers.get(value.id)
         if found is None:
             found = self._new_number(value)
@@ -116,7 +117,9 @@ class StageLowering:
             return LocalRow(out, COMM, (Value(self.number(source)), len(self.slots) - 1), {}, logical)
         if row.op in SAME_VALUE:
             return LocalRow(out, ALIAS, (self._argument(row.args[0], batch),), {}, logical)
-        args = tuple(self._argument(argument, batch) for argument in row.args)
+        args = tuple([self._argument(argument, batch) for argument in row.args])
+        if not row.kwargs:
+            return LocalRow(out, row.op, args, {}, logical)
         kwargs = {
             key: self._argument(value, batch)
             for key, value in row.kwargs.items()
@@ -127,10 +130,12 @@ class StageLowering:
     def _argument(self, argument: object, batch: int) -> object:
         if isinstance(argument, AnnotatedValue):
             return Value(self.number(argument))
+        if type(argument) is int:
+            return argument
         if isinstance(argument, PerCoordinate):
             return self._literal(argument, batch)
         if isinstance(argument, (tuple, list)):
-            return tuple(self._argument(item, batch) for item in argument)
+            return tuple([self._argument(item, batch) for item in argument])
         if isinstance(argument, torch.dtype):
             return DType(str(argument).removeprefix("torch."))
         if argument is None or isinstance(argument, (bool, int, float, str)):
@@ -154,12 +159,15 @@ class StageLowering:
 def by_position(rows: StageRows) -> list[PerCoordinate]:
     """Literals that differ between micro-batches of one size."""
     every = [*rows.forward, *rows.backward, *(row for step in rows.steps for row in step.rows)]
-    return [literal for row in every for literal in _literals(row.args) if literal.by_position]
+    found: list[PerCoordinate] = []
+    for row in every:
+        _collect_literals(row.args, found)
+    return [literal for literal in found if literal.by_position]
 
 
-def _literals(value: object) -> list[PerCoordinate]:
-    if isinstance(value, PerCoordinate):
-        return [value]
-    if isinstance(value, (tuple, list)):
-        return [found for item in value for found in _literals(item)]
-    return []
+def _collect_literals(values: Sequence[object], found: list[PerCoordinate]) -> None:
+    for value in values:
+        if isinstance(value, PerCoordinate):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            _collect_literals(value, found)

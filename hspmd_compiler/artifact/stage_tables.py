@@ -99,9 +99,13 @@ def schedule_stage(
         ]
     stages = len(ranks.pipeline(plan.pipeline).stages)
     schedule = build_schedule(ranks.strategy.schedule, stages, count)
+    made = {
+        Phase.FORWARD: {row.out.id for row in plan.rows.forward},
+        Phase.BACKWARD: {row.out.id for row in plan.rows.backward},
+    }
     for action in schedule.stages[plan.stage]:
         phase = Phase.FORWARD if action.kind is ActionKind.FORWARD else Phase.BACKWARD
-        result += _action(plan, crossings, phase, action.micro_batch)
+        result += _action(plan, crossings, phase, action.micro_batch, made[phase])
     return [*result, Instruction(Op.GRAD_SYNC), Instruction(Op.LOSS), Instruction(Op.OPTIMIZER)]
 
 
@@ -118,10 +122,11 @@ def with_gathering(
     return [gather, *instructions[:end], drop, *instructions[end:]]
 
 
-def _action(plan: StagePlan, crossings: Crossings, phase: Phase, mb: int) -> list[Instruction]:
+def _action(
+    plan: StagePlan, crossings: Crossings, phase: Phase, mb: int, made: set[int]
+) -> list[Instruction]:
     """Receive what the phase reads, compute, send what it made."""
     variant = plan.variants[mb]
-    made = {row.out.id for row in (plan.rows.forward if phase is Phase.FORWARD else plan.rows.backward)}
 
     def move(op: Op, crossing: Crossing, value: AnnotatedValue) -> Instruction:
         slot = crossings.slots[id(crossing.row), variant]

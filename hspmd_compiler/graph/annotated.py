@@ -144,8 +144,11 @@ def values_in(value: object) -> tuple[AnnotatedValue, ...]:
 
 
 def _collect(value: object, found: list[AnnotatedValue]) -> None:
-    if isinstance(value, AnnotatedValue):
-        found.append(value)
-    elif isinstance(value, (tuple, list)):
+    if isinstance(value, (tuple, list)):
         for item in value:
-            _collect(item, found)
+            if type(item) is AnnotatedValue:
+                found.append(item)
+            elif isinstance(item, (tuple, list)):
+                _collect(item, found)
+    elif isinstance(value, AnnotatedValue):
+        found.append(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -135,7 +135,22 @@ def refs_of(value: object) -> Iterator[Ref]:
 
 def row_inputs(row: Row) -> list[int]:
     """Ids of the rows that `row` reads, in order, with repeats."""
-    return [ref.id for ref in (*refs_of(row.args), *refs_of(row.kwargs))]
+    found: list[int] = []
+    _collect_inputs(row.args, found)
+    if row.kwargs:
+        _collect_inputs(tuple(row.kwargs.values()), found)
+    return found
+
+
+def _collect_inputs(values: Sequence[object], found: list[int]) -> None:
+    """As `refs_of`, without its generators: every row of a graph comes by here several times."""
+    for value in values:
+        if type(value) is Ref:
+            found.append(value.id)
+        elif isinstance(value, (tuple, list)):
+            _collect_inputs(value, found)
+        elif isinstance(value, dict):
+            _collect_inputs(tuple(value.values()), found)
 
 
 def map_refs(value: object, change: Callable[[Ref], object]) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from .ir import LogicalGraph, Ref, Row, map_refs, row_inputs
@@ -15,8 +16,9 @@ def prune(graph: LogicalGraph) -> LogicalGraph:
     ids = {row.id: number for number, row in enumerate(row for row in graph.rows if row.id in live)}
     if len(ids) == len(graph.rows):
         return graph
+    new = {old: Ref(number) for old, number in ids.items()}
     return LogicalGraph(
-        [_renumbered(row, ids) for row in graph.rows if row.id in live],
+        [_renumbered(row, new) for row in graph.rows if row.id in live],
         {
             name: replace(info, row=ids[info.row], grad=None if info.grad is None else ids[info.grad])
             for name, info in graph.params.items()
@@ -40,10 +42,32 @@ def _live(graph: LogicalGraph) -> set[int]:
     return live
 
 
-def _renumbered(row: Row, ids: dict[int, int]) -> Row:
-    def moved(ref: Ref) -> Ref:
-        return Ref(ids[ref.id])
+def _renumbered(row: Row, new: Mapping[int, Ref]) -> Row:
+    found = Row(
+        new[row.id].id,
+        row.op,
+        _moved(row.args, new),
+        row.kwargs and {key: map_refs(value, lambda ref: new[ref.id]) for key, value in row.kwargs.items()},
+        row.shape,
+        row.dtype,
+        row.outs,
+        row.layer,
+        row.module,
+        row.phase,
+        row.origin,
+        row.where,
+    )
+    return found
 
-    args = tuple(map_refs(argument, moved) for argument in row.args)
-    kwargs = {key: map_refs(value, moved) for key, value in row.kwargs.items()}
-    return replace(row, id=ids[row.id], args=args, kwargs=kwargs)
+
+def _moved(values: Sequence[object], new: Mapping[int, Ref]) -> tuple[object, ...]:
+    return tuple(
+        [
+            new[value.id]
+            if type(value) is Ref
+            else _moved(value, new)
+            if isinstance(value, (tuple, list))
+            else value
+            for value in values
+        ]
+    )
