@@ -24,6 +24,7 @@ from ..graph.ir import LogicalGraph, OriginKind, Phase, Ref, Row
 from ..graph.lookup_rules import EMBEDDING
 from ..graph.unknown_operators import find_rule
 from ..strategy import PipelineSpec
+from .deduce_memo import MadeRow, RuleMemo, filled
 from .deduce_moves import all_reduce, over_batch, settle, step_value, transfer
 from .deduce_results import add_results
 from .grad_terms import untied_sums
@@ -61,6 +62,7 @@ class Deducer:
     steps: dict[int, AnnotatedValue] = field(default_factory=dict)
     batch_sums: Counter[int] = field(default_factory=Counter)
     counts: dict[tuple[int, int], int] = field(default_factory=dict)
+    memo: RuleMemo = field(default_factory=RuleMemo)
     next_id: int = 0
 
     @property
@@ -107,6 +109,7 @@ class Deducer:
         """The row that a Ref names."""
         if not isinstance(argument, Ref):
             raise InternalError(f"{self.row.op} has no tensor at this argument", at=self.row.where)
+        self.memo.looked = True
         return self.graph.rows[argument.id]
 
     def note_whole(self, row: Row, gathered: int) -> None:
@@ -170,10 +173,41 @@ class Deducer:
             picked = whole_value[int(row.args[1])]  # type: ignore[index, call-overload]
             self._complete(row, picked)
             return picked
-        result = find_rule(row)(self, row)
+        result = self._by_rule(row, stage)
         if isinstance(result, AnnotatedValue):
             self._complete(row, result)
         return result
+
+    def _by_rule(self, row: Row, stage: int) -> AnnotatedValue | tuple[AnnotatedValue, ...]:
+        """What the row's rule gives, or gave for a row like it."""
+        operands = self.operands[row.id]
+        key = self.memo.key(row, stage, operands, self.values)
+        found = self.memo.find(key)
+        if found is not None:
+            return self._again(found, [self.values[i, stage] for i in operands])  # type: ignore[misc]
+        values, rows, self.memo.looked = self.next_id, len(self.result.rows), False
+        result = find_rule(row)(self, row)
+        alone = self.next_id == values + 1 and len(self.result.rows) == rows + 1 and not self.memo.looked
+        if key is not None and alone and self.result.rows[-1].out is result:
+            read = [self.values[i, stage] for i in operands]
+            self.memo.learn(key, self.result.rows[-1], read)  # type: ignore[arg-type]
+        return result
+
+    def _again(self, made: MadeRow, read: list[AnnotatedValue]) -> AnnotatedValue:
+        """A row that was made before, of other operands."""
+        row, place = made.out, self.place
+        self.next_id += 1
+        via = None if made.via is None else (place.row, read[made.via])
+        out = AnnotatedValue(self.next_id, row.layout, row.dtype, place.stage, static=row.static)
+        out.pure, out.constant, out.loose, out.via = row.pure, row.constant, row.loose, via
+        args = tuple([filled(value, read) for value in made.args])
+        kwargs = {name: filled(value, read) for name, value in made.kwargs.items()} if made.kwargs else {}
+        reads: tuple[AnnotatedValue, ...] = tuple([filled(value, read) for value in made.reads])  # type: ignore[misc]
+        local = AnnotatedRow(
+            out, made.op, args, kwargs, place.stage, self.phase, place.row.where, None, reads
+        )
+        self.result.rows.append(local)
+        return out
 
     def _complete(self, row: Row, value: AnnotatedValue) -> None:
         """Note which value realises a logical row."""
@@ -321,6 +355,7 @@ class Deducer:
 
     def is_lookup_of(self, index_row: int, rows: int) -> Factor | None:
         """How the table that the forward looked up with this index is cut along its rows."""
+        self.memo.looked = True
         for row in self.graph.rows:
             if row.op != EMBEDDING or row.args[1] != Ref(index_row):
                 continue
@@ -351,8 +386,9 @@ def deduce(
     facts = GraphFacts.of(graph) if facts is None else facts
     operands, kinds = facts.operands, facts.kinds
     stages = assign_stages(graph, kinds, spec, operands)
-    result = PipelineGraph(pipeline)
-    deducer = Deducer(graph, spec, placement, result, kinds, stages, operands, _Place(graph.rows[0], 0))
+    result, start = PipelineGraph(pipeline), _Place(graph.rows[0], 0)
+    deducer = Deducer(graph, spec, placement, result, kinds, stages, operands, start)
+    deducer.memo.signatures = facts.signatures
     try:
         return deducer.run()
     except (HspmdError, DeduceError):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..annotations.layout import Layout, Sets
 from ..graph.ir import LogicalGraph
+from .deduce_memo import signatures
 from .stages import RowKinds, classify, operand_rows
 
 
@@ -26,13 +27,14 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
-    """What all pipelines share: ids of the rows that each row reads, and what each row depends on."""
+    """What all pipelines share: ids of the rows that each row reads, what each depends on, what is alike."""
 
     operands: list[list[int]]
     kinds: RowKinds
+    signatures: list[int]
 
     @staticmethod
     def of(graph: LogicalGraph) -> GraphFacts:
         """Look at every row once."""
         operands = operand_rows(graph)
-        return GraphFacts(operands, classify(graph, operands))
+        return GraphFacts(operands, classify(graph, operands), signatures(graph))
