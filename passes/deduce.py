@@ -114,6 +114,7 @@ class Deducer:
 
     def note_whole(self, row: Row, gathered: int) -> None:
         """Note that a row without a rule is computed whole."""
+        self.memo.looked = True
         if len(self.stage_devices) > 1:
             self.result.computed_whole[row.id] = gathered
 
@@ -343,14 +344,17 @@ class Deducer:
 
     def all_reduce(self, value: AnnotatedValue, combine: Combine) -> AnnotatedValue:
         """Reduce pieces that are whole on every rank of the stage."""
+        self.memo.looked = True
         return all_reduce(self, value, combine)
 
     def over_batch(self, value: AnnotatedValue) -> AnnotatedValue:
         """A sum over the batch, reduced over all pipelines in the middle of a pass; whole on every rank."""
+        self.memo.looked = True
         return over_batch(self, value)
 
     def step_value(self, value: AnnotatedValue) -> AnnotatedValue:
         """A pure sum over the batch, reduced over all micro-batches and pipelines once a step."""
+        self.memo.looked = True
         return step_value(self, value)
 
     def is_lookup_of(self, index_row: int, rows: int) -> Factor | None:

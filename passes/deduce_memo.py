@@ -66,7 +66,10 @@ def _literals(values: Sequence[object], seen: dict[int, int]) -> tuple[Hashable,
 
 @dataclass(slots=True)
 class RuleMemo:
-    """Made rows of one deduction. looked: whether the running rule has looked beyond its operands."""
+    """Made rows of one deduction.
+
+    looked: whether the running rule has looked at more than its operands, or left a note.
+    """
 
     signatures: Sequence[int] = ()
     looked: bool = False
