@@ -32,6 +32,7 @@ FLOORS = {
     "options": 0,
     "init_program": 0,
     "counter_random": 1,
+    "grouped_product": 1,
     "graph": 1,
     "builtin_models": 1,
     "models": 2,

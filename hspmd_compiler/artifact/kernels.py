@@ -11,6 +11,7 @@ import torch
 
 from ..counter_random import whole_mask
 from ..errors import ArtifactError
+from ..grouped_product import grouped_mm, grouped_mm_backward
 from . import (
     attention_kernels,
     batch_norm_kernels,
@@ -38,6 +39,8 @@ OWN_KERNELS: dict[str, Kernel] = {
     "hspmd.full": layout_kernels.full,
     "hspmd.random_mask": random_kernels.mask_piece,
     "hspmd.random_mask.default": whole_mask,
+    "hspmd.grouped_mm.default": grouped_mm,
+    "hspmd.grouped_mm_backward.default": grouped_mm_backward,
     "hspmd.vocab_embedding": vocab_kernels.vocab_embedding,
     "hspmd.vocab_embedding_backward": vocab_kernels.vocab_embedding_backward,
     "hspmd.row_max": vocab_kernels.row_max,

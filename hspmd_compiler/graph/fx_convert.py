@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from ..errors import TraceError
-from . import comm_marker, random_operator
+from . import comm_marker, library_operators, random_operator
 from .ir import (
     InputInfo,
     LogicalGraph,
@@ -207,9 +207,9 @@ def target_of(op: str) -> Callable[..., object]:
     """The callable of a row's `op`."""
     if op == GETITEM:
         return operator.getitem
-    own = comm_marker.OPERATORS.get(op) or random_operator.OPERATORS.get(op)
-    if own is not None:
-        return own
+    for own in (comm_marker.OPERATORS, random_operator.OPERATORS, library_operators.OPERATORS):
+        if op in own:
+            return own[op]
     namespace, name, overload = op.split(".")
     target: Callable[..., object] = getattr(getattr(getattr(torch.ops, namespace), name), overload)
     return target

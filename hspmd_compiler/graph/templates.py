@@ -70,9 +70,17 @@ def _traced(subject: Subject, capture: Capture) -> TraceResult:
     except TemplateMismatch as mismatch:
         reason = str(mismatch)
     except Exception as error:  # the model's own code runs in there; tracing it whole tells what is wrong
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+        reason = _failure(error)
     logger.info("traced whole: %s", reason)
     return TraceResult(trace_subject(subject), f"the whole model, since {reason}")
+
+
+def _failure(error: Exception) -> str:
+    """Why a forward with fewer blocks failed, for people."""
+    if isinstance(error, IndexError):
+        return "its forward takes blocks by number, and fewer of them can't be counted like all"
+    text = str(error).splitlines()[0][:200] if str(error) else ""
+    return f"its forward fails with fewer blocks: {type(error).__name__}: {text}".rstrip(": ")
 
 
 def _shown(stacks: Sequence[StackPlan]) -> str:

@@ -42,6 +42,7 @@ from .ir import (
     refs_of,
 )
 from .layers import LayerMap, assign_layers, find_layers
+from .library_operators import lower_library_operators
 from .random_rows import is_drawn_by_position, masks_by_position
 from .source_lines import causes, line_of_error, line_of_trace
 
@@ -106,6 +107,7 @@ def trace_plain(subject: Subject) -> LogicalGraph:
 
 
 def _check(graph: LogicalGraph, subject: Subject) -> None:
+    lower_library_operators(graph)
     checks.check_operators(graph)
     checks.check_gradients(graph, subject.model, subject.inputs, subject.mode)
 

@@ -302,6 +302,15 @@ class Remembers(Stack):
         return super().run(x + self.cache)
 
 
+class ByNumber(Stack):
+    """Blocks are taken by their number, as many as there were."""
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        for number in range(DEPTH):
+            x = self.blocks[number](x)
+        return x
+
+
 class ReadsItsDevice(Stack):
     """Does something else on the device on which blocks are compared."""
 
@@ -348,5 +357,6 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "auxiliary loss": AuxiliaryLoss,
     "two values swapped": CarriedSwapped,
     "adapters": Adapted,
+    "by number": ByNumber,
     "reads its device": ReadsItsDevice,
 }

@@ -52,6 +52,7 @@ WHOLE = {
     "two values swapped": "of other values in block 3",
     "adapters": "lies between blocks",
     "frozen half": "reads other values of the block after it",
+    "by number": "its forward takes blocks by number",
     "reads its device": "RuntimeError: no numbers here",
 }
 
