@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from ..comm_plan import (
     Combine,
@@ -53,7 +54,17 @@ class ZeroBuckets:
                 pieces = tuple(self._param_piece(name, part, rank) for name, part in members)
                 slot = self._add(rank, steps[rank]) if steps else -1
                 result.setdefault(rank, []).append(ParamBucket(number, run.holders, run.dtype, pieces, slot))
+        if alone_too:
+            self._add_empty(names, result)
         return result
+
+    def _add_empty(self, names: Collection[str], made: dict[int, list[ParamBucket]]) -> None:
+        """Ranks whose piece of a parameter is empty make it, too: nobody sends it."""
+        for number, name in enumerate(sorted(names), len(self.ownership.runs)):
+            for rank, holder in self.holders[name].items():
+                if prod(holder.view) == 0:
+                    piece, dtype = ParamPiece(name, 0, (), (), (0, 0)), self.dtypes[name]
+                    made.setdefault(rank, []).append(ParamBucket(number, (rank,), dtype, (piece,), -1))
 
     def _gather(self, group: Ranks, dtype: str, members: Sequence[tuple[str, int]]) -> dict[int, CommStep]:
         """Each member gives what it stores to all; the flat result has it one member after the other."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -86,12 +87,23 @@ STRATEGIES = {
     "dp": Strategy((P((S((0,), (0, 3)),), (3,)), P((S((1,), (0, 3)),), (2,)))),
     "unequal": unequal(3),
     "recomputed": unequal(3, (Recompute((0, 3), RecomputeKind.FULL),)),
+    "zero": replace(unequal(3), zero=3),
+    "zero, gathered inside": Strategy(
+        (P((S((0, 1), (0, 3)),), (3,)), P((S((2, 3, 4), (0, 3)),), (2,))),
+        zero=3,
+    ),
 }
 
 
 @pytest.mark.parametrize(
     "strategy",
-    ["tp3", "unequal", "recomputed", *(pytest.param(s, marks=pytest.mark.slow) for s in ("one", "dp"))],
+    [
+        "tp3",
+        "unequal",
+        "recomputed",
+        "zero, gathered inside",
+        *(pytest.param(s, marks=pytest.mark.slow) for s in ("one", "dp", "zero")),
+    ],
 )
 def test_residual_net_keeps_the_same_statistics(strategy: str) -> None:
     trained(ResNet, STRATEGIES[strategy], config=ADAMW)

@@ -38,11 +38,18 @@ CASES = {
         (PipelineSpec((StageSpec((0, 1), ALL),), (3, 2)), PipelineSpec((StageSpec((2, 3, 4), ALL),), (4, 1))),
         sequence_parallel=True,
     ),
+    "empty-unlike": Strategy(
+        (
+            PipelineSpec((StageSpec((0, 1), FIRST), StageSpec((2,), SECOND)), (5,)),
+            PipelineSpec((StageSpec((3, 4, 5), ALL, (2, 0, 1)),), (5,)),
+        )
+    ),
     **{name: STRATEGIES[name] for name in ("tp32", "mixed", "empty", "accumulation")},
 }
 QUICK = [
     ("mlp-ce", "dp2", 1),
     ("mlp-ce", "dp2", 3),
+    ("mlp-ce", "empty-unlike", 3),  # a rank without a piece of what is gathered at the step's start
     ("llama", "dp3", 3),
     ("gpt2", "dp2-pp2", 1),  # a tied embedding, held by both stages of both pipelines
     ("gpt2", "dp2-pp2", 3),

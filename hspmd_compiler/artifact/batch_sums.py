@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..errors import DeduceError
-from ..graph.annotated import BatchSum, PipelineGraph
+from ..graph.annotated import GATHER, BatchSum, PipelineGraph
 from ..graph.ir import LogicalGraph
 from ..passes.liveness import LivePipeline
+from ..passes.param_gather import NAME
 from .strategy_ranks import StrategyRanks
 
-Met = tuple[BatchSum, int]
-"""A sum, and the stage that comes to it."""
+Met = tuple[BatchSum | str, int]
+"""A sum, or a parameter that ZeRO gathers from other pipelines, and the stage that comes to it."""
 
 
 def sum_groups(
@@ -27,26 +28,32 @@ def sum_groups(
     """The ranks that reduce each sum; a DeduceError where pipelines can't meet there."""
     orders = [list(_in_order(pipeline)) for pipeline in live]
     updated = dict.fromkeys(item.buffer for pipeline in pipelines for item in pipeline.buffers)
-    rows = list(dict.fromkeys(found.row for order in orders for found, _ in order))
+    rows = list(dict.fromkeys(found.row for order in orders for found in _sums(order)))
     if rows or updated:
         _check_one_micro_batch(graph, rows, list(updated), ranks)
-    if any([found for found, _ in order] != [found for found, _ in orders[0]] for order in orders):
+    if rows and any([found for found, _ in order] != [found for found, _ in orders[0]] for order in orders):
         raise _unlike_orders(graph, rows)
     groups: dict[BatchSum, tuple[int, ...]] = {}
     for number, order in enumerate(orders):
-        for found, stage in order:
+        for found, stage in _sums(order).items():
             groups[found] = (*groups.get(found, ()), *ranks.of_stage(number, stage))
     return {found: tuple(sorted(group)) for found, group in groups.items()}
 
 
+def _sums(order: Sequence[Met]) -> dict[BatchSum, int]:
+    return {found: stage for found, stage in order if isinstance(found, BatchSum)}
+
+
 def _in_order(pipeline: LivePipeline) -> Iterator[Met]:
-    """The sums of a pipeline's only micro-batch: forward through the stages, and back."""
+    """What a pipeline does with others in its only micro-batch: forward through the stages, and back."""
     forward = [(stage, rows.forward) for stage, rows in enumerate(pipeline.stages)]
     backward = [(stage, rows.backward) for stage, rows in enumerate(pipeline.stages)]
     for stage, part in (*forward, *backward[::-1]):
         for row in part:
             if row.marker is not None and row.marker.batch_sum is not None:
                 yield row.marker.batch_sum, stage
+            elif row.op == GATHER:
+                yield str(row.kwargs[NAME]), stage
 
 
 def _check_one_micro_batch(
