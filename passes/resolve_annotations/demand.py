@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .cells import Cell, cells_of
-from .sides import Devices, Held, Side
+from .sides import Devices, Held, Side, members
 
 Sums = tuple[Devices, ...]
 """Holders of each addend of a sum, in the order in which they are added."""
@@ -24,7 +24,7 @@ class Demand:
 class Conversion:
     """From one side to another: the cells, and what is asked for in each of them.
 
-    before, after: what the devices that take part hold.
+    before, after: what the devices that take part hold. demands: per cell. sums: whether any is one.
     """
 
     source: Side
@@ -32,24 +32,26 @@ class Conversion:
     before: Mapping[int, Held]
     after: Mapping[int, Held]
     cells: Sequence[Cell]
-    demands: Sequence[tuple[Demand, ...]] = field(init=False)
+    demands: Sequence[tuple[Demand, ...]]
+    sums: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "demands", [_demands(self, cell) for cell in self.cells])
+        several = self.source.pending and any(
+            len(sums) > 1 for demands in self.demands for demand in demands for sums in demand.sums
+        )
+        object.__setattr__(self, "sums", several)
 
     @classmethod
     def between(cls, source: Side, target: Side) -> Conversion:
         """The conversion of a whole tensor."""
-        return cls(source, target, source.held, target.held, cells_of(source, target))
-
-    def only(self, devices: Devices) -> Conversion:
-        """What these devices do; no cell has both these and others."""
-        return Conversion(
-            self.source,
-            self.target,
-            _of(devices, self.before),
-            _of(devices, self.after),
-            [cell for cell in self.cells if cell.needers & devices],
+        cells = cells_of(source, target)
+        return cls(
+            source,
+            target,
+            source.held,
+            target.held,
+            cells,
+            [_demands(source, target, cell) for cell in cells],
         )
 
     @property
@@ -60,16 +62,27 @@ class Conversion:
             found |= cell.holders | cell.needers
         return found
 
-    @property
-    def sums(self) -> bool:
-        """Whether any device needs a sum."""
-        return self.source.pending and any(
-            len(sums) > 1 for demands in self.demands for demand in demands for sums in demand.sums
-        )
+    def apart(self, sets: Sequence[Devices]) -> list[Conversion]:
+        """What each of these sets does; no cell has devices of two of them, and every device is in one."""
+        place = {device: index for index, devices in enumerate(sets) for device in members(devices)}
+        before, after = (_dealt_out(held, place, len(sets)) for held in (self.before, self.after))
+        cells: list[list[Cell]] = [[] for _ in sets]
+        demands: list[list[tuple[Demand, ...]]] = [[] for _ in sets]
+        for cell, asked in zip(self.cells, self.demands, strict=True):
+            index = place[cell.needers.bit_length() - 1]
+            cells[index].append(cell)
+            demands[index].append(asked)
+        return [
+            Conversion(self.source, self.target, *own)
+            for own in zip(before, after, cells, demands, strict=True)
+        ]
 
 
-def _of(devices: Devices, held: Mapping[int, Held]) -> dict[int, Held]:
-    return {device: own for device, own in held.items() if devices >> device & 1}
+def _dealt_out(held: Mapping[int, Held], place: Mapping[int, int], count: int) -> list[dict[int, Held]]:
+    found: list[dict[int, Held]] = [{} for _ in range(count)]
+    for device, own in held.items():
+        found[place[device]][device] = own
+    return found
 
 
 def fewest_to_receive(demand: Demand, device: int) -> Sums:
@@ -81,8 +94,7 @@ def fewest_to_receive(demand: Demand, device: int) -> Sums:
     return min(sums, key=lambda addends: len(addends) - any(holders & bit for holders in addends))
 
 
-def _demands(conversion: Conversion, cell: Cell) -> tuple[Demand, ...]:
-    source, target = conversion.source, conversion.target
+def _demands(source: Side, target: Side, cell: Cell) -> tuple[Demand, ...]:
     if not source.pending:
         return (Demand(cell.needers, ((cell.holders,),)),)
     present = _present(source.alternatives, cell.holders)

@@ -10,7 +10,11 @@ from .sides import Devices, members
 
 
 def all_reduction(conversion: Conversion) -> Reduction | str:
-    """One all-reduce for each set of copies of the addends; the reason where that doesn't fit."""
+    """One all-reduce for each set of copies of the addends; the reason where that doesn't fit.
+
+    Where all holders of the addends of a cell have the same rows, they meet in every cell of these rows, so
+    that a device is in one group only.
+    """
     devices = conversion.devices
     source, target = conversion.before, conversion.after
     if not conversion.sums or conversion.target.pending:
@@ -19,7 +23,7 @@ def all_reduction(conversion: Conversion) -> Reduction | str:
         if source.get(device) != target.get(device):
             return f"device {device} holds other rows before than after"
     groups: dict[tuple[int, ...], int] = {}
-    for cell, demands in zip(conversion.cells, conversion.demands, strict=True):
+    for demands in conversion.demands:
         for sums in demands[0].sums:
             together = _together(sums)
             if isinstance(together, str):
@@ -30,11 +34,6 @@ def all_reduction(conversion: Conversion) -> Reduction | str:
             for group in together:
                 if len(group) > 1:
                     groups[group] = volume
-        if cell.holders != cell.needers:
-            return "holders and needers of a sum are not the same devices"
-    taken = [device for group in groups for device in group]
-    if len(taken) > len(set(taken)):
-        return "a device has parts of different sums"
     return Reduction(tuple(groups), tuple(groups.values()))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ...annotations.annotation import Annotation, Shape
@@ -48,7 +48,7 @@ def resolve_sides(source: Side, target: Side, pricing: Pricing) -> tuple[Part, .
     return tuple(_part(part, pricing) for part in _independent(whole))
 
 
-def _independent(whole: Conversion) -> Iterator[Conversion]:
+def _independent(whole: Conversion) -> list[Conversion]:
     """Conversions that share no device."""
     joined: list[Devices] = []
     for devices in dict.fromkeys(cell.holders | cell.needers for cell in whole.cells):
@@ -59,15 +59,13 @@ def _independent(whole: Conversion) -> Iterator[Conversion]:
             else:
                 apart.append(other)
         joined = [*apart, devices]
-    everyone = whole.source.everyone | whole.target.everyone
-    if joined in ([], [everyone]):
-        yield whole
-        return
-    for devices in sorted(joined, key=lambda found: found & -found):
-        everyone &= ~devices
-        yield whole.only(devices)
-    if everyone:  # these hold nothing
-        yield whole.only(everyone)
+    idle = whole.source.everyone | whole.target.everyone
+    for devices in joined:
+        idle &= ~devices
+    if len(joined) + bool(idle) <= 1:
+        return [whole]
+    joined.sort(key=lambda found: found & -found)
+    return whole.apart([*joined, idle] if idle else joined)  # the idle ones hold nothing
 
 
 def _part(conversion: Conversion, pricing: Pricing) -> Part:
