@@ -58,7 +58,7 @@ def encode_argument(value: Any) -> Json:
     if tag is not None:
         return {tag: encode(getattr(value, _single_field(kind)))}
     if isinstance(value, (tuple, list)):
-        return [encode_argument(item) for item in value]
+        return [item if type(item) in PLAIN else encode_argument(item) for item in value]
     if isinstance(value, dict):
         return {str(key): encode_argument(item) for key, item in value.items()}
     if is_dataclass(value) or isinstance(value, Enum):
@@ -77,7 +77,10 @@ def _encode_dataclass(value: object, plan: tuple[FieldPlan, ...]) -> Json:
             continue
         if item.is_left_out_empty and not held:
             continue
-        written[item.name] = encode_argument(held) if item.is_untyped else encode(held)
+        if type(held) in PLAIN:
+            written[item.name] = held
+        else:
+            written[item.name] = encode_argument(held) if item.is_untyped else encode(held)
     return written
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import NoReturn, TypeAlias
 
 from ..errors import ArtifactError, InternalError
@@ -12,6 +13,19 @@ Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | 
 
 SHOWN = 60
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _encoder() -> Callable[[object], str]:
+    """JSONEncoder.encode, with the C encoder made once and not for each of a hundred thousand lines."""
+    make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
+    if make is None:
+        return _ENCODER.encode
+    quoted, plain = json.encoder.encode_basestring, (None, ":", ",", False, False, False)
+    encode = make(None, _ENCODER.default, quoted, *plain)
+    return lambda value: "".join(encode(value, 0))
+
+
+_encode = _encoder()
 
 
 def to_text(value: object, depth: int) -> str:
@@ -32,8 +46,8 @@ def _lines(value: object, depth: int, indent: str) -> str:
 
 def _compact(value: object) -> str:
     try:
-        return _ENCODER.encode(value)
-    except (TypeError, ValueError) as error:
+        return _encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
         raise InternalError(
             "a value of the artifact is not JSON",
             details=[("value", repr(value)[:SHOWN]), ("reason", str(error))],

@@ -128,9 +128,10 @@ class StageLowering:
         return LocalRow(out, row.op, args, kwargs, logical)
 
     def _argument(self, argument: object, batch: int) -> object:
-        if isinstance(argument, AnnotatedValue):
-            return Value(self.number(argument))
-        if type(argument) is int:
+        kind = type(argument)
+        if kind is AnnotatedValue:
+            return Value(self.number(argument))  # type: ignore[arg-type]
+        if kind is int:
             return argument
         if isinstance(argument, PerCoordinate):
             return self._literal(argument, batch)

@@ -87,9 +87,9 @@ def _encode_param(param: ParamInfo) -> list[object]:
 
 
 def _encode_literal(value: object) -> object:
+    if type(value) is Ref:
+        return {_REF: value.id}
     match value:
-        case Ref(id=id):
-            return {_REF: id}
         case torch.dtype():
             return {_DTYPE: dtype_name(value)}
         case torch.memory_format():
