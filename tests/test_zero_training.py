@@ -8,9 +8,12 @@ from math import prod
 
 import pytest
 
+import hspmd_compiler as hspmd
 from hspmd_compiler.artifact.check import check
+from hspmd_compiler.artifact.inspect import comm_page
 from hspmd_compiler.artifact.memory_page import stored_bytes
 from hspmd_compiler.artifact.program import InputKind, Op, Program, RankProgram
+from hspmd_compiler.artifact.sections import Table
 from hspmd_compiler.artifact.to_fx import rank_module
 from hspmd_compiler.errors import ArtifactError, VerifyError
 from hspmd_compiler.options import OptimizerConfig
@@ -21,7 +24,7 @@ from hspmd_compiler.verify.values import simulate
 from hspmd_compiler.verify.widen import widen_program
 
 from .test_end_to_end import ADAMW, EXACT, LocalOptimizers, batches, compare, reference, start
-from .training_cases import ALL, FIRST, SECOND, STRATEGIES, graph_of, program_for
+from .training_cases import ALL, FIRST, SECOND, STRATEGIES, SUBJECTS, graph_of, program_for
 
 MOMENTS = 2
 ONE = [StageSpec((device,), ALL) for device in range(3)]
@@ -216,3 +219,19 @@ def test_an_fx_module_needs_whole_gradients() -> None:
     assert rank_module(made("mlp-ce", "dp2", 1), 0)
     with pytest.raises(ArtifactError, match="can't be an fx module"):
         rank_module(made("mlp-ce", "dp2", 2), 0)
+
+
+def test_inspect_counts_what_moves() -> None:
+    """One reduce-scatter of gradients and one gathering of parameters, each rank half of the elements."""
+    optimizer = OptimizerConfig()
+    subject = SUBJECTS["mlp-ce"]
+    program = hspmd.compile(
+        subject.build(), subject.batch(0), strategy=replace(CASES["dp2"], zero=2), optimizer=optimizer
+    )
+    kinds = comm_page(program.artifact)[0]
+    assert isinstance(kinds, Table)
+    counts = {row[0]: (row[1], row[2]) for row in kinds.rows}
+    half = trained_elements("mlp-ce") * 4
+    assert counts["reduce_scatter"] == (1, half)
+    assert counts["all_gather"] == (1, half)
+    assert "gradient" not in counts

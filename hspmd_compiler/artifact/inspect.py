@@ -178,7 +178,7 @@ def comm_page(artifact: Artifact) -> list[Section]:
             sent[step.kind.value] += times * sum(peers.values()) * BYTES[step.dtype]
     rows: list[tuple[Cell, ...]] = [(kind, kinds[kind], sent[kind] or "") for kind in sorted(kinds)]
     for bucket in _buckets(artifact):
-        if len(bucket.group) > 1:
+        if len(bucket.group) > 1 and bucket.slot < 0:  # the others are counted by their steps
             kinds[GRADIENT] += 1
             sent[GRADIENT] += (
                 sum(piece.length for piece in bucket.pieces) * BYTES[bucket.dtype] * len(bucket.group)
@@ -223,5 +223,7 @@ def _executions(own: RankProgram, shared: ClassProgram) -> Iterator[tuple[CommSt
             comms[instruction.slot] += 1
         elif instruction.op in (Op.SEND, Op.RECV):
             transfers[instruction.slot] += 1
+    slots = [bucket.slot for bucket in own.grad_buckets] + [bucket.slot for bucket in own.param_buckets]
+    comms.update(slot for slot in slots if slot >= 0)
     yield from ((own.comms[slot], times) for slot, times in sorted(comms.items()))
     yield from ((own.transfers[slot], times) for slot, times in sorted(transfers.items()))
