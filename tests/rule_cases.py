@@ -305,6 +305,8 @@ def reductions() -> Iterator[Case]:
         ("aten.amax.default", FULL, ((1, 2),)),
         ("aten.amin.default", FULL, ((2,),)),
         ("aten.amin.default", FULL, ((1,), True)),
+        ("aten.linalg_vector_norm.default", FULL, (2, (-1,), True)),
+        ("aten.linalg_vector_norm.default", FULL, (1, (1, 2))),
         ("aten.any.dim", FLAG, (1,)),
         ("aten.any.dim", FLAG, (2, True)),
         ("aten.all.dim", FLAG, (1,)),

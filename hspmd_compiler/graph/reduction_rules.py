@@ -80,6 +80,7 @@ def _dtype(row: Row) -> dict[str, object]:
 
 
 WHOLE_DIM = {
+    "aten.linalg_vector_norm.default": 2,
     "aten._softmax.default": 1,
     "aten._safe_softmax.default": 1,
     "aten.cumsum.default": 1,
@@ -94,6 +95,7 @@ WHOLE_DIM = {
     "aten.flip.default": 1,
     "aten.sort.default": 1,
 }
+"""Where the dims stand among the arguments."""
 
 
 @rule_for(*WHOLE_DIM)
@@ -101,7 +103,8 @@ def along_dims(ctx: RuleContext, row: Row) -> Result:
     """The dims it works along are whole; the others are parallel."""
     value = ctx.settle(ctx.operand(row.args[0]))
     rank = len(value.layout.dims)
-    argument = row.args[1] if len(row.args) > 1 else row.kwargs.get("dim")
+    place = WHOLE_DIM[row.op]
+    argument = row.args[place] if len(row.args) > place else row.kwargs.get("dim")
     given = [argument] if isinstance(argument, int) else list(items(argument) if argument else range(rank))
     along = {integer(dim) % max(rank, 1) for dim in given}
     for dim in sorted(along):
