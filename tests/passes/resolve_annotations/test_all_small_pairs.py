@@ -63,10 +63,10 @@ def test_all_pairs_of_one_group(devices: tuple[int, ...]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_all_pairs(count: int) -> None:
-    """Up to four devices on each side, in the same order and in reverse, by bytes alone."""
+    """Four devices to up to four, of which all or some or none hold something before, by bytes alone."""
     sources = list(annotations_of(range(4)))
     checked = 0
-    for devices in (range(count), range(4 - count + 3, 3, -1), range(count - 1, -1, -1)):
+    for devices in (range(count), range(3, 3 + count)):
         for source, target in product(sources, annotations_of(devices)):
             if meant(source, target):
                 check_pair(source, target, SHAPE, COSTS[1])
