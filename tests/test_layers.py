@@ -43,6 +43,7 @@ FLOORS = {
     "verify": 5,
     "compiler": 6,
     "coverage": 7,
+    "twin": 7,
     "runtime": 6,
     "api": 7,
     "cli": 7,

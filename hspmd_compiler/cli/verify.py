@@ -5,10 +5,15 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import OptionError
 from .command import MODEL_HELP, Command, add_json, add_model_arguments, model_arguments
 from .show import progress, show_json
+
+if TYPE_CHECKING:
+    from ..twin import TwinReport
+    from ..verify.artifact import VerifyReport
 
 
 def add_flags(parser: ArgumentParser) -> None:
@@ -18,6 +23,11 @@ def add_flags(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rows", action="store_true", help="compare every value with the single-device graph"
+    )
+    parser.add_argument(
+        "--twin",
+        action="store_true",
+        help="prove the numbers of a program too large to run on a smaller twin of it",
     )
     parser.add_argument("--model", metavar="MODEL", help=f"the model to compare with: {MODEL_HELP}")
     add_model_arguments(parser)
@@ -41,12 +51,20 @@ def run(args: Namespace) -> int:
         from ..api import verify
 
         report = verify(artifact, values=args.values, rows=args.rows, model=source)
+        parts: list[VerifyReport | TwinReport] = [report]
+        if args.twin:
+            from ..twin import verify_twin
+
+            parts.append(verify_twin(artifact))
     if args.json:
-        show_json(report.to_json())
+        by_twin = {"by_twin": parts[1].to_json()} if len(parts) > 1 else {}
+        show_json(report.to_json() | by_twin)
     else:
         from rich.console import Console
 
-        Console(width=None if sys.stdout.isatty() else 120).print(report.rendered())
+        console = Console(width=None if sys.stdout.isatty() else 120)
+        for part in parts:
+            console.print(part.rendered())
     return 0
 
 
