@@ -1,0 +1,131 @@
+"""A program is proved by a smaller twin, or refused by name; what is no twin is told apart."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+import hspmd_compiler as hspmd
+from hspmd_compiler.artifact.program import LocalRow, Program
+from hspmd_compiler.artifact.store import Artifact
+from hspmd_compiler.comm_plan import Combine
+from hspmd_compiler.errors import ArtifactError, VerifyError
+from hspmd_compiler.models import load_model
+from hspmd_compiler.strategy import Override, Strategy
+from hspmd_compiler.strategy import PipelineSpec as P
+from hspmd_compiler.strategy import StageSpec as S
+from hspmd_compiler.twin import verify_twin
+from hspmd_compiler.verify.size_map import SizeMap, reduced, split_pairs
+
+SIZES = {"layers": "2", "hidden": "96", "heads": "6", "kv_heads": "6", "ffn": "200", "vocab": "301"}
+STRATEGY = Strategy(
+    (
+        *(P((S((3 * p, 3 * p + 1), (0, 1)), S((3 * p + 2,), (1, 2))), (1, 1)) for p in range(3)),
+        P((S((9, 10, 11), (0, 2)),), (2,)),
+    )
+)
+
+
+@cache
+def whole() -> Artifact:
+    return hspmd.compile(load_model("llama-tiny", SIZES), strategy=STRATEGY).artifact
+
+
+def test_a_program_of_mixed_degrees_is_proved_by_its_twin() -> None:
+    report = verify_twin(whole())
+    assert report.ranks == (12, 9) and report.pipelines == (4, 3)
+    assert report.sizes["ffn"] == (200, 20) and report.sizes["vocab"] == (301, 31)
+    assert report.report.values is not None and report.report.values.steps
+    data = json.loads(json.dumps(report.to_json()))
+    assert data["twin"]["values"]["equal"] and data["classes"] == len(whole().program.classes)
+
+
+def changed_row(program: Program) -> Program:
+    """A literal that no size explains."""
+
+    def change(row: LocalRow) -> LocalRow:
+        return replace(row, args=(row.args[0], 3.25)) if row.op == "aten.pow.Tensor_Scalar" else row
+
+    name, shared = next(iter(program.classes.items()))
+    segments = [replace(part, rows=[change(row) for row in part.rows]) for part in shared.segments]
+    return replace(program, classes=program.classes | {name: replace(shared, segments=segments)})
+
+
+def changed_step(program: Program) -> Program:
+    """Another combination, on all ranks of a pipeline that is alone of its kind."""
+    ranks = [
+        replace(own, comms=[replace(step, combine=Combine.MAX) for step in own.comms])
+        if own.pipeline == 3
+        else own
+        for own in program.ranks
+    ]
+    return replace(program, ranks=ranks)
+
+
+def changed_copy(program: Program) -> Program:
+    """A pipeline that the twin leaves out asks another peer."""
+    ranks = list(program.ranks)
+    own = next(own for own in ranks if own.pipeline == 2 and own.stage == 1)
+    steps = [
+        replace(step, recvs=tuple(replace(piece, peer=step.group[1]) for piece in step.recvs))
+        for step in own.transfers
+    ]
+    ranks[own.rank] = replace(own, transfers=steps)
+    return replace(program, ranks=ranks)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (changed_row, "aten.pow.Tensor_Scalar(Value("),
+        (changed_step, "comms 0 differs: all_reduce"),
+        (changed_copy, "is not as rank"),
+    ],
+)
+def test_what_is_not_the_twin_is_named(change: Callable[[Program], Program], text: str) -> None:
+    broken = replace(whole(), program=change(whole().program))
+    with pytest.raises(VerifyError) as error:
+        verify_twin(broken)
+    assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "what"),
+    [
+        (replace(STRATEGY, overrides=(Override("*mlp*", duplicate=True),)), "overrides"),
+        (Strategy((P((S((0, 1), (0, 2), (2, 1)),), (2,)),)), "shares"),
+    ],
+)
+def test_strategies_without_a_twin_are_refused(strategy: Strategy, what: str) -> None:
+    artifact = hspmd.compile(load_model("llama-tiny", SIZES), strategy=strategy).artifact
+    with pytest.raises(ArtifactError, match="no twin under this strategy") as error:
+        verify_twin(artifact)
+    assert what in str(error.value)
+
+
+def test_models_without_sizes_have_no_twin() -> None:
+    artifact = hspmd.compile(load_model("mlp"), strategy=Strategy((P((S((0, 1), (0, 4)),), (2,)),))).artifact
+    with pytest.raises(ArtifactError, match="no twin of the model mlp"):
+        verify_twin(artifact)
+
+
+def test_reduced_sizes_keep_the_order_of_all_boundaries() -> None:
+    for size in range(40, 400, 7):
+        small = reduced(size, 24, 2)
+        assert small % 24 == size % 24 and small <= size
+        assert split_pairs(size, small, (1, 2, 3, 4, 8))
+    with pytest.raises(VerifyError, match="order"):
+        split_pairs(100, 2, (3, 4))
+
+
+def test_numbers_are_the_same_product_of_sizes_or_differ() -> None:
+    sizes = SizeMap([(6656, 256), (104, 4), (4096, 16), (4097, 17)])
+    assert sizes.same(6656 * 4096 * 3, 256 * 16 * 3) and sizes.same((2, 4097, -1), (2, 17, -1))
+    assert sizes.same(1 / math.sqrt(104), 0.5) and sizes.same(1e-6, 1e-6) and sizes.same(-6656, -256)
+    assert not sizes.same(6656, 255) and not sizes.same(7, 8) and not sizes.same(1, 1.0)
+    assert not sizes.same(1e-6, 1e-5) and not sizes.same(6656, -256) and not sizes.same(True, 1)
