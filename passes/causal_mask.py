@@ -21,6 +21,7 @@ from ..graph.prune import prune
 from .stages import classify
 
 MASK = "attn_mask"
+WHERE, SCALAR = "aten.where.self", "aten.scalar_tensor.default"
 CAUSAL_POSITION = {FLASH: 4, FLASH_BACKWARD: 7}
 POINTWISE = frozenset((*SETTLING, *SUMS, *PRODUCTS, *LINEAR))
 
@@ -45,12 +46,26 @@ def retarget_masks(graph: LogicalGraph) -> LogicalGraph:
             continue
         first = values.same_as(mask.id)
         if first not in kinds:
-            kinds[first] = mask_kind(values.of(mask.id))
+            kinds[first] = mask_kind(values.of(passing(graph, mask.id)))
         if kinds[first] is not MaskKind.OTHER and not _is_causal(row):
             rows[row.id] = _retargeted(row, kinds[first])
     if not kinds:
         return graph
     return prune(replace(graph, rows=rows))
+
+
+def passing(graph: LogicalGraph, mask: int) -> int:
+    """The boolean row that a mask is written out from, else the mask: where(c, 0, -inf) passes what c does.
+
+    A mask of numbers takes four times the memory and several passes over it.
+    """
+    row = graph.rows[mask]
+    if row.op != WHERE or not all(isinstance(argument, Ref) for argument in row.args):
+        return mask
+    chosen, here, elsewhere = (graph.rows[ref.id] for ref in row.args)  # type: ignore[attr-defined]
+    scalars = [(each.op, each.args) for each in (here, elsewhere)]
+    is_mask = scalars == [(SCALAR, (0.0,)), (SCALAR, (float("-inf"),))]
+    return chosen.id if is_mask and chosen.dtype is torch.bool and chosen.shape == row.shape else mask
 
 
 def _is_causal(row: Row) -> bool:
@@ -111,7 +126,7 @@ class ConstantValues:
     def of(self, row: int) -> Tensor:
         """The value of a constant row. What it is made of is dropped after its last use."""
         wanted = self.same_as(row)
-        order = sorted({self._same[each] for each in self._needed(row)})
+        order = list(dict.fromkeys(self._same[each] for each in sorted(self._needed(row))))
         last = {self._same[read]: each for each in order for read in row_inputs(self._graph.rows[each])}
         for each in order:
             if each not in self._known:

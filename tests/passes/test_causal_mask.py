@@ -8,7 +8,14 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from hspmd_compiler.graph.tracer import trace
-from hspmd_compiler.passes.causal_mask import MASK, ConstantValues, MaskKind, mask_kind, retarget_masks
+from hspmd_compiler.passes.causal_mask import (
+    MASK,
+    ConstantValues,
+    MaskKind,
+    mask_kind,
+    passing,
+    retarget_masks,
+)
 
 LOW = torch.ones(4, 4, dtype=torch.bool).tril()
 
@@ -60,3 +67,29 @@ def test_masks_of_one_grid_are_told_apart() -> None:
     assert not values._known
     after = retarget_masks(graph)
     assert sum(MASK in row.kwargs for row in after.rows) == 2
+
+
+class Written(nn.Module):
+    """Masks written out from booleans: as torch does it, the other way round, and with another number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        place = torch.arange(x.shape[1])
+        passes = (place[:, None] >= place[None])[None, None].expand(x.shape[0], 1, -1, -1)
+        y = self.proj(x)[:, None]
+        y = scaled_dot_product_attention(y, y, y, attn_mask=passes)
+        y = scaled_dot_product_attention(y, y, y, attn_mask=torch.where(passes, float("-inf"), 0.0))
+        return scaled_dot_product_attention(y, y, y, attn_mask=torch.where(passes, 1.0, float("-inf"))).sum()
+
+
+def test_a_mask_is_known_by_the_booleans_it_is_written_from() -> None:
+    graph = trace(Written(), {"x": torch.zeros(2, 6, 8)}, batch=2)
+    masks = list(dict.fromkeys(ref.id for row in graph.rows if (ref := row.kwargs.get(MASK)) is not None))
+    values = ConstantValues(graph)
+    sources = [passing(graph, mask) for mask in masks]
+    assert [graph.rows[source].dtype for source in sources] == [torch.bool, torch.float32, torch.float32]
+    assert [mask_kind(values.of(source)) for source in sources] == [mask_kind(values.of(m)) for m in masks]
+    assert mask_kind(values.of(sources[0])) is MaskKind.CAUSAL
