@@ -111,14 +111,15 @@ def _compiled(
     graph = traced.graph
     lowered = lower_graph(graph, strategy, device, texts)
     form = form_of(strategy)
-    artifact = Artifact(
-        manifest=describe(subject.description, optimizer, lowered.program, form, precision),
-        program=lowered.program,
-        strategy=form,
-        init=None if subject.init is None else subject.init.to_json(),
-        graph=graph_json.encode(graph),
-        layouts=lowered.layouts.to_json(),
-    )
+    with task("describe"):
+        artifact = Artifact(
+            manifest=describe(subject.description, optimizer, lowered.program, form, precision),
+            program=lowered.program,
+            strategy=form,
+            init=None if subject.init is None else subject.init.to_json(),
+            graph=graph_json.encode(graph),
+            layouts=lowered.layouts.to_json(),
+        )
     return Compiled(artifact, graph, traced.how, subject.live)
 
 
