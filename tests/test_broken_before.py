@@ -165,3 +165,20 @@ def test_a_pending_gradient_and_a_whole_one_of_one_parameter() -> None:
     ids = torch.randint(0, 30, (3, 6), generator=torch.Generator().manual_seed(0))
     strategy = Strategy((P((S((0, 1), (0, 2)),), (2, 1)),), sequence_parallel=True)
     Case.of(PenalisedNorms, {"input_ids": ids, "labels": ids}).check(strategy)
+
+
+def test_a_parameter_without_elements() -> None:
+    """Its gradient has no element to reduce: that no rank sums it is no misfit."""
+
+    class WithNothing(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(WIDTH, WIDTH)
+            self.nothing = nn.Parameter(torch.zeros(0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).sin() + self.nothing.sum()
+
+    strategy = Strategy(
+        (P((S((0, 1), (0, 1)), S((2,), (1, 2))), (2, 1)), P((S((3,), (0, 2)),), (1,))), zero=3
+    )
+    check(Case.of(lambda: Chain(2, WithNothing, mse), batch()).check(strategy))

@@ -42,9 +42,13 @@ class Difference:
 def differences(
     actual: Mapping[str, Tensor], reference: Mapping[str, Tensor], floor: float
 ) -> list[Difference]:
-    """Every tensor of both, worst first. A VerifyError where the names or shapes are not the same."""
+    """Every tensor of both, worst first. A VerifyError where the names or shapes are not the same.
+
+    A reference without elements needs no counterpart: ranks have nothing of its gradient to sum.
+    """
+    missing = sorted(name for name in reference.keys() - actual.keys() if reference[name].numel())
     odd = [(name, "only computed") for name in sorted(actual.keys() - reference.keys())]
-    odd += [(name, "only in the reference") for name in sorted(reference.keys() - actual.keys())]
+    odd += [(name, "only in the reference") for name in missing]
     odd += [
         (name, f"{tuple(actual[name].shape)} instead of {tuple(reference[name].shape)}")
         for name in sorted(actual.keys() & reference.keys())
@@ -52,7 +56,7 @@ def differences(
     ]
     if odd:
         raise VerifyError("tensors have no counterpart", details=odd, rule="no tensor is exempt")
-    found = [_difference(name, actual[name], reference[name], floor) for name in reference]
+    found = [_difference(name, actual[name], reference[name], floor) for name in reference if name in actual]
     return worst_first(found)
 
 
