@@ -182,23 +182,33 @@ def merged(cells: list[Box]) -> tuple[Box, ...]:
     return tuple(sorted(boxes))
 
 
-def buckets(layouts: dict[str, GradLayout], dtypes: dict[str, str]) -> dict[int, list[GradBucket]]:
-    """Gradient buckets per rank: one flat all-reduce per group and dtype, in one global order.
+def buckets(
+    layouts: dict[str, GradLayout], dtypes: dict[str, str], first: int = 0
+) -> dict[int, list[GradBucket]]:
+    """Gradient buckets per rank, numbered from `first`: one flat all-reduce per group and dtype, in one
+    global order.
 
-    Parameters whose layouts are one object share their atoms and boxes.
+    Parameters whose layouts are one object share their atoms and boxes, ranks with the same pieces a bucket.
     """
     members: dict[tuple[tuple[int, ...], str], list[tuple[str, _Reduction, Atom]]] = {}
     known: dict[int, _Reduction] = {}
     for name, layout in layouts.items():
-        reduction = known.setdefault(id(layout), _Reduction(layout))
+        if id(layout) not in known:
+            known[id(layout)] = _Reduction(layout)
+        reduction = known[id(layout)]
         for atom in reduction.atoms:
             members.setdefault((atom.group, dtypes[name]), []).append((name, reduction, atom))
     result: dict[int, list[GradBucket]] = {}
     ordered = sorted(members.items(), key=lambda item: (len(item[0][0]), item[0]))
-    for number, ((group, dtype), parts) in enumerate(ordered):
+    for number, ((group, dtype), parts) in enumerate(ordered, first):
+        distinct = {id(atom): (reduction, atom) for _, reduction, atom in parts}.values()
+        made: dict[object, GradBucket] = {}
         for rank in group:
-            mine = tuple(part.piece(atom, rank, name) for name, part, atom in parts)
-            result.setdefault(rank, []).append(GradBucket(number, group, dtype, mine))
+            key = tuple(reduction.part(atom, rank) for reduction, atom in distinct)
+            if key not in made:
+                pieces = tuple(reduction.piece(atom, rank, name) for name, reduction, atom in parts)
+                made[key] = GradBucket(number, group, dtype, pieces)
+            result.setdefault(rank, []).append(made[key])
     return result
 
 
@@ -209,23 +219,31 @@ class _Reduction:
         self.atoms = atoms(layout)
         self._sources = {holder.rank: holder for term in layout.terms for holder in term.holders}
         self._targets = {holder.rank: holder for holder in layout.holders}
-        self._pieces: dict[object, GradPiece] = {}
+        self._contributors = {id(atom): frozenset(atom.contributors) for atom in self.atoms}
+        self._needers = {id(atom): frozenset(atom.needers) for atom in self.atoms}
+
+    def part(self, atom: Atom, rank: int) -> tuple[Region | None, Region | None]:
+        """What a rank gives of an atom and what it takes: the same for ranks with the same pieces."""
+        gives = rank in self._contributors[id(atom)]
+        takes = rank in self._needers[id(atom)]
+        return (
+            self._sources[rank].region if gives else None,
+            self._targets[rank].region if takes else None,
+        )
 
     def piece(self, atom: Atom, rank: int, name: str) -> GradPiece:
-        """A rank's part in an atom of a parameter; ranks with the same piece share it."""
-        source = self._sources[rank] if rank in atom.contributors else None
-        target = self._targets[rank] if rank in atom.needers else None
-        key = (id(atom), source and source.region, target and target.region, name)
-        if key not in self._pieces:
-            self._pieces[key] = GradPiece(
-                name,
-                sum(box_volume(box) for box in atom.boxes),
-                source.view if source else None,
-                source.local(atom.boxes) if source else None,
-                target.view if target else None,
-                target.local(atom.boxes) if target else None,
-            )
-        return self._pieces[key]
+        """A rank's part in an atom of a parameter."""
+        gives, takes = self.part(atom, rank)
+        source = None if gives is None else self._sources[rank]
+        target = None if takes is None else self._targets[rank]
+        return GradPiece(
+            name,
+            sum(box_volume(box) for box in atom.boxes),
+            source.view if source else None,
+            source.local(atom.boxes) if source else None,
+            target.view if target else None,
+            target.local(atom.boxes) if target else None,
+        )
 
 
 def shard_boxes(holder: Holder) -> tuple[tuple[Box, Box], ...]:

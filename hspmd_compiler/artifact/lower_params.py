@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
@@ -26,6 +26,7 @@ from .strategy_ranks import StrategyRanks
 
 Owned = Mapping[int, tuple[Box, ...]]
 Place = tuple[Layout, tuple[int, ...]]
+Alike = tuple[Holder, tuple[tuple[Box, Box], ...], list[int]]
 
 
 @dataclass(slots=True)
@@ -64,14 +65,8 @@ class ParamLowering:
         layouts = self.grad_layouts()
         dtypes = {name: self.types(name)[1] for name in names}
         first = 1 + max((bucket.id for held in before.values() for bucket in held), default=-1)
-        made = buckets({name: layouts[name] for name in names}, dtypes)
-        return {
-            rank: [
-                *before.get(rank, ()),
-                *(replace(bucket, id=first + bucket.id) for bucket in made.get(rank, ())),
-            ]
-            for rank in before.keys() | made.keys()
-        }
+        made = buckets({name: layouts[name] for name in names}, dtypes, first)
+        return {rank: [*before.get(rank, ()), *made.get(rank, ())] for rank in before.keys() | made.keys()}
 
     def types(self, name: str) -> tuple[str, str]:
         """The types that a parameter is read and its gradients are summed in."""
@@ -105,7 +100,7 @@ class ParamLowering:
         shared: boxes by rank of parameters that are owned in shares; zero: what is owned of these.
         """
         result: dict[int, list[Shard]] = {}
-        owners: dict[int, dict[int, tuple[tuple[Box, Box], ...]]] = {}
+        alike: dict[int, list[Alike]] = {}
         for name, info in self.graph.params.items():
             holders = self._holders(name)
             if name in shared:
@@ -114,15 +109,12 @@ class ParamLowering:
                     own = tuple(zip(boxes, holder.local(boxes), strict=True))
                     result.setdefault(holder.rank, []).append(_shard(info, holder, own, zero))
                 continue
-            if id(holders) not in owners:
-                owners[id(holders)] = owned_boxes(holders)
-            made: dict[object, Shard] = {}
-            for holder in holders:
-                owned = owners[id(holders)][holder.rank]
-                key = (holder.region, owned)
-                if key not in made:
-                    made[key] = _shard(info, holder, owned)
-                result.setdefault(holder.rank, []).append(made[key])
+            if id(holders) not in alike:
+                alike[id(holders)] = _alike(holders)
+            for holder, owned, ranks in alike[id(holders)]:
+                shard = _shard(info, holder, owned)
+                for rank in ranks:
+                    result.setdefault(rank, []).append(shard)
         return result
 
     def _holders(self, name: str) -> tuple[Holder, ...]:
@@ -133,6 +125,16 @@ class ParamLowering:
                 holder for layout, ranks in places for holder in make_holders(layout, ranks)
             )
         return self.holders[places]
+
+
+def _alike(holders: tuple[Holder, ...]) -> list[Alike]:
+    """Holders of one piece that own the same elements of it: the first, what they own, and the ranks."""
+    owned = owned_boxes(holders)
+    found: dict[object, Alike] = {}
+    for holder in holders:
+        own = owned[holder.rank]
+        found.setdefault((holder.region, own), (holder, own, []))[2].append(holder.rank)
+    return list(found.values())
 
 
 def dtype_name(dtype: torch.dtype) -> str:
