@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from hspmd_compiler.artifact.check import check
 from hspmd_compiler.strategy import PipelineSpec as P
@@ -182,3 +182,11 @@ def test_a_parameter_without_elements() -> None:
         (P((S((0, 1), (0, 1)), S((2,), (1, 2))), (2, 1)), P((S((3,), (0, 2)),), (1,))), zero=3
     )
     check(Case.of(lambda: Chain(2, WithNothing, mse), batch()).check(strategy))
+
+
+def test_an_empty_vector_beside_what_is_joined() -> None:
+    """torch takes one beside parts of any shape, as a cache of keys begins: it had no dim to be joined in."""
+    config = GPT2Config(n_embd=12, n_layer=2, n_head=3, vocab_size=30, n_positions=8, use_cache=True)
+    ids = torch.arange(16).view(4, 4)
+    case = Case.of(lambda: GPT2LMHeadModel(config), {"input_ids": ids, "labels": ids})
+    case.check(Strategy((P((S((0, 1), (0, 1)), S((2,), (1, 2))), (2, 1)), P((S((3,), (0, 2)),), (1,)))))

@@ -131,7 +131,7 @@ def _shift_into(
 @rule_for("aten.cat.default")
 def cat(ctx: RuleContext, row: Row) -> Result:
     """Parts that are all cut alike along the joined dim join their sets; else the dim is gathered."""
-    values = [ctx.operand(ref) for ref in items(row.args[0])]
+    values = _parts(ctx, row)
     dim = dim_argument(row, 1, len(row.shape or ()))
     if any(is_addend(v.layout) for v in values) and not all(_contrib_at(v.layout, dim) for v in values):
         values = [ctx.settle(value) for value in values]
@@ -141,6 +141,13 @@ def cat(ctx: RuleContext, row: Row) -> Result:
             return _cat_cut(ctx, row, values, dim)
         values = [whole_dim(ctx, value, dim) for value in values]
     return _cat_whole(ctx, row, values, dim)
+
+
+def _parts(ctx: RuleContext, row: Row) -> list[AnnotatedValue]:
+    """What is joined, without the empty vectors that torch takes beside parts of any shape."""
+    values = [ctx.operand(ref) for ref in items(row.args[0])]
+    dims = len(row.shape or ())
+    return [value for value in values if len(value.layout.dims) == dims]
 
 
 def _one_cut(dim: Dim) -> bool:
@@ -198,8 +205,7 @@ def pull_cat(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | Non
     if any(factor.axis is not None for factor in layout.dims[dim]):
         return None
     parts = []
-    for ref in items(row.args[0]):
-        value = ctx.operand(ref)
+    for value in _parts(ctx, row):
         wanted = tuple(value.layout.dims[i] if i == dim else d for i, d in enumerate(layout.dims))
         parts.append(ctx.convert(value, make_layout(wanted)))
     return ctx.emit(row.op, (tuple(parts), dim), layout)
