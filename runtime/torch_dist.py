@@ -13,7 +13,7 @@ from ..artifact import boxes
 from ..artifact.arrays import TorchArrays
 from ..artifact.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Request, Send
 from ..comm_plan import Combine, CommKind, CommStep
-from ..errors import InternalError
+from ..errors import InternalError, RunError
 from .exchange_plan import ExchangePlan, Shortcut
 from .groups import Groups
 from .transport import from_wire, peer_lost_in, to_wire, wire_dtype
@@ -118,6 +118,7 @@ class TorchDist:
     def _all_reduce(self, step: CommStep, value: Tensor, may_overwrite: bool) -> Tensor:
         if len(step.group) == 1:
             return value
+        self._announced(step, value)
         own = (
             value
             if may_overwrite and value.is_contiguous()
@@ -128,6 +129,8 @@ class TorchDist:
         return own
 
     def _exchange(self, step: CommStep, source: Tensor | None) -> Tensor | None:
+        if source is not None:
+            self._announced(step, source)
         sent = {} if source is None else self._arrays.cut(step, source)
         arrived: Mapping[int, Tensor] = sent
         if len(step.group) > 1:
@@ -196,6 +199,7 @@ class TorchDist:
         return result
 
     def _send(self, step: CommStep, value: Tensor, tag: int) -> None:
+        self._announced(step, value)
         for peer, row in self._arrays.cut(step, value).items():
             if row.numel():
                 self._start_send(row, peer, tag * TAG_SERIES + TRANSFER)
@@ -234,6 +238,17 @@ class TorchDist:
         if not rows:
             return torch.empty(0, dtype=wire_dtype(self._dtype(step)), device=self.device)
         return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+    def _announced(self, step: CommStep, value: Tensor) -> None:
+        """Receivers read what arrives as the announced type: another one would be numbers of no meaning."""
+        if value.dtype != self._dtype(step):
+            found = str(value.dtype).removeprefix("torch.")
+            raise RunError(
+                f"rank {self.rank} has {found} to hand over where {step.dtype} is announced",
+                details=[("step", f"{step.kind.value} {step.id} over ranks {step.group}")],
+                rule="an operator gives the same element types on the device that runs it as in the trace",
+                fix="compile without --precision, or report it with the model and the strategy",
+            )
 
     def _dtype(self, step: CommStep) -> torch.dtype:
         dtype = getattr(torch, step.dtype)

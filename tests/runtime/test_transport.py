@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 
 from hspmd_compiler.artifact import boxes
 from hspmd_compiler.artifact.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Send
 from hspmd_compiler.comm_plan import Box, Combine, CommKind, CommStep, GradBucket, Piece
+from hspmd_compiler.errors import RunError
 from hspmd_compiler.runtime.exchange_plan import ExchangePlan, Shortcut
 from hspmd_compiler.runtime.processes import run_ranks
 from hspmd_compiler.runtime.rank_process import Emit, LocalRank
@@ -131,6 +133,23 @@ def check_reductions(transport: TorchDist) -> None:
 
 def test_reductions() -> None:
     on_three_ranks(check_reductions)
+
+
+def check_announced_types(transport: TorchDist) -> None:
+    """Nothing leaves a rank in another type than its receivers allocate."""
+    piece = (Piece((transport.rank + 1) % 3, (((0, 4),),)),)
+    send = CommStep(1, CommKind.SEND_RECV, WORLD, src_view=(4,), sends=piece)
+    for request in (
+        AllReduce(CommStep(2, CommKind.ALL_REDUCE, WORLD, Combine.SUM), torch.ones(4).double()),
+        Exchange(send, torch.ones(4).double()),
+        Send(send, torch.ones(4).double(), tag=1),
+    ):
+        with pytest.raises(RunError, match="has float64 to hand over where float32 is announced"):
+            transport.answer(request)
+
+
+def test_announced_types() -> None:
+    on_three_ranks(check_announced_types)
 
 
 def check_transfers(transport: TorchDist) -> None:
