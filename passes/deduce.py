@@ -145,13 +145,11 @@ class Deducer:
         return transfer(self, value, stage)
 
     def within(self, row: Row, stage: int, work: Callable[[], Found]) -> Found:
-        """Do `work` as part of another row's deduction."""
-        before = self.place
-        self.place = _Place(row, stage)
-        try:
-            return work()
-        finally:
-            self.place = before
+        """Do `work` as part of another row's deduction; if it fails, that row is the place of the error."""
+        before, self.place = self.place, _Place(row, stage)
+        found = work()
+        self.place = before
+        return found
 
     # Rows
 
@@ -283,7 +281,8 @@ class Deducer:
             dtype = self.row.dtype if self.row.dtype is not None else operands[0].dtype
         out = self._new(layout, dtype, self.place.stage, pure=pure, constant=constant, via=made_by)
         out.static = static
-        out.loose = _stays_loose(marker) and (loose or has_unlike_copies(layout))
+        summed = marker is not None and marker.combine is not Combine.COPY  # the same on all ranks
+        out.loose = not summed and (loose or has_unlike_copies(layout))
         row = AnnotatedRow(
             out, op, args, kwargs or {}, self.place.stage, self.phase, self.row.where, marker, operands
         )
@@ -372,11 +371,6 @@ class Deducer:
                 factor = table.layout.dims[0][0]
                 return factor if factor.axis is not None else None
         return None
-
-
-def _stays_loose(marker: CommMarker | None) -> bool:
-    """Whether copies may still differ in their last bits; a sum over ranks is the same on all of them."""
-    return marker is None or marker.combine is Combine.COPY
 
 
 def deduce(

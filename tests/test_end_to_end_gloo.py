@@ -48,21 +48,28 @@ def test_processes_train_like_eager(subject: str, strategy: str, tmp_path: Path)
     )
     program.save(tmp_path / "artifact")
 
+    train_like_eager(subject, tmp_path / "artifact")
+
+
+def train_like_eager(subject: str, directory: Path) -> None:
+    """Train an artifact in its processes, and compare with eager; leaves two files beside it."""
+    made, kept = SUBJECTS[subject], directory.parent
+
     def job(engine: Engine, emit: Emit) -> None:
         for step in range(STEPS):
             emit({"loss": engine.step(made.batch(step)), "norm": engine.grad_norm})
             if step == 0:
                 grads = engine.grads()
         if engine.rank == 0:
-            torch.save(grads, tmp_path / "grads.pt")
+            torch.save(grads, kept / "grads.pt")
         state = engine.state_dict()
         if engine.rank == engine.program.world_size - 1:
-            torch.save(state, tmp_path / "state.pt")
+            torch.save(state, kept / "state.pt")
 
     records: list[dict[str, object]] = []
     options = StartOptions(seed=SEED, timeouts=Timeouts(PATIENCE, PATIENCE))
-    launch(tmp_path / "artifact", job, options, on_record=lambda record: records.append(dict(record)))
-    compare(subject, records, torch.load(tmp_path / "grads.pt"), torch.load(tmp_path / "state.pt"))
+    launch(directory, job, options, on_record=lambda record: records.append(dict(record)))
+    compare(subject, records, torch.load(kept / "grads.pt"), torch.load(kept / "state.pt"))
 
 
 def compare(

@@ -21,7 +21,7 @@ from hspmd_compiler.verify.equality import check_equal, differences
 from hspmd_compiler.verify.training import ShardUpdate
 from hspmd_compiler.verify.values import simulate
 
-from .test_end_to_end_gloo import CONFIG, PATIENCE, SEED, STEPS, compare
+from .test_end_to_end_gloo import CONFIG, PATIENCE, SEED, train_like_eager
 from .test_zero_training import CASES
 from .training_cases import STRATEGIES, SUBJECTS
 
@@ -43,23 +43,7 @@ def started() -> StartOptions:
 @pytest.mark.parametrize(("subject", "case", "zero"), [("gpt2", "dp2-pp2", 3), ("llama", "mixed", 2)])
 def test_processes_train_like_eager(subject: str, case: str, zero: int, tmp_path: Path) -> None:
     """Losses, the norm that gradients are clipped by, gradients and parameters."""
-    made = SUBJECTS[subject]
-    directory = compiled(subject, replace(CASES[case], zero=zero), SGD, tmp_path / "artifact")
-
-    def job(engine: Engine, emit: Emit) -> None:
-        for step in range(STEPS):
-            emit({"loss": engine.step(made.batch(step)), "norm": engine.grad_norm})
-            if step == 0:
-                grads = engine.grads()
-        if engine.rank == 0:
-            torch.save(grads, tmp_path / "grads.pt")
-        state = engine.state_dict()
-        if engine.rank == engine.program.world_size - 1:
-            torch.save(state, tmp_path / "state.pt")
-
-    records: list[dict[str, object]] = []
-    launch(directory, job, started(), on_record=lambda record: records.append(dict(record)))
-    compare(subject, records, torch.load(tmp_path / "grads.pt"), torch.load(tmp_path / "state.pt"))
+    train_like_eager(subject, compiled(subject, replace(CASES[case], zero=zero), SGD, tmp_path / "artifact"))
 
 
 def test_bfloat16_trains_in_processes(tmp_path: Path) -> None:

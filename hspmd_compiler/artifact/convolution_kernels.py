@@ -37,46 +37,32 @@ def convolution(
 
 
 def convolution_input_gradient(
-    grad: Tensor,
-    weight: Tensor,
-    shape: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-    transposed: bool,
-    output_padding: Sizes,
-    groups: int,
+    grad: Tensor, weight: Tensor, shape: Sizes, *settings: Sizes | bool | int
 ) -> Tensor:
-    """The gradient of the image."""
+    """The gradient of the image. settings: stride to groups, as of `convolution`."""
     if not (grad.numel() and weight.numel()):
         return grad.new_zeros(tuple(shape))
     image = grad.new_empty(1).expand(tuple(shape))
-    wanted = [True, False, False]
-    op = torch.ops.aten.convolution_backward.default
-    made: Tensor = op(
-        grad, image, weight, None, stride, padding, dilation, transposed, output_padding, groups, wanted
-    )[0]  # fmt: skip
-    return made
+    return _gradients(grad, image, weight, settings, (True, False, False))[0]
 
 
 def convolution_weight_gradient(
-    grad: Tensor,
-    image: Tensor,
-    shape: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-    transposed: bool,
-    output_padding: Sizes,
-    groups: int,
+    grad: Tensor, image: Tensor, shape: Sizes, *settings: Sizes | bool | int
 ) -> Tensor:
-    """The gradient of the weight: the sum over the local samples."""
+    """The gradient of the weight: the sum over the local samples. settings: stride to groups."""
     if not (grad.numel() and image.numel()):
         return grad.new_zeros(tuple(shape))
     weight = grad.new_empty(1).expand(tuple(shape))
-    wanted = [False, True, False]
+    return _gradients(grad, image, weight, settings, (False, True, False))[1]
+
+
+def _gradients(
+    grad: Tensor,
+    image: Tensor,
+    weight: Tensor,
+    settings: tuple[Sizes | bool | int, ...],
+    wanted: tuple[bool, bool, bool],
+) -> tuple[Tensor, ...]:
     op = torch.ops.aten.convolution_backward.default
-    made: Tensor = op(
-        grad, image, weight, None, stride, padding, dilation, transposed, output_padding, groups, wanted
-    )[1]  # fmt: skip
+    made: tuple[Tensor, ...] = op(grad, image, weight, None, *settings, wanted)
     return made
