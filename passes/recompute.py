@@ -19,15 +19,14 @@ COSTLY_OPS = frozenset(
     {
         "aten.mm.default",
         "aten.addmm.default",
+        "hspmd.attention",
         "hspmd.convolution",
-        "aten._scaled_dot_product_flash_attention.default",
-        "aten._scaled_dot_product_flash_attention_for_cpu.default",
-        "aten._scaled_dot_product_efficient_attention.default",
-        "aten._scaled_dot_product_cudnn_attention.default",
+        "hspmd.grouped_mm.default",
         COMM,
     }
 )
-"""What SELECTIVE keeps. Batched products are not among them: they make the matrices of attention."""
+"""What SELECTIVE keeps. Batched products are not among them: where attention is written out, they make a
+weight per pair of tokens, while the fused one gives an output per token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -12,9 +13,26 @@ from hspmd_compiler.verify.fit import check_fit
 from hspmd_compiler.verify.values import Simulation, simulate
 from hspmd_compiler.verify.widen import widen_program
 from tests.test_end_to_end import ADAMW, EXACT, LocalOptimizers, batches, compare, reference, start
-from tests.training_cases import ALL, LAYERS, STRATEGIES, SUBJECTS, graph_of, llama, program_for, traced
+from tests.training_cases import (
+    ALL,
+    BATCH,
+    HEAD_DIM,
+    HEADS,
+    HIDDEN,
+    LAYERS,
+    SEQ,
+    STRATEGIES,
+    SUBJECTS,
+    WIDE,
+    gpt2,
+    graph_of,
+    llama,
+    program_for,
+    traced,
+)
 
 NONE, SELECTIVE, FULL = RecomputeKind
+FLOAT = 4
 Ranges = tuple[Recompute, ...]
 
 
@@ -59,15 +77,46 @@ def test_no_bit_changes(kind: RecomputeKind, every: int) -> None:
 
 
 def test_less_is_kept_for_backward() -> None:
-    """SELECTIVE keeps fewer bytes, FULL the layers' inputs, and groups of two layers one input less."""
+    """FULL keeps the layers' inputs, groups of two layers one input less. SELECTIVE keeps beside them, for
+    each token, what the products before the last one of a layer make, and attention's output with its
+    log-sum-exp per head."""
     saved = [
         max(rank.saved[0] for rank in all_layers("one", kind, every).ranks)
         for kind, every in ((NONE, 1), (SELECTIVE, 1), (FULL, 1), (FULL, 2))
     ]
-    samples, sequence, hidden = 10, 6, 36
+    tokens = BATCH * SEQ * FLOAT
+    kv_heads = HEADS // 2
+    products = HIDDEN + 2 * kv_heads * HEAD_DIM + HIDDEN + 2 * WIDE
+    attention = HIDDEN + HEADS
     assert saved == sorted(saved, reverse=True)
-    assert saved[2] - saved[3] == samples * sequence * hidden * 4
-    assert saved[1] < saved[0] / 2
+    assert saved[2] - saved[3] == tokens * HIDDEN
+    assert saved[1] - saved[2] == tokens * LAYERS * (products + attention)
+    assert saved[1] < 0.55 * saved[0]
+
+
+def test_selective_runs_costly_operators_once() -> None:
+    """Products with weights and fused attention of the forward pass are not in the backward pass again."""
+    kept, remade = (_operators(all_layers("one", kind)) for kind in (NONE, SELECTIVE))
+    for op in ("hspmd.attention", "aten.mm.default"):
+        assert remade[op] == kept[op] > 0
+    assert _operators(all_layers("one", FULL))["hspmd.attention"] == 2 * kept["hspmd.attention"]
+
+
+def test_selective_drops_the_weights_of_written_out_attention() -> None:
+    """Dropout inside attention writes it out: a value per pair of tokens, made again with the same masks."""
+    graph = traced(gpt2(dropout=0.1), SUBJECTS["gpt2"].batch(0), BATCH)
+    kept, remade = (
+        program_for(graph, everywhere(STRATEGIES["one"], (Recompute(ALL, kind),)))
+        for kind in (NONE, SELECTIVE)
+    )
+    pairs = BATCH * HEADS * SEQ * SEQ
+    dropped = kept.ranks[0].saved[0] - remade.ranks[0].saved[0]
+    assert dropped > LAYERS * pairs * FLOAT
+    assert _operators(remade)["aten._softmax.default"] == 2 * _operators(kept)["aten._softmax.default"]
+
+
+def _operators(program: Program) -> Counter[str]:
+    return Counter(row.op for shared in program.classes.values() for s in shared.segments for row in s.rows)
 
 
 def test_peak_memory_falls() -> None:
