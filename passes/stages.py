@@ -71,27 +71,28 @@ def assign_stages(
     """The stage of every row; -1 for rows that each stage computes on demand.
 
     Forward: the layer's stage, never before an operand's; rows outside the layers follow their
-    operands, or, without one, come before their first user. Backward: the layer's stage, never
-    after an operand's.
+    operands, or, without one, come before their first user. Backward: where the differentiated forward
+    ran, which is the layer's stage unless the layer was used behind a later one; never after a gradient's.
     """
     layers = {row.layer for row in graph.rows if row.layer is not None}
     home = {layer: stage_of_layer(pipeline, layer) for layer in sorted(layers)}
     last = len(pipeline.stages) - 1
     first_use = _first_use(graph, kinds, home, last, operands)
     stages = [-1] * len(graph.rows)
+    ran: dict[int, set[int]] = {layer: set() for layer in layers}
     for row in graph.rows:
         if kinds.on_demand(row.id) or row.op == "placeholder":
             continue
-        held = [stages[i] for i in operands[row.id] if stages[i] >= 0]
+        held = [i for i in operands[row.id] if stages[i] >= 0]
         if row.phase is Phase.FORWARD:
-            stages[row.id] = _forward_stage(row, held, first_use[row.id], home)
+            stages[row.id] = _forward_stage(row, [stages[i] for i in held], first_use[row.id], home)
+            if row.layer is not None:
+                ran[row.layer].add(stages[row.id])
         else:
-            gradients = [
-                stages[i]
-                for i in operands[row.id]
-                if stages[i] >= 0 and graph.rows[i].phase is Phase.BACKWARD
-            ]
-            stages[row.id] = _backward_stage(row, held, gradients, home, last)
+            saved = [stages[i] for i in held if graph.rows[i].phase is Phase.FORWARD]
+            gradients = [stages[i] for i in held if graph.rows[i].phase is Phase.BACKWARD]
+            own = None if row.layer is None else _used_at(home[row.layer], ran[row.layer], saved, gradients)
+            stages[row.id] = _backward_stage(own, saved, gradients, last)
     return stages
 
 
@@ -102,13 +103,18 @@ def _forward_stage(row: Row, operands: list[int], first_use: int, home: Mapping[
     return first_use
 
 
-def _backward_stage(
-    row: Row, operands: list[int], gradients: list[int], home: Mapping[int, int], last: int
-) -> int:
-    own = [home[row.layer]] if row.layer is not None else []
-    if gradients or own:
-        return min(gradients + own)
-    return max(operands, default=last)
+def _used_at(home: int, ran: Iterable[int], saved: list[int], gradients: list[int]) -> int:
+    """Where the use of a layer ran that a backward row differentiates: where the values are that it kept,
+    else the last one that the gradient comes from. ran: stages of all uses."""
+    if saved:
+        return max([home, *saved])
+    return max((stage for stage in ran if stage <= min(gradients, default=stage)), default=home)
+
+
+def _backward_stage(own: int | None, saved: list[int], gradients: list[int], last: int) -> int:
+    if gradients or own is not None:
+        return min(gradients if own is None else [*gradients, own])
+    return max(saved, default=last)
 
 
 def _first_use(

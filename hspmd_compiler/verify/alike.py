@@ -10,7 +10,7 @@ from typing import Any, cast
 from ..artifact.program import Instruction, RankProgram, Shard
 from ..comm_plan import CommStep, GradBucket, ParamBucket, Piece
 
-PLACE = frozenset({"rank", "device", "pipeline", "stage", "coordinate", "device_kind"})
+PLACE = frozenset({"rank", "device", "pipeline", "stage", "coordinate"})
 """What tells a rank from others like it, and steers nothing in its step."""
 PARTNERS: dict[type, frozenset[str]] = {
     CommStep: frozenset({"id", "group", "note"}),

@@ -1,4 +1,9 @@
-"""Types of operators' results: each operator is computed once, on meta tensors, for operands of one type."""
+"""Types of operators' results: each is computed once per device kind, without data, for operands of one type.
+
+An operator of PyTorch may give other types on another kind of device: the statistics of a layer norm in
+bfloat16 are bfloat16 on a CPU and float32 on CUDA. A fake tensor says what its device does, present or not.
+Kernels of ours give the same types on all kinds.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +13,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 from ..artifact.interpret import run_row
+from ..artifact.kernels import ATEN_NAME
 from ..artifact.literals import resolve, resolved_kwargs
 from ..artifact.liveness import row_reads
 from ..artifact.program import LocalRow, Value
 from ..errors import InternalError
+from ..strategy import DeviceKind
 
 Typed = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]
 """(shape, element type, strides)."""
-
-META = "meta"
 
 
 class Memory:
@@ -65,6 +71,7 @@ class OperatorBook:
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self._answers: dict[tuple[object, ...], _Answer] = {}
+        self._mode = FakeTensorMode()
 
     @property
     def computed(self) -> int:
@@ -80,12 +87,14 @@ class OperatorBook:
         return self._numbers.setdefault(text, len(self._numbers))
 
     def result(
-        self, number: int, row: LocalRow, literals: Sequence[object], operands: dict[int, Result]
+        self, number: int, row: LocalRow, literals: Sequence[object], operands: dict[int, Result], device: str
     ) -> Result:
-        """What a row makes of its operands, by value id in the order in which it reads them."""
-        key = (number, *(_types(result) for result in operands.values()))
+        """What a row makes on one kind of device of its operands, by value id in the order of its reads."""
+        kind = device if ATEN_NAME.fullmatch(row.op) else DeviceKind.CPU.value
+        key = (kind, number, *(_types(result) for result in operands.values()))
         if key not in self._answers:
-            self._answers[key] = _computed(row, literals, operands)
+            with self._mode:
+                self._answers[key] = _computed(row, literals, operands, kind)
         return _placed(self._answers[key], list(_tensors(operands.values())))
 
 
@@ -112,11 +121,11 @@ def _tensors(results: Iterable[Result]) -> Iterator[Sketch]:
             yield from (item for item in result if item is not None)
 
 
-def _computed(row: LocalRow, literals: Sequence[object], operands: dict[int, Result]) -> _Answer:
-    metas: list[Tensor] = []
-    values = {number: _as_meta(result, metas) for number, result in operands.items()}
+def _computed(row: LocalRow, literals: Sequence[object], operands: dict[int, Result], device: str) -> _Answer:
+    fakes: list[Tensor] = []
+    values = {number: _as_fake(result, fakes, device) for number, result in operands.items()}
     try:
-        result = run_row(row, values, literals, META)
+        result = run_row(row, values, literals, device)
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
         raise InternalError(
             f"{row.op} can't be computed: {str(error).splitlines()[0]}",
@@ -124,19 +133,19 @@ def _computed(row: LocalRow, literals: Sequence[object], operands: dict[int, Res
             details=[(f"v{number}", _described(value)) for number, value in values.items()],
         ) from error
     single = isinstance(result, Tensor)
-    return _Answer(tuple(_recorded((result,) if single else result, metas)), single)
+    return _Answer(tuple(_recorded((result,) if single else result, fakes)), single)
 
 
-def _as_meta(result: Result, metas: list[Tensor]) -> Any:
+def _as_fake(result: Result, fakes: list[Tensor], device: str) -> Any:
     if isinstance(result, tuple):
-        return tuple(None if item is None else _as_meta(item, metas) for item in result)
+        return tuple(None if item is None else _as_fake(item, fakes, device) for item in result)
     shape, dtype, stride = result.typed
-    metas.append(torch.empty_strided(shape, stride, dtype=dtype, device=META))
-    return metas[-1]
+    fakes.append(torch.empty_strided(shape, stride, dtype=dtype, device=device))
+    return fakes[-1]
 
 
-def _recorded(results: Sequence[Tensor | None], metas: Sequence[Tensor]) -> Iterator[_Made | None]:
-    operands = {storage_of(meta): index for index, meta in reversed(list(enumerate(metas)))}
+def _recorded(results: Sequence[Tensor | None], fakes: Sequence[Tensor]) -> Iterator[_Made | None]:
+    operands = {storage_of(fake): index for index, fake in reversed(list(enumerate(fakes)))}
     new: dict[int, int] = {}
     for result in results:
         if result is None:

@@ -45,12 +45,13 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class BoundSegment:
-    """A segment with what a rank brings to it. steps: of its `comm` rows, in order."""
+    """A segment with what a rank brings to it. steps: of its `comm` rows, in order. device: its kind."""
 
     segment: Segment
     literals: Sequence[object]
     slots: Sequence[int]
     steps: Sequence[CommStep]
+    device: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def record(
             made: Result = _call(bound, item.row, values, recording)
         else:
             operands = {value: values[value] for value in item.reads}
-            made = book.result(item.number, item.row, bound.literals, operands)
+            made = book.result(item.number, item.row, bound.literals, operands, bound.device)
         values[item.row.out.id] = made
         tally.seen(item.row, made, item.dead)
         for value in item.dead:

@@ -70,7 +70,9 @@ class ShapeBook:
         steps = [plan.program.comms[slot] for slot in slots]
         filled = (id(segment), tuple(repr(literals[index]) for index in holes))
         answers = tuple((step.kind, step.dst_shape, step.dtype) for step in steps)
-        return OwnSegment(BoundSegment(segment, literals, slots, steps), filled, (filled, answers))
+        device = plan.program.device_kind
+        bound = BoundSegment(segment, literals, slots, steps, device)
+        return OwnSegment(bound, filled, (filled, answers, device))
 
 
 class ShapeSegments:
