@@ -163,14 +163,17 @@ class Sketch:
 
     def operand(self, operand: Operand, layout: Layout) -> Ref:
         """A placeholder with random local tensors."""
+        pieces = random_pieces(operand, layout, self.mesh)
+        return self.given(joined(layout, pieces, "operand"), layout, pieces, operand.pure)
+
+    def given(self, value: Tensor, layout: Layout, pieces: Locals, pure: bool) -> Ref:
+        """A placeholder: the whole value, and what each rank holds of it."""
         number = len(self.rows)
         self.layouts[number] = layout
-        self.pieces[number] = random_pieces(operand, layout, self.mesh)
-        if operand.pure:
+        self.pieces[number] = pieces
+        if pure:
             self.pure.add(number)
-        value = joined(layout, self.pieces[number], "operand")
-        self._append("placeholder", (), {}, value)
-        return Ref(number)
+        return self._append("placeholder", (), {}, value)
 
     def key(self, seed_and_step: tuple[int, int]) -> Ref:
         """The key of random masks: every micro-batch has its own first sample."""

@@ -1,0 +1,21 @@
+"""The models of the matrix, each traced once for all tests that look at it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from hspmd_compiler.coverage.matrix import Traced, trace_model
+from hspmd_compiler.coverage.model import CoveredModel
+from hspmd_compiler.coverage.registry import MODELS
+
+BY_NAME = {model.name: model for model in MODELS}
+
+
+def traced(model: CoveredModel) -> Traced:
+    """As the matrix traces it."""
+    return _traced(model.name)
+
+
+@cache
+def _traced(name: str) -> Traced:
+    return trace_model(BY_NAME[name])
