@@ -17,6 +17,7 @@ from hspmd_compiler.graph.comm_marker import COMM, COMM_BACKWARD
 from hspmd_compiler.graph.ir import Ref
 from hspmd_compiler.graph.rules import RULES
 
+from .index_put_cases import index_puts
 from .placement_cases import placements
 from .rule_cases import B, Case, cases
 from .sharded_rows import Mesh, Operand, Sketch, check, random_layout
@@ -38,7 +39,7 @@ class Cut(Enum):
 EVERY = frozenset(product(WAYS, Cut))
 
 BY_OP: dict[str, list[Case]] = {}
-for _case in (*cases(), *placements()):
+for _case in (*cases(), *placements(), *index_puts()):
     BY_OP.setdefault(_case.op, []).append(_case)
 
 

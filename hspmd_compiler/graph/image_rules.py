@@ -11,7 +11,7 @@ from .cuts import whole_dim
 from .ir import Row
 from .lookup_rules import index_, index_within
 from .pointwise_rules import join_dims
-from .rules import Result, RuleContext, items, local_shape, rule_for, uncut
+from .rules import Result, RuleContext, items, local_shape, rule_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +94,3 @@ def resample(ctx: RuleContext, row: Row) -> Result:
     if indices[0] is not None:
         return index_(ctx, row)
     return index_within(ctx, row, ctx.settle(ctx.operand(row.args[0])), indices)
-
-
-@rule_for("aten._unsafe_index_put.default")
-def resample_backward(ctx: RuleContext, row: Row) -> Result:
-    """Values added where an index says, alike for every sample; dims without an index are parallel."""
-    base, values = (ctx.settle(ctx.operand(row.args[position])) for position in (0, 2))
-    indices = items(row.args[1])
-    kept = next((place for place, index in enumerate(indices) if index is not None), 0)
-    for place in range(kept, len(base.layout.dims)):
-        base = whole_dim(ctx, base, place)
-    for place in range(kept, len(values.layout.dims)):
-        values = whole_dim(ctx, values, place)
-    shared = [make_layout(value.layout.dims[:kept]) for value in (base, values)]
-    dims = join_dims(shared, shared[0].shape)
-    base, values = (
-        ctx.convert(value, make_layout((*dims, *value.layout.dims[kept:]))) for value in (base, values)
-    )
-    met = tuple(None if index is None else _everywhere(ctx, ctx.operand(index)) for index in indices)
-    return ctx.emit(row.op, (base, met, values, *row.args[3:]), base.layout)
-
-
-def _everywhere(ctx: RuleContext, value: AnnotatedValue) -> AnnotatedValue:
-    """An index whole on every rank and in every micro-batch."""
-    value = ctx.settle(value)
-    return ctx.convert(value, uncut(uncut(value.layout, ranks=True), ranks=False))

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout, sum_axis
+from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, make_layout, sum_axis
 from ..errors import DeduceError
 from .annotated import AnnotatedValue
 from .cuts import exact, single_factor, whole_dim
 from .ir import Ref, Row
 from .pointwise_rules import copies, join_dims, operand_layout
-from .rules import Result, RuleContext, held_intervals, integer, items, local_sizes, pull_for, rule_for, uncut
+from .rules import (
+    Result,
+    RuleContext,
+    held_intervals,
+    integer,
+    items,
+    local_shape,
+    local_sizes,
+    pull_for,
+    rule_for,
+    uncut,
+)
 
 EMBEDDING = "aten.embedding.default"
 
@@ -147,23 +158,9 @@ def index_within(ctx: RuleContext, row: Row, value: AnnotatedValue, indices: lis
 
 def _index_batch(ctx: RuleContext, row: Row, value: AnnotatedValue, indices: list[object]) -> AnnotatedValue:
     """A value per sample indexed with 0, 1, 2, ... along the sample dim: each sample keeps its own row."""
-    size = value.layout.shape[0]
-    if not _counts_up(ctx, indices[0], size) or len(value.layout.dims[0]) != 1:
+    if not counts_up(ctx, indices[0], value.layout.shape[0]) or len(value.layout.dims[0]) != 1:
         raise _unsupported(row)
-    counting = ctx.operand(indices[0])
-    rank = len(counting.layout.dims)
-    place = next((i for i, dim in enumerate(counting.layout.dims) if dim_size(dim) == size), rank - 1)
-    shape = [1] * rank
-    shape[place] = size
-    wanted = tuple(value.layout.dims[0] if i == place else () for i in range(rank))
-    layout = make_layout(wanted)
-    local = ctx.emit(
-        "aten.arange.default",
-        (local_sizes(layout, place),),
-        make_layout((layout.dims[place],)),
-        dtype=counting.dtype,
-    )
-    local = ctx.emit("aten.reshape.default", (local, _shape_literal(layout)), layout)
+    local = count_samples(ctx, ctx.operand(indices[0]), value.layout.dims[0])
     rest = [None if index is None else ctx.settle(ctx.operand(index)) for index in indices[1:]]
     if any(tensor is None for tensor in rest):
         raise _unsupported(row)
@@ -177,13 +174,25 @@ def _index_batch(ctx: RuleContext, row: Row, value: AnnotatedValue, indices: lis
     return ctx.emit(row.op, (value, met), make_layout((*dims, *value.layout.dims[len(tensors) :])))
 
 
-def _shape_literal(layout: Layout) -> object:
-    from .rules import local_shape
+def count_samples(ctx: RuleContext, counting: AnnotatedValue, samples: Dim) -> AnnotatedValue:
+    """What stands for 0, 1, 2, ... along the samples where each piece counts its own."""
+    place = counted_dim(counting.layout)
+    layout = make_layout(tuple(samples if i == place else () for i in range(len(counting.layout.dims))))
+    local = ctx.emit(
+        "aten.arange.default",
+        (local_sizes(layout, place),),
+        make_layout((layout.dims[place],)),
+        dtype=counting.dtype,
+    )
+    return ctx.emit("aten.reshape.default", (local, local_shape(layout)), layout)
 
-    return local_shape(layout)
+
+def counted_dim(layout: Layout) -> int:
+    """The dim of a counter that counts; all others are 1 long."""
+    return next((place for place, size in enumerate(layout.shape) if size != 1), len(layout.dims) - 1)
 
 
-def _counts_up(ctx: RuleContext, argument: object, size: int) -> bool:
+def counts_up(ctx: RuleContext, argument: object, size: int) -> bool:
     """Whether a value is arange(size), with dims of length 1 put in."""
     row = ctx.row_of(argument)
     while row.op in ("aten.unsqueeze.default", "aten.view.default", "aten.alias.default"):

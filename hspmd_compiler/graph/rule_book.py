@@ -10,6 +10,7 @@ from . import (  # noqa: F401  (rules register on import)
     convolution_rules,
     group_norm_rules,
     image_rules,
+    index_put_rules,
     lookup_rules,
     loss_rules,
     norm_attention_rules,
