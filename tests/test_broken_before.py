@@ -139,6 +139,37 @@ def test_fractions_of_whole_numbers() -> None:
     Case.of(lambda: Chain(2, Placed, mse), batch()).check(strategy)
 
 
+def test_tensors_made_from_numbers() -> None:
+    """They round the numbers to the model's type, in a proof in double precision too."""
+
+    class Scaled(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            scale = torch.sqrt(torch.tensor(3, dtype=torch.float) * torch.tensor(0.1))
+            return torch.Tensor.tanh(super().forward(x) / scale)
+
+    strategy = Strategy((P((S((0, 1), (0, 2)),), (3, 1)),))
+    Case.of(lambda: Chain(2, lambda: Scaled(WIDTH, WIDTH), mse), batch()).check(strategy)
+
+
+def test_a_layer_norm_of_a_parameter() -> None:
+    """Its gradient stays a sum over all samples until the step ends."""
+
+    class Normed(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(WIDTH, WIDTH)
+            self.norm = nn.LayerNorm(WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.linear(x, self.norm(self.weight), self.bias).tanh()
+
+    for sequence_parallel in (False, True):
+        strategy = Strategy(
+            (P((S((0, 1), (0, 1)), S((2,), (1, 2))), (2, 1)), P((S((3,), (0, 2)),), (1,))),
+            sequence_parallel=sequence_parallel,
+        )
+        Case.of(lambda: Chain(2, Normed, mse), batch()).check(strategy)
+
+
 class PenalisedNorms(nn.Module):
     """A language model whose loss also has the squares of its norm weights."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..annotations.layout import Dim, Factor, Layout, make_layout, sum_axis
 from .annotated import AnnotatedValue
 from .cuts import exact, whole_dim
-from .ir import Row
-from .pointwise_rules import join_dims, operand_layout
+from .ir import Row, refs_of
+from .pointwise_rules import join_dims, operand_layout, operands, settled_but_batch
 from .rules import Result, RuleContext, items, rule_for
 
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
@@ -55,18 +55,21 @@ def _dense(ctx: RuleContext, value: AnnotatedValue, layout: Layout) -> Annotated
 def layer_norm_backward(ctx: RuleContext, row: Row) -> Result:
     """Gradients of scale and shift are pending sums over every axis that cuts the tokens."""
     count = len(items(row.args[2]))
-    grad, value = (_whole_tail(ctx, ctx.settle(ctx.operand(argument)), count) for argument in row.args[:2])
+    values = settled_but_batch(ctx, row, operands(ctx, row))
+    grad, value, mean, spread = (values[ref.id] for ref in refs_of((*row.args[:2], *row.args[3:5])))
+    pending = grad.layout.partial
+    grad, value = (_whole_tail(ctx, item, count) for item in (grad, value))
     shape = value.layout.shape
     dims = join_dims([grad.layout, value.layout], shape)
-    layout = make_layout(dims)
-    grad, value = (exact(ctx, ctx.convert(item, layout)) for item in (grad, value))
+    grad = exact(ctx, ctx.convert(grad, make_layout(dims, pending)))
+    value = exact(ctx, ctx.convert(value, make_layout(dims)))
     layout = value.layout
-    stats = [_dense(ctx, ctx.settle(ctx.operand(a)), _stats(layout, count)) for a in row.args[3:5]]
+    stats = [_dense(ctx, item, _stats(layout, count)) for item in (mean, spread)]
     scale, shift = (_whole_parameter(ctx, argument) for argument in row.args[5:7])
     partial = frozenset(sum_axis(factor.axis) for factor in layout.factors() if factor.axis is not None)
-    parameter = make_layout(tuple((Factor(size),) for size in shape[len(shape) - count :]), partial)
+    parameter = make_layout(tuple((Factor(size),) for size in shape[len(shape) - count :]), partial | pending)
     args = (grad, value, row.args[2], *stats, scale, shift, row.args[7])
-    return ctx.emit_many(row.op, args, (layout, parameter, parameter))
+    return ctx.emit_many(row.op, args, (grad.layout, parameter, parameter))
 
 
 @rule_for(FLASH)

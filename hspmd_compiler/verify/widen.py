@@ -53,12 +53,13 @@ class WideCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*wide_args, **wide_kwargs)
 
 
-class NarrowEps(TorchFunctionMode):
-    """An RMSNorm without an eps takes that of its type: here of the type that the model was traced in."""
+class NarrowNumbers(TorchFunctionMode):
+    """Python numbers are those of the type that the model was traced in: an RMSNorm without an eps takes
+    that of the type, and tensors made from numbers round them to it."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
-        self.eps = torch.finfo(dtype).eps
+        self.dtype = dtype
 
     def __torch_function__(
         self,
@@ -70,7 +71,11 @@ class NarrowEps(TorchFunctionMode):
         """Called by PyTorch for each function."""
         given = kwargs or {}
         if func in RMS_NORMS and _eps(args, given) is None:
-            return func(*args[:RMS_EPS], **(given | {"eps": self.eps}))
+            return func(*args[:RMS_EPS], **(given | {"eps": torch.finfo(self.dtype).eps}))
+        if func is torch.tensor:
+            with default_type(self.dtype):
+                made = torch.tensor(*args, **given)
+            return made.double() if made.dtype in NARROW_TYPES else made
         return func(*args, **given)
 
 
@@ -78,7 +83,7 @@ class NarrowEps(TorchFunctionMode):
 def wide_casts() -> Iterator[None]:
     """Eager code in this block computes in double precision throughout."""
     narrow = torch.get_default_dtype()
-    with default_type(torch.float64), WideCasts(), NarrowEps(narrow):  # type: ignore[no-untyped-call]
+    with default_type(torch.float64), WideCasts(), NarrowNumbers(narrow):  # type: ignore[no-untyped-call]
         yield
 
 
