@@ -16,24 +16,37 @@ def direct(conversion: Conversion, senders: Senders) -> Exchange:
     for cell, demands in zip(conversion.cells, conversion.demands, strict=True):
         blocks, size = cell.blocks, cell.size
         for demand in demands:
-            for receiver in members(demand.needers):
-                bit = 1 << receiver
-                for holders in fewest_to_receive(demand, receiver):
-                    sender = receiver if holders & bit else senders.pick(holders, receiver, size)
-                    transfers.append(Transfer(sender, receiver, blocks, size))
+            for sums, receivers in _chosen(demand):
+                for receiver in members(receivers):
+                    bit = 1 << receiver
+                    for holders in sums:
+                        sender = receiver if holders & bit else senders.pick(holders, receiver, size)
+                        transfers.append(Transfer(sender, receiver, blocks, size))
     combine = Combine.SUM if conversion.sums else Combine.COPY
     source, target = conversion.before, conversion.after
     return Exchange(transfers, combine, source, target, kept_devices(conversion, transfers))
 
 
 def direct_tally(conversion: Conversion, senders: Senders) -> Tally:
-    """What `direct` moves."""
+    """What `direct` moves, which asks for senders in the same order."""
     tally = Tally()
     for cell, demands in zip(conversion.cells, conversion.demands, strict=True):
         for demand in demands:
             for sums, receivers in _chosen(demand):
                 tally_sums(tally, sums, receivers, cell.size, senders)
     return tally
+
+
+def sole_loads(conversion: Conversion) -> dict[int, int]:
+    """Elements that each device has to send, since nobody else holds them."""
+    loads: dict[int, int] = {}
+    for cell, demands in zip(conversion.cells, conversion.demands, strict=True):
+        for demand in demands:
+            for sums, receivers in _chosen(demand):
+                for holders in (each for each in sums if each & (each - 1) == 0):
+                    sender, others = holders.bit_length() - 1, (receivers & ~holders).bit_count()
+                    loads[sender] = loads.get(sender, 0) + cell.size * others
+    return loads
 
 
 def _chosen(demand: Demand) -> list[tuple[Sums, Devices]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from ...comm_plan import CostModel
@@ -41,13 +41,15 @@ class ByReplica:
 
 @dataclass(slots=True)
 class ByLoad:
-    """The copy that has sent least so far."""
+    """The copy that has sent least so far. sent: at first what devices send that nobody else has."""
 
     near: dict[int, Devices]
-    sent: dict[int, int] = field(default_factory=dict)
+    sent: dict[int, int]
 
     def pick(self, holders: Devices, receiver: int, size: int) -> int:
         """See Senders."""
+        if holders & (holders - 1) == 0:
+            return holders.bit_length() - 1
         copies = members(holders & self.near.get(receiver, 0) or holders)
         sender = min(copies, key=lambda copy: self.sent.get(copy, 0))
         self.sent[sender] = self.sent.get(sender, 0) + size

@@ -9,7 +9,7 @@ from enum import Enum
 from ...comm_plan import CostModel
 from .bound import least_busy
 from .demand import Conversion, Demand
-from .direct import direct, direct_tally
+from .direct import direct, direct_tally, sole_loads
 from .moves import Move
 from .price import FlatCost, seconds_of
 from .reduction import all_reduction
@@ -128,11 +128,12 @@ def _all_reduce(conversion: Conversion, pricing: Pricing) -> Way:
 
 
 def _balanced(conversion: Conversion, pricing: Pricing, near: dict[int, Devices]) -> Way:
+    loads = sole_loads(conversion)
     return _way(
         Method.BALANCED,
         pricing,
-        lambda: (direct(conversion, ByLoad(near)),),
-        lambda: (direct_tally(conversion, ByLoad(near)),),
+        lambda: (direct(conversion, ByLoad(near, dict(loads))),),
+        lambda: (direct_tally(conversion, ByLoad(near, dict(loads))),),
     )
 
 

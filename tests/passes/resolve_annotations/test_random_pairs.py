@@ -39,6 +39,15 @@ def test_a_rank_that_gets_nothing_beside_an_all_reduce() -> None:
     assert [part.method for part in found.parts] == [Method.ALL_REDUCE, Method.LOCAL]
 
 
+def test_loads_without_a_choice_count_where_senders_are_chosen_by_load() -> None:
+    """Rank 4 alone has three rows to send before one is chosen for the row that rank 3 has, too."""
+    source = parse_annotation("[0,1,2,3,4 | 5]  <S0(0:0,0:0,0:0,0:2,1:4) | R>  hetero=0(4,1)")
+    target = parse_annotation("[0,1,2,3,4 | 5]  <Dx5 | R>  hetero=dup")
+    found = resolve(source, target, (5, 1), "float64", cost=COSTS[0])
+    assert {Method.DIRECT, Method.BALANCED} == {way.method for part in found.parts for way in part.ways}
+    check_every_way(found, COSTS[0])
+
+
 @pytest.mark.slow
 def test_many_pairs() -> None:
     taken: Counter[Method] = Counter()
