@@ -87,9 +87,10 @@ class GradPiece:
 class GradBucket:
     """One flat all-reduce (sum) of gradient pieces over a group; a group of one rank is a local copy.
 
-    slot: of the step among the rank's `comms` that is done instead, a reduce-scatter from the flat bucket
-    to the flat pieces that this rank keeps, in order; -1 for the all-reduce. Ranks without anything to
-    add have no source in that step. A kept piece goes into the row of elements that the rank stores.
+    slot: of the step among the rank's `comms` that is done instead, a reduce-scatter of the flat bucket;
+    -1 for the all-reduce. Its pieces with `src_boxes` make up the bucket, in order, those with `dst_boxes`
+    what this rank keeps of it: they go into the rows of elements that the rank stores. Ranks without
+    anything to add have no source in that step.
     """
 
     id: int
@@ -97,6 +98,20 @@ class GradBucket:
     dtype: str
     pieces: tuple[GradPiece, ...]
     slot: int = -1
+
+    @property
+    def given(self) -> tuple[GradPiece, ...]:
+        """The pieces that make up the flat bucket of this rank."""
+        if self.slot < 0:
+            return self.pieces
+        return tuple(piece for piece in self.pieces if piece.src_boxes is not None)
+
+    @property
+    def kept(self) -> tuple[GradPiece, ...]:
+        """The pieces that make up what this rank gets back, flat."""
+        if self.slot < 0:
+            return self.pieces
+        return tuple(piece for piece in self.pieces if piece.dst_boxes is not None)
 
 
 @dataclass(frozen=True, slots=True)

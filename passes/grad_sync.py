@@ -20,7 +20,7 @@ from ..annotations.layout import (
     within,
 )
 from ..annotations.refine import boxes_of
-from ..comm_plan import Box, GradBucket, GradPiece, box_volume
+from ..comm_plan import Box, GradBucket, GradPiece, Interval, box_volume
 
 Region = tuple[Intervals, ...]
 
@@ -61,10 +61,15 @@ class Holder:
 
     def local(self, boxes: Iterable[Box]) -> tuple[Box, ...]:
         """Boxes of the whole tensor in the rank's local tensor."""
-        return tuple(
-            tuple(within(held, (part,))[0] for held, part in zip(self.region, box, strict=True))
-            for box in boxes
-        )
+        return tuple(tuple(map(_placed, self.region, box)) for box in boxes)
+
+
+def _placed(held: Intervals, part: Interval) -> Interval:
+    """An interval inside a held one, in the local tensor."""
+    if len(held) == 1:
+        start = held[0][0]
+        return part[0] - start, part[1] - start
+    return within(held, (part,))[0]
 
 
 @dataclass(frozen=True, slots=True)

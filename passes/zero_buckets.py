@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import count
 from math import prod
 
 from ..comm_plan import (
+    Box,
     Combine,
     CommKind,
     CommStep,
@@ -20,7 +23,7 @@ from ..comm_plan import (
 )
 from .grad_sync import Holder, Region
 from .resolve_comm import CommResolver
-from .zero import Cut, Ownership, Part, Ranks, Trained
+from .zero import Cut, Ownership, Part, Ranks, Run, Trained
 
 Steps = dict[int, list[CommStep]]
 """Per rank the steps that buckets do; a bucket's slot counts from the first of them."""
@@ -68,27 +71,24 @@ class ZeroBuckets:
 
     def _gather(self, group: Ranks, dtype: str, members: Sequence[tuple[str, int]]) -> dict[int, CommStep]:
         """Each member gives what it stores to all; the flat result has it one member after the other."""
-        counts = [
-            sum(cuts[rank].size for cuts in map(self.ownership.cuts.__getitem__, members) if rank in cuts)
-            for rank in group
-        ]
-        places = _in_a_row(counts)
+        cuts = [self.ownership.cuts[member] for member in members]
+        counts = tuple([sum(own[rank].size for own in cuts if rank in own) for rank in group])
         whole, number = (sum(counts),), self.resolver.next_id()
-        recvs = _pieces(zip(group, places, strict=True))
+        recvs = _in_turn(group, counts)
         return {
             rank: CommStep(
                 number,
                 CommKind.ALL_GATHER,
                 group,
-                src_view=(count,),
+                src_view=(size,),
                 dst_view=whole,
                 dst_shape=whole,
-                sends=_pieces((peer, (0, count)) for peer in group),
+                sends=_whole(group, size),
                 recvs=recvs,
                 note="parameters",
                 dtype=dtype,
             )
-            for rank, count in zip(group, counts, strict=True)
+            for rank, size in zip(group, counts, strict=True)
         }
 
     def _param_piece(self, name: str, part: int, rank: int) -> ParamPiece:
@@ -98,72 +98,110 @@ class ZeroBuckets:
         return ParamPiece(name, whole.size, holder.local(whole.boxes), own, row)
 
     def reductions(self, trained: Sequence[Trained]) -> dict[int, list[GradBucket]]:
-        """Buckets that leave each sum where it is stored: one per dtype, addends and holders."""
-        members: dict[tuple[Ranks, Ranks, str], list[tuple[str, Cut]]] = {}
-        for each in trained:
-            for number, part in enumerate(self.ownership.parts[each.name]):
-                for rank, cut in self.ownership.cuts[each.name, number].items():
-                    alone = (rank,)
-                    key = (alone, alone) if part.has_all else (part.contributors, part.holders)
-                    members.setdefault((*key, each.grad_dtype), []).append((each.name, cut))
+        """Buckets that leave each sum where it is stored: one per run and addends.
+
+        What a rank has the whole sum of itself is one bucket of its own, behind the others.
+        """
+        dtypes = {each.name: each.grad_dtype for each in trained}
         result: dict[int, list[GradBucket]] = {}
-        ordered = sorted(members.items(), key=lambda item: (len(item[0][1]), item[0]))
-        for number, ((givers, _, dtype), cuts) in enumerate(ordered):
-            cuts.sort(key=lambda item: item[1].rank)
-            for rank, bucket in self._reduction(number, givers, dtype, cuts).items():
-                result.setdefault(rank, []).append(bucket)
+        alone: dict[tuple[int, str], list[GradPiece]] = {}
+        numbers = count()
+        for run in self.ownership.runs:
+            for (givers, has_all, dtype), members in self._by_givers(run, dtypes).items():
+                group = self._group(givers, members)
+                if has_all or len(group) == 1:
+                    for rank, pieces in self._alone(members).items():
+                        alone.setdefault((rank, dtype), []).extend(pieces)
+                    continue
+                for rank, bucket in self._reduction(next(numbers), group, givers, dtype, members).items():
+                    result.setdefault(rank, []).append(bucket)
+        for (rank, dtype), found in sorted(alone.items()):
+            result.setdefault(rank, []).append(GradBucket(next(numbers), (rank,), dtype, tuple(found)))
         return result
 
+    def _by_givers(
+        self, run: Run, dtypes: Mapping[str, str]
+    ) -> dict[tuple[Ranks, bool, str], list[tuple[str, int]]]:
+        """The members of a run that are reduced, by who gives addends, and the type of these."""
+        found: dict[tuple[Ranks, bool, str], list[tuple[str, int]]] = {}
+        for name, number in run.members:
+            if name in dtypes:
+                part = self.ownership.parts[name][number]
+                found.setdefault((part.contributors, part.has_all, dtypes[name]), []).append((name, number))
+        return found
+
+    def _group(self, givers: Ranks, members: Sequence[tuple[str, int]]) -> Ranks:
+        """Givers, and those who keep some of it; a short run leaves some holders without any."""
+        return tuple(sorted({*givers, *(rank for member in members for rank in self.ownership.cuts[member])}))
+
+    def _alone(self, members: Sequence[tuple[str, int]]) -> dict[int, list[GradPiece]]:
+        """What each rank keeps of sums that it has itself."""
+        found: dict[int, list[GradPiece]] = {}
+        for name, number in members:
+            for rank, cut in self.ownership.cuts[name, number].items():
+                given = _given(name, self.sources[name][rank], cut.boxes)
+                row = self.ownership.rows[name, rank]
+                piece = replace(given, dst_view=(row,), dst_boxes=((cut.row,),))
+                found.setdefault(rank, []).append(piece)
+        return found
+
     def _reduction(
-        self, number: int, givers: Ranks, dtype: str, cuts: Sequence[tuple[str, Cut]]
+        self, number: int, group: Ranks, givers: Ranks, dtype: str, members: Sequence[tuple[str, int]]
     ) -> dict[int, GradBucket]:
-        """One bucket; what a member keeps lies together. Members with the same piece share what they give."""
-        group = tuple(sorted({*givers, *(cut.rank for _, cut in cuts)}))
-        steps = self._scatter(group, givers, dtype, cuts) if len(group) > 1 else {}
-        places = {rank: [i for i, (_, cut) in enumerate(cuts) if cut.rank == rank] for rank in group}
+        """One bucket. A rank's share of the run is one interval of it, so that givers lay out whole parts.
+
+        Givers with the same pieces of all members share what they give.
+        """
+        kept = self._kept(members)
+        counts = tuple([sum(piece.length for piece in kept.get(rank, ())) for rank in group])
+        steps = self._scatter(group, givers, dtype, counts)
         given: dict[object, tuple[GradPiece, ...]] = {}
         found = {}
         for rank in group:
-            sources = [self.sources[name][rank] for name, _ in cuts] if rank in givers else None
-            key = None if sources is None else tuple(source.region for source in sources)
-            if key not in given:
-                given[key] = _given(cuts, sources)
-            pieces = given[key]
-            for place in places[rank][:1]:
-                end = place + len(places[rank])
-                pieces = (*pieces[:place], *self._kept(cuts[place:end], pieces[place:end]), *pieces[end:])
-            slot = self._add(rank, steps[rank]) if steps else -1
-            found[rank] = GradBucket(number, group, dtype, pieces, slot)
+            pieces: tuple[GradPiece, ...] = ()
+            if rank in givers:
+                key = tuple(self.sources[name][rank].region for name, _ in members)
+                if key not in given:
+                    given[key] = tuple(
+                        _given(name, self.sources[name][rank], self.ownership.parts[name][part].boxes)
+                        for name, part in members
+                    )
+                pieces = given[key]
+            slot = self._add(rank, steps[rank])
+            found[rank] = GradBucket(number, group, dtype, (*pieces, *kept.get(rank, ())), slot)
         return found
 
-    def _kept(self, cuts: Sequence[tuple[str, Cut]], pieces: Sequence[GradPiece]) -> Iterator[GradPiece]:
-        """The pieces of what a rank keeps, with their places in its rows."""
-        for (name, cut), piece in zip(cuts, pieces, strict=True):
-            row = self.ownership.rows[name, cut.rank]
-            yield replace(piece, dst_view=(row,), dst_boxes=((cut.row,),))
+    def _kept(self, members: Sequence[tuple[str, int]]) -> dict[int, list[GradPiece]]:
+        """Per rank the pieces that it keeps, with their places in its rows."""
+        found: dict[int, list[GradPiece]] = {}
+        for name, number in members:
+            for rank, cut in self.ownership.cuts[name, number].items():
+                row = self.ownership.rows[name, rank]
+                piece = GradPiece(name, cut.size, None, None, (row,), ((cut.row,),))
+                found.setdefault(rank, []).append(piece)
+        return found
 
     def _scatter(
-        self, group: Ranks, givers: Ranks, dtype: str, cuts: Sequence[tuple[str, Cut]]
+        self, group: Ranks, givers: Ranks, dtype: str, counts: tuple[int, ...]
     ) -> dict[int, CommStep]:
         """Givers send each member what it keeps, and the member adds up."""
-        counts = [sum(cut.size for _, cut in cuts if cut.rank == rank) for rank in group]
-        places, number = _in_a_row(counts), self.resolver.next_id()
-        sends = _pieces(zip(group, places, strict=True))
+        number, whole = self.resolver.next_id(), (sum(counts),)
+        sends = _in_turn(group, counts)
         return {
             rank: CommStep(
                 number,
                 CommKind.REDUCE_SCATTER,
                 group,
                 Combine.SUM,
-                src_view=(sum(counts),) if rank in givers else None,
-                dst_view=(count,) if count else None,
-                dst_shape=(count,) if count else None,
+                src_view=whole if rank in givers else None,
+                dst_view=(size,) if size else None,
+                dst_shape=(size,) if size else None,
                 sends=sends if rank in givers else (),
-                recvs=_pieces((peer, (0, count)) for peer in givers),
+                recvs=_whole(givers, size),
                 note="gradients",
                 dtype=dtype,
             )
-            for rank, count in zip(group, counts, strict=True)
+            for rank, size in zip(group, counts, strict=True)
         }
 
     def _add(self, rank: int, step: CommStep) -> int:
@@ -217,14 +255,9 @@ class ZeroBuckets:
         }
 
 
-def _given(cuts: Sequence[tuple[str, Cut]], sources: Sequence[Holder] | None) -> tuple[GradPiece, ...]:
-    """What a rank adds to each piece from its own pieces of the gradients; nothing without these."""
-    if sources is None:
-        return tuple(GradPiece(name, cut.size, None, None, None, None) for name, cut in cuts)
-    return tuple(
-        GradPiece(name, cut.size, source.view, source.local(cut.boxes), None, None)
-        for (name, cut), source in zip(cuts, sources, strict=True)
-    )
+def _given(name: str, source: Holder, boxes: Sequence[Box]) -> GradPiece:
+    """Elements that a rank gives of its own gradient."""
+    return GradPiece(name, sum(map(box_volume, boxes)), source.view, source.local(boxes), None, None)
 
 
 def _in_a_row(counts: Iterable[int], low: int = 0) -> list[Interval]:
@@ -236,6 +269,14 @@ def _in_a_row(counts: Iterable[int], low: int = 0) -> list[Interval]:
     return places
 
 
-def _pieces(parts: Iterable[tuple[int, Interval]]) -> tuple[Piece, ...]:
-    """One-dimensional pieces by peer, empty ones left out."""
-    return tuple(Piece(peer, ((part,),)) for peer, part in parts if part[0] < part[1])
+@lru_cache(maxsize=4096)
+def _in_turn(peers: Ranks, counts: tuple[int, ...]) -> tuple[Piece, ...]:
+    """A flat tensor, each peer's part behind that of the one before; empty ones left out."""
+    places = _in_a_row(counts)
+    return tuple(Piece(peer, ((part,),)) for peer, part in zip(peers, places, strict=True) if part[0] < part[1])
+
+
+@lru_cache(maxsize=4096)
+def _whole(peers: Ranks, size: int) -> tuple[Piece, ...]:
+    """All of a flat tensor for each peer; nothing of an empty one."""
+    return tuple(Piece(peer, (((0, size),),)) for peer in peers) if size else ()

@@ -119,16 +119,14 @@ class TorchArrays:
     def pack_bucket(self, bucket: GradBucket, grads: Mapping[str, Tensor]) -> Tensor:
         """See Arrays."""
         empty = self._empty(bucket.dtype)
-        return torch.cat([empty, *(self._packed(piece, grads, empty) for piece in bucket.pieces)])
+        return torch.cat([empty, *(self._packed(piece, grads, empty) for piece in bucket.given)])
 
     def unpack_bucket(
         self, bucket: GradBucket, flat: Tensor, shards: Mapping[str, Shard], synced: dict[str, Tensor]
     ) -> None:
         """See Arrays."""
         start = 0
-        for piece in bucket.pieces:
-            if bucket.slot >= 0 and piece.dst_boxes is None:
-                continue  # it went to the rank that keeps it
+        for piece in bucket.kept:
             values = flat[start : start + piece.length]
             start += piece.length
             if piece.dst_boxes is not None and piece.dst_view is not None:

@@ -153,17 +153,18 @@ def _use_rows(artifact: Artifact, own: RankProgram, name: str) -> Iterator[tuple
 
 def _sums(artifact: Artifact, name: str) -> Iterator[tuple[Cell, ...]]:
     for bucket in _buckets(artifact):
-        length = sum(piece.length for piece in bucket.pieces if piece.param == name)
+        length = sum(piece.length for piece in bucket.given if piece.param == name)
         if length:
             yield bucket.id, str(list(bucket.group)), length, length * BYTES[bucket.dtype]
 
 
 def _buckets(artifact: Artifact) -> list[GradBucket]:
-    """Every gradient bucket once, as its first member sees it."""
+    """Every gradient bucket once, as the first member that gives to it sees it."""
     first: dict[int, GradBucket] = {}
     for own in artifact.program.ranks:
         for bucket in own.grad_buckets:
-            first.setdefault(bucket.id, bucket)
+            if bucket.id not in first or not first[bucket.id].given:
+                first[bucket.id] = bucket
     return [first[id] for id in sorted(first)]
 
 

@@ -238,8 +238,9 @@ def _moved(bucket: B, first: int) -> B:
 
 def _groups(ranks: list[RankProgram]) -> list[tuple[int, ...]]:
     """Every rank list that a collective uses, shortest first."""
-    steps = {step.group for program in ranks for step in program.comms}
-    reductions = {bucket.group for program in ranks for bucket in program.grad_buckets}
+    used = [step.group for program in ranks for step in program.comms]
+    used += [bucket.group for program in ranks for bucket in program.grad_buckets]
+    distinct = {*{id(group): group for group in used}.values()}  # hashing a group takes as long as it is
     return sorted(
-        (group for group in steps | reductions if len(group) > 1), key=lambda group: (len(group), group)
+        (group for group in distinct if len(group) > 1), key=lambda group: (len(group), group)
     )

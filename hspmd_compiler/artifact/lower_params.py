@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -14,6 +14,7 @@ from ..graph.ir import LogicalGraph, ParamInfo
 from ..passes.grad_sync import (
     GradLayout,
     Holder,
+    Region,
     buckets,
     make_holders,
     make_term,
@@ -93,7 +94,7 @@ class ParamLowering:
         }
 
     def shards(
-        self, shared: Mapping[str, Mapping[int, tuple[Box, ...]]], zero: int
+        self, shared: Mapping[str, Owned], zero: int
     ) -> dict[int, list[Shard]]:
         """What each rank holds of each parameter, in the model's order.
 
@@ -104,10 +105,8 @@ class ParamLowering:
         for name, info in self.graph.params.items():
             holders = self._holders(name)
             if name in shared:
-                for holder in holders:
-                    boxes = shared[name].get(holder.rank, ())
-                    own = tuple(zip(boxes, holder.local(boxes), strict=True))
-                    result.setdefault(holder.rank, []).append(_shard(info, holder, own, zero))
+                for rank, shard in _in_shares(info, holders, shared[name], zero):
+                    result.setdefault(rank, []).append(shard)
                 continue
             if id(holders) not in alike:
                 alike[id(holders)] = _alike(holders)
@@ -135,6 +134,19 @@ def _alike(holders: tuple[Holder, ...]) -> list[Alike]:
         own = owned[holder.rank]
         found.setdefault((holder.region, own), (holder, own, []))[2].append(holder.rank)
     return list(found.values())
+
+
+def _in_shares(
+    info: ParamInfo, holders: tuple[Holder, ...], owned: Owned, zero: int
+) -> Iterator[tuple[int, Shard]]:
+    """A shard per holder of a parameter that is owned in shares; those of one piece differ in these only."""
+    bare: dict[Region, Shard] = {}
+    for holder in holders:
+        if holder.region not in bare:
+            bare[holder.region] = _shard(info, holder, (), zero)
+        boxes = owned.get(holder.rank, ())
+        own = tuple(zip(boxes, holder.local(boxes), strict=True))
+        yield holder.rank, replace(bare[holder.region], owned=own)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -118,13 +118,13 @@ class ShapeArrays:
 
     def pack_bucket(self, bucket: GradBucket, grads: Mapping[str, ShapeValue]) -> ShapeValue:
         """See Arrays."""
-        for piece in bucket.pieces:
+        for piece in bucket.given:
             if piece.param not in grads or piece.src_view is None or piece.src_boxes is None:
                 continue
             where = f"bucket {bucket.id}, gradient of {piece.param}"
             check_view(where, grads[piece.param].shape, piece.src_view)
             check_boxes(where, piece.src_view, piece.src_boxes, piece.length)
-        return self.make((sum(piece.length for piece in bucket.pieces),), torch_dtype(bucket.dtype))
+        return self.make((sum(piece.length for piece in bucket.given),), torch_dtype(bucket.dtype))
 
     def unpack_bucket(
         self,
