@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
@@ -263,9 +263,9 @@ def _given(name: str, source: Holder, boxes: Sequence[Box]) -> GradPiece:
 def _in_a_row(counts: Iterable[int], low: int = 0) -> list[Interval]:
     """Consecutive intervals of these lengths."""
     places: list[Interval] = []
-    for count in counts:
-        places.append((low, low + count))
-        low += count
+    for size in counts:
+        places.append((low, low + size))
+        low += size
     return places
 
 
@@ -273,7 +273,9 @@ def _in_a_row(counts: Iterable[int], low: int = 0) -> list[Interval]:
 def _in_turn(peers: Ranks, counts: tuple[int, ...]) -> tuple[Piece, ...]:
     """A flat tensor, each peer's part behind that of the one before; empty ones left out."""
     places = _in_a_row(counts)
-    return tuple(Piece(peer, ((part,),)) for peer, part in zip(peers, places, strict=True) if part[0] < part[1])
+    return tuple(
+        Piece(peer, ((part,),)) for peer, part in zip(peers, places, strict=True) if part[0] < part[1]
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -9,6 +9,7 @@ from math import prod
 import pytest
 
 import hspmd_compiler as hspmd
+from hspmd_compiler.artifact import lower_zero
 from hspmd_compiler.artifact.check import check
 from hspmd_compiler.artifact.inspect import comm_page
 from hspmd_compiler.artifact.memory_page import stored_bytes
@@ -16,6 +17,7 @@ from hspmd_compiler.artifact.program import InputKind, Op, Program, RankProgram
 from hspmd_compiler.artifact.sections import Table
 from hspmd_compiler.artifact.to_fx import rank_module
 from hspmd_compiler.errors import ArtifactError, VerifyError
+from hspmd_compiler.graph.ir import LogicalGraph
 from hspmd_compiler.options import OptimizerConfig
 from hspmd_compiler.strategy import PipelineSpec, Recompute, RecomputeKind, StageSpec, Strategy
 from hspmd_compiler.verify.fit import check_fit
@@ -24,7 +26,7 @@ from hspmd_compiler.verify.values import simulate
 from hspmd_compiler.verify.widen import widen_program
 
 from .test_end_to_end import ADAMW, EXACT, LocalOptimizers, batches, compare, reference, start
-from .training_cases import ALL, FIRST, SECOND, STRATEGIES, SUBJECTS, graph_of, program_for
+from .training_cases import ALL, FIRST, SECOND, STRATEGIES, SUBJECTS, graph_of, program_for, traced
 
 MOMENTS = 2
 ONE = [StageSpec((device,), ALL) for device in range(3)]
@@ -97,6 +99,10 @@ def test_training_is_exact_and_state_is_stored_once(subject: str, case: str, zer
     assert state == MOMENTS * trained_elements(subject)
 
 
+def traced_mlp(samples: int) -> LogicalGraph:
+    return traced(SUBJECTS["mlp-ce"].build(), SUBJECTS["mlp-ce"].batch(0), samples)
+
+
 def trained_elements(subject: str) -> int:
     params = graph_of(subject).params.values()
     return sum(prod(info.shape) for info in params if info.grad is not None)
@@ -155,6 +161,60 @@ def test_unequal_pipelines_gather_at_the_start(case: str) -> None:
         operations = [step.op for step in own.instructions]
         assert operations[0] is Op.PARAM_GATHER
         assert operations.index(Op.PARAM_DROP) == operations.index(Op.GRAD_SYNC) - 1
+
+
+UNLIKE = Strategy(
+    (PipelineSpec((ONE[0],), (1, 1, 1, 1, 1)), PipelineSpec((ONE[1],), (3, 1)), PipelineSpec((ONE[2],), (1,)))
+)
+
+
+def scatters(program: Program) -> list[list[int]]:
+    """Per rank, how many backward passes lie before each handing over of gradients, the last one too."""
+    found = []
+    for own in program.ranks:
+        backwards, points = 0, []
+        for step in own.instructions:
+            backwards += step.op is Op.BACKWARD
+            if step.op in (Op.GRAD_SCATTER, Op.GRAD_SYNC):
+                points.append(backwards)
+        found.append(points)
+    return found
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_gradients_are_handed_over_micro_batch_by_micro_batch(zero: int) -> None:
+    """By pipelines with as many of them, and as often as the shortest can by others; below ZeRO-2 once."""
+    assert scatters(made("mlp-ce", "dp2", zero)) == [[1, 2]] * 2
+    assert scatters(made("mlp-ce", "dp2", 1)) == [[2]] * 2
+    two = replace(UNLIKE, pipelines=UNLIKE.pipelines[:2], zero=zero)
+    unlike = program_for(traced_mlp(9), two)
+    check_fit(unlike)
+    assert scatters(unlike) == [[2, 5], [1, 2]]
+    assert scatters(program_for(graph_of("mlp-ce"), replace(UNLIKE, zero=zero))) == [[5], [2], [1]]
+
+
+def test_a_rank_never_holds_two_micro_batches_of_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By peak memory: with ZeRO-1 the sum so far lies beside the gradients of the next micro-batch, with
+    ZeRO-2 half of it does, and what is packed at once is small."""
+    monkeypatch.setattr(lower_zero, "UNIT_ELEMENTS", 1 << 10)
+    whole = trained_elements("llama") * 4
+    strategy = Strategy(tuple(PipelineSpec((ONE[p],), (1,) * 5) for p in range(2)))
+    peaks = []
+    for zero in (1, 2):
+        program = program_for(graph_of("llama"), replace(strategy, zero=zero))
+        peaks.append(max(check_fit(program).peak))
+    assert peaks[0] - peaks[1] >= 0.3 * whole
+
+
+def test_small_units_train_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of a few parameters each, over pipelines of unlike depth."""
+    monkeypatch.setattr(lower_zero, "UNIT_ELEMENTS", 1 << 10)
+    program = made("llama", "mixed", 2)
+    assert len(program.ranks[0].grad_buckets) > len(graph_of("llama").params) / 4
+    found = simulate(
+        widen_program(program), start("llama", True), batches("llama", True), LocalOptimizers(ADAMW)
+    )
+    compare(found, reference("llama", True), EXACT, ADAMW.lr)
 
 
 def test_recomputation_beside_zero_3() -> None:
@@ -222,7 +282,8 @@ def test_an_fx_module_needs_whole_gradients() -> None:
 
 
 def test_inspect_counts_what_moves() -> None:
-    """One reduce-scatter of gradients and one gathering of parameters, each rank half of the elements."""
+    """A reduce-scatter of gradients for each of two micro-batches and one gathering of parameters, each rank
+    half of the elements."""
     optimizer = OptimizerConfig()
     subject = SUBJECTS["mlp-ce"]
     program = hspmd.compile(
@@ -232,6 +293,6 @@ def test_inspect_counts_what_moves() -> None:
     assert isinstance(kinds, Table)
     counts = {row[0]: (row[1], row[2]) for row in kinds.rows}
     half = trained_elements("mlp-ce") * 4
-    assert counts["reduce_scatter"] == (1, half)
+    assert counts["reduce_scatter"] == (2, 2 * half)
     assert counts["all_gather"] == (1, half)
     assert "gradient" not in counts

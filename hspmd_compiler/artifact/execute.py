@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias
 
@@ -56,8 +56,8 @@ class RankState(Generic[V]):
 
     keys: of random masks, one per micro-batch, set before each step. micro: values kept for later
     instructions of a micro-batch. steps: values of this step. grads:
-    accumulated here. synced: summed over all ranks, in the shape of the shard, kept until the next
-    step. buffers: their new values, which the step itself does not read yet. position: index of the
+    accumulated here. synced: summed over all ranks, in the shape of the shard or of its row, kept until
+    the next step. buffers: their new values, which the step itself does not read yet. position: index of the
     current instruction. slot: of its communication inside a segment.
     """
 
@@ -81,7 +81,8 @@ class RankPlan:
 
     releases: per instruction, the values it is the last to read. kept: values that a later
     instruction reads. grad_releases: per bucket, the gradients that no later bucket reads.
-    fresh_grads: per segment, the gradients that it makes in memory of their own.
+    fresh_grads: per segment, the gradients that it makes in memory of their own. scattered: parameters
+    of whose summed gradient the rank keeps a share.
     """
 
     program: RankProgram
@@ -91,6 +92,7 @@ class RankPlan:
     grad_releases: list[frozenset[str]]
     fresh_grads: list[frozenset[str]]
     shards: dict[str, Shard]
+    scattered: frozenset[str] = frozenset()
 
 
 def plan_rank(program: Program, rank: int) -> RankPlan:
@@ -120,6 +122,7 @@ def _plan(mine: RankProgram, shared: ClassProgram, fresh: list[frozenset[str]]) 
         last_pieces(mine.grad_buckets),
         fresh,
         {shard.name: shard for shard in mine.shards},
+        mine.scattered,
     )
 
 
@@ -168,6 +171,7 @@ class _Walk(Generic[V]):
             Op.BACKWARD: self._compute,
             Op.SEND: self._send,
             Op.RECV: self._recv,
+            Op.GRAD_SCATTER: self._grad_scatter,
             Op.GRAD_SYNC: self._grad_sync,
             Op.LOSS: self._loss,
             Op.OPTIMIZER: self._optimizer,
@@ -265,31 +269,51 @@ class _Walk(Generic[V]):
         value = self._received((yield Recv(step, instruction.tag)))
         self._keep((instruction.mb, instruction.value), value)
 
+    def _grad_scatter(self, instruction: Instruction) -> InstructionRun[V]:
+        """Hand over the gradients of which this rank keeps a share; the others go on being summed here."""
+        state, shared = self.state, self.plan.scattered
+        yield from self._reduce([each for each in self._buckets() if self._is_scattered(each[0])])
+        for name in shared & state.grads.keys():
+            del state.grads[name]
+        state.owned_grads -= shared
+
     def _grad_sync(self, instruction: Instruction) -> InstructionRun[V]:
+        yield from self._reduce(self._buckets())
+        self.state.grads.clear()
+        self.state.owned_grads.clear()
+
+    def _buckets(self) -> list[tuple[GradBucket, frozenset[str]]]:
+        """Buckets, each with the gradients that no later one reads."""
+        return list(zip(self.plan.program.grad_buckets, self.plan.grad_releases, strict=True))
+
+    def _is_scattered(self, bucket: GradBucket) -> bool:
+        return bool(bucket.pieces) and bucket.pieces[0].param in self.plan.scattered
+
+    def _reduce(self, buckets: Iterable[tuple[GradBucket, frozenset[str]]]) -> InstructionRun[V]:
+        """Add what this rank gets of buckets to its synchronised gradients."""
         state = self.state
-        for bucket, done in zip(self.plan.program.grad_buckets, self.plan.grad_releases, strict=True):
+        found: dict[str, V] = {}
+        for bucket, done in buckets:
             if len(bucket.group) == 1:
-                self.arrays.keep_bucket(
-                    bucket, state.grads, state.owned_grads, self.plan.shards, state.synced
-                )
+                self.arrays.keep_bucket(bucket, state.grads, state.owned_grads, self.plan.shards, found)
             else:
-                yield from self._reduce_bucket(bucket)
+                yield from self._reduce_bucket(bucket, found)
             for name in done:
                 state.grads.pop(name, None)
-        state.grads.clear()
-        state.owned_grads.clear()
+        for name in [*found]:
+            state.synced[name] = self.arrays.accumulate(state.synced.get(name), found.pop(name), True)
 
-    def _reduce_bucket(self, bucket: GradBucket) -> InstructionRun[V]:
+    def _reduce_bucket(self, bucket: GradBucket, found: dict[str, V]) -> InstructionRun[V]:
         if bucket.slot >= 0:
-            yield from self._scatter_bucket(bucket)
+            yield from self._scatter_bucket(bucket, found)
             return
         flat = self.arrays.pack_bucket(bucket, self.state.grads)
         request = GradReduce(bucket, flat)
         del flat
         reduced = self._received((yield request))
-        self.arrays.unpack_bucket(bucket, reduced, self.plan.shards, self.state.synced)
+        self.arrays.unpack_bucket(bucket, reduced, self.plan.shards, found)
 
-    def _scatter_bucket(self, bucket: GradBucket) -> InstructionRun[V]:
+    def _scatter_bucket(self, bucket: GradBucket, found: dict[str, V]) -> InstructionRun[V]:
         """Give what others keep, receive the sum of what this rank keeps."""
         step = self.plan.program.comms[bucket.slot]
         flat = None if step.src_view is None else self.arrays.pack_bucket(bucket, self.state.grads)
@@ -297,7 +321,7 @@ class _Walk(Generic[V]):
         del flat
         reduced = yield request
         if step.dst_view is not None:
-            self.arrays.unpack_bucket(bucket, self._received(reduced), self.plan.shards, self.state.synced)
+            self.arrays.unpack_bucket(bucket, self._received(reduced), self.plan.shards, found)
 
     def _param_gather(self, instruction: Instruction) -> InstructionRun[V]:
         state = self.state

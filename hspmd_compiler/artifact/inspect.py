@@ -207,9 +207,11 @@ def _step_rows(artifact: Artifact) -> Iterator[tuple[Cell, ...]]:
         times: Counter[str] = Counter()
         for step, executions in _executions(own, artifact.program.classes[own.class_name]):
             times[comm_text(step)] += executions
+        reduced = own.times()
         for bucket in own.grad_buckets:
             names = ", ".join(dict.fromkeys(piece.param for piece in bucket.pieces))
-            times[f"gradient bucket {bucket.id} over {list(bucket.group)}: {names}"] += 1
+            text = f"gradient bucket {bucket.id} over {list(bucket.group)}: {names}"
+            times[text] += reduced.get(bucket.id, 1)
         yield from ((own.rank, count, text) for text, count in times.items())
 
 
@@ -224,7 +226,8 @@ def _executions(own: RankProgram, shared: ClassProgram) -> Iterator[tuple[CommSt
             comms[instruction.slot] += 1
         elif instruction.op in (Op.SEND, Op.RECV):
             transfers[instruction.slot] += 1
-    slots = [bucket.slot for bucket in own.grad_buckets] + [bucket.slot for bucket in own.param_buckets]
-    comms.update(slot for slot in slots if slot >= 0)
+    reduced = own.times()
+    comms.update({bucket.slot: reduced[bucket.id] for bucket in own.grad_buckets if bucket.slot >= 0})
+    comms.update(bucket.slot for bucket in own.param_buckets if bucket.slot >= 0)
     yield from ((own.comms[slot], times) for slot, times in sorted(comms.items()))
     yield from ((own.transfers[slot], times) for slot, times in sorted(transfers.items()))

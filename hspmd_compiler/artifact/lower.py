@@ -15,13 +15,14 @@ from ..passes.param_gather import NAME, gathered_inside, with_gathers
 from ..passes.recompute import recompute
 from ..passes.resolve_comm import CommResolver
 from ..passes.saved_memory import Alike, alike_values, saved_bytes, saved_values
+from ..passes.scatter_points import scatter_points
 from ..passes.step_counts import Key, counted_once, ranks_of_counts
 from ..strategy import Recompute, Strategy
 from .batch_sums import sum_groups
 from .class_programs import ClassPrograms
 from .lower_params import ParamLowering
 from .lower_zero import ZeroLowering, ZeroTables
-from .program import ZERO_PARAMS, Program, RankProgram
+from .program import ZERO_GRADS, ZERO_PARAMS, Program, RankProgram
 from .stage_plan import StagePlan, StagePlanner
 from .stage_tables import Crossings, Tags, first_tags, schedule_stage, type_name, with_gathering
 from .strategy_ranks import StrategyRanks
@@ -46,13 +47,15 @@ def lower(
 @dataclass(frozen=True, slots=True)
 class RankTables:
     """What ranks have of their own. step_groups: per step value, the ranks that reduce it. sum_groups:
-    the same of each sum over the batch within a pass."""
+    the same of each sum over the batch within a pass. scatters: per pipeline, the micro-batches behind
+    which gradients are handed over."""
 
     step_groups: Mapping[Key, tuple[int, ...]]
     sum_groups: dict[BatchSum, tuple[int, ...]]
     held: ZeroTables
     tags: Tags
     zero: ZeroLowering | None
+    scatters: list[frozenset[int]]
 
 
 @dataclass(slots=True)
@@ -93,7 +96,7 @@ class Lowering:
         else:
             held = zero.tables()
         sums = sum_groups(self.graph, live, self.pipelines, self.ranks)
-        tables = RankTables(groups, sums, held, first_tags(live, self.ranks), zero)
+        tables = RankTables(groups, sums, held, first_tags(live, self.ranks), zero, self._scatters(zero))
         programs = [program for plan in plans for program in self._rank_programs(plan, tables)]
         programs.sort(key=lambda program: program.rank)
         return Lowered(self._program(programs), self._value_layouts(plans))
@@ -121,7 +124,8 @@ class Lowering:
         ]
         crossings = Crossings.of(plan, self.ranks, self.resolver, tables.tags)
         slots = list(zip(shared, range(len(comms), len(comms) + len(reduces)), strict=True))
-        instructions = schedule_stage(plan, self.ranks, crossings, slots)
+        scatters = tables.scatters[plan.pipeline]
+        instructions = schedule_stage(plan, self.ranks, crossings, slots, scatters)
         devices = self.ranks.devices(plan.pipeline, plan.stage)
         saved = self._saved(plan)
         first_slot, held = len(comms) + len(reduces), tables.held
@@ -170,6 +174,13 @@ class Lowering:
             return zero
         inside = gathered_inside(strategy, self.pipelines, zero.shared)
         return ZeroLowering(params, strategy.zero, inside, self.resolver)
+
+    def _scatters(self, zero: ZeroLowering | None) -> list[frozenset[int]]:
+        """Per pipeline, where gradients are handed over before the end of a step; nowhere below ZeRO-2."""
+        counts = [len(rows) for rows in self.ranks.rows]
+        if zero is None or zero.zero < ZERO_GRADS or not zero.shared:
+            return [frozenset()] * len(counts)
+        return scatter_points(counts)
 
     def _comm(
         self, plan: StagePlan, row: AnnotatedRow, variant: int, tables: RankTables
@@ -241,6 +252,4 @@ def _groups(ranks: list[RankProgram]) -> list[tuple[int, ...]]:
     used = [step.group for program in ranks for step in program.comms]
     used += [bucket.group for program in ranks for bucket in program.grad_buckets]
     distinct = {*{id(group): group for group in used}.values()}  # hashing a group takes as long as it is
-    return sorted(
-        (group for group in distinct if len(group) > 1), key=lambda group: (len(group), group)
-    )
+    return sorted((group for group in distinct if len(group) > 1), key=lambda group: (len(group), group))

@@ -93,9 +93,7 @@ class ParamLowering:
             name: known[tuple(terms[name]), self.places[name]] for name in self.graph.params if name in terms
         }
 
-    def shards(
-        self, shared: Mapping[str, Owned], zero: int
-    ) -> dict[int, list[Shard]]:
+    def shards(self, shared: Mapping[str, Owned], zero: int) -> dict[int, list[Shard]]:
         """What each rank holds of each parameter, in the model's order.
 
         shared: boxes by rank of parameters that are owned in shares; zero: what is owned of these.

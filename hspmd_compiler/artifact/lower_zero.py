@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 from ..comm_plan import CommStep, GradBucket, ParamBucket
-from ..passes.grad_sync import Holder
+from ..passes.grad_sync import GradLayout, Holder
 from ..passes.resolve_comm import CommResolver
 from ..passes.zero import Ownership, Trained, share_out
 from ..passes.zero_buckets import ZeroBuckets
 from .lower_params import ParamLowering
 from .program import ZERO_GRADS, ZERO_PARAMS, Shard
+
+UNIT_ELEMENTS = 1 << 25
+"""Most elements of parameters that move together, unless a single one has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +43,9 @@ class ZeroLowering:
 
     def __post_init__(self) -> None:
         layouts = self.params.grad_layouts()
+        units = self._units(layouts)
         self.trained = [
-            Trained(name, layout, self._unit(index, name), *self.params.types(name))
-            for index, (name, layout) in enumerate(layouts.items())
+            Trained(name, layout, units[name], *self.params.types(name)) for name, layout in layouts.items()
         ]
         self.ownership = share_out(self.trained)
         holders = {name: _by_rank(layout.holders) for name, layout in layouts.items()}
@@ -52,9 +56,21 @@ class ZeroLowering:
         dtypes = {each.name: each.dtype for each in self.trained}
         self.buckets = ZeroBuckets(self.ownership, sources, holders, dtypes, self.resolver)
 
-    def _unit(self, index: int, name: str) -> int:
-        """A parameter that is gathered alone is shared out alone, so that every holder gives as much."""
-        return 1 + index if name in self.inside else 0
+    def _units(self, layouts: Mapping[str, GradLayout]) -> dict[str, int]:
+        """What is gathered alone is shared out alone, so that every holder gives as much; other parameters
+        go together up to a size, so that no second copy of all of them is made to be moved."""
+        units: dict[str, int] = {}
+        first, together = 0, 0
+        for index, (name, layout) in enumerate(layouts.items()):
+            if name in self.inside:
+                units[name] = index
+                continue
+            size = prod(layout.shape)
+            if together + size > UNIT_ELEMENTS or not together:
+                first, together = index, 0
+            units[name] = first
+            together += size
+        return units
 
     @property
     def shared(self) -> frozenset[str]:

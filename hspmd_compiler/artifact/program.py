@@ -110,6 +110,9 @@ class Op(Enum):
     BACKWARD = "BACKWARD"  # segment, mb
     SEND = "SEND"  # value, slot (transfer), mb
     RECV = "RECV"  # value, slot (transfer), mb
+    GRAD_SCATTER = (
+        "GRAD_SCATTER"  # grad buckets of shards with zero 2 and up, in order, for what is there yet
+    )
     GRAD_SYNC = "GRAD_SYNC"  # all grad buckets, in order
     LOSS = "LOSS"  # all-reduce the loss over all ranks (sum)
     OPTIMIZER = "OPTIMIZER"
@@ -201,6 +204,22 @@ class RankProgram:
     instructions: list[Instruction]
     param_buckets: list[ParamBucket] = field(default_factory=list)
     saved: list[int] = field(default_factory=list)
+
+    @property
+    def scattered(self) -> frozenset[str]:
+        """Parameters of whose summed gradients this rank keeps a share."""
+        return frozenset(shard.name for shard in self.shards if shard.zero >= ZERO_GRADS)
+
+    def times(self) -> dict[int, int]:
+        """How often a step reduces each gradient bucket, by its id."""
+        shared = self.scattered
+        scatters = sum(instruction.op is Op.GRAD_SCATTER for instruction in self.instructions)
+        syncs = sum(instruction.op is Op.GRAD_SYNC for instruction in self.instructions)
+        return {
+            bucket.id: syncs + scatters * (bucket.pieces[0].param in shared)
+            for bucket in self.grad_buckets
+            if bucket.pieces
+        }
 
 
 @dataclass(slots=True)

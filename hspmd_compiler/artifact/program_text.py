@@ -90,6 +90,8 @@ def _instruction_text(step: Instruction, own: RankProgram, shared: ClassProgram)
         parts.append(comm_text(table[step.slot]))
     if step.op is Op.GRAD_SYNC:
         parts.append(f"{len(own.grad_buckets)} buckets")
+    if step.op is Op.GRAD_SCATTER:
+        parts.append(f"{sum(count > 1 for count in own.times().values())} buckets")
     if step.op in (Op.PARAM_GATHER, Op.PARAM_DROP):
         parts.append(f"{len(own.param_buckets)} buckets")
     return "; ".join(parts) + (f" #{step.tag}" if step.tag >= 0 else "")

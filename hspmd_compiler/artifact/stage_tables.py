@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..comm_plan import CommStep
@@ -80,11 +80,16 @@ def _first_of_sizes(plan: StagePlan, ranks: StrategyRanks) -> list[int]:
 
 
 def schedule_stage(
-    plan: StagePlan, ranks: StrategyRanks, crossings: Crossings, reduces: Sequence[tuple[StepValue, int]]
+    plan: StagePlan,
+    ranks: StrategyRanks,
+    crossings: Crossings,
+    reduces: Sequence[tuple[StepValue, int]],
+    scatters: Collection[int],
 ) -> list[Instruction]:
     """A stage's instructions: counts, the schedule's actions with their transfers, then the step's end.
 
     reduces: counts and the slots of their reductions, without those that one rank makes alone.
+    scatters: micro-batches behind whose backward pass gradients are handed over.
     """
     count = len(plan.variants)
     result: list[Instruction] = []
@@ -106,6 +111,8 @@ def schedule_stage(
     for action in schedule.stages[plan.stage]:
         phase = Phase.FORWARD if action.kind is ActionKind.FORWARD else Phase.BACKWARD
         result += _action(plan, crossings, phase, action.micro_batch, made[phase])
+        if phase is Phase.BACKWARD and action.micro_batch in scatters:
+            result.append(Instruction(Op.GRAD_SCATTER))
     return [*result, Instruction(Op.GRAD_SYNC), Instruction(Op.LOSS), Instruction(Op.OPTIMIZER)]
 
 
