@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -22,6 +22,9 @@ from .states import (
 )
 
 Shape = tuple[int, ...]
+
+Held = tuple[Intervals, ...]
+"""The rows per dim that a device holds; its tensor is their product, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class Annotation:
     @property
     def devices(self) -> tuple[int, ...]:
         """All devices, in the order of groups."""
-        return tuple(device for group in self.groups for device in group)
+        return tuple([device for group in self.groups for device in group.devices])
 
     @property
     def is_partial(self) -> bool:
@@ -75,7 +78,7 @@ class Annotation:
         """Index of the subgroup of a device, None if it holds nothing."""
         return next((u for u, group in enumerate(self.groups) if device in group.devices), None)
 
-    def intervals(self, shape: Shape) -> dict[int, tuple[Intervals, ...]]:
+    def intervals(self, shape: Shape) -> dict[int, Held]:
         """Per device and dim the held rows, ascending; the local tensor is their product, in this order."""
         return dict(_held(self, tuple(shape)))
 
@@ -90,27 +93,35 @@ class Annotation:
 
     def addends(self) -> dict[int, Addend]:
         """Which addend each device holds; all equal where nothing is partial."""
+        if not self.is_partial:
+            return dict.fromkeys(self.devices, Addend(0, 0))
         found: dict[int, Addend] = {}
         first = 0
         for u, (group, states) in enumerate(zip(self.groups, self.states, strict=True)):
-            pending = states.factor(PARTIAL) > 1
-            alternative = 1 + u if self.hetero is DUPLICATE and pending else 0
-            for place, device in enumerate(group):
-                own = states.coordinates(place).get(PARTIAL, 0)
-                found[device] = Addend(alternative, first + own)
-            first += states.factor(PARTIAL) if self.hetero is PARTIAL else 0
+            parts = states.factor(PARTIAL)
+            alternative = 1 + u if self.hetero is DUPLICATE and parts > 1 else 0
+            addends = [Addend(alternative, first + own) for own in range(parts)]
+            if parts == 1:
+                found.update(dict.fromkeys(group, addends[0]))
+            else:
+                found.update(zip(group, map(addends.__getitem__, states.places(PARTIAL)), strict=True))
+            first += parts if self.hetero is PARTIAL else 0
         return found
 
     def extent(self, u: int, dim: int, length: int) -> Interval:
         """The rows of a dim of this length that subgroup `u` holds as a whole."""
+        return self.extents(dim, length)[u]
+
+    def extents(self, dim: int, length: int) -> Intervals:
+        """`extent` of every subgroup."""
         if dim != self.hetero:
-            return 0, length
-        shares = self.hetero_shares or even_lengths(length, len(self.groups))
-        return consecutive(shares)[u]
+            return ((0, length),) * len(self.groups)
+        return consecutive(self.hetero_shares or even_lengths(length, len(self.groups)))
 
     def check(self, shape: Shape, *, leaf: bool = False) -> None:
         """Raises AnnotationError with everything that doesn't fit this shape; a leaf can't be partial."""
-        refuse(problems_on(self, shape, leaf), f"{self} on shape {list(shape)}")
+        if problems := tuple(problems_on(self, shape, leaf)):
+            refuse(problems, f"{self} on shape {list(shape)}")
 
     def __str__(self) -> str:
         groups = " | ".join(map(str, self.groups))
@@ -124,26 +135,33 @@ class Annotation:
 
 
 @lru_cache(maxsize=4096)
-def _held(annotation: Annotation, shape: Shape) -> tuple[tuple[int, tuple[Intervals, ...]], ...]:
+def _held(annotation: Annotation, shape: Shape) -> tuple[tuple[int, Held], ...]:
     annotation.check(shape)
-    return tuple(
-        (device, dims)
-        for u, group in enumerate(annotation.groups)
-        for device, dims in zip(group, _subgroup(annotation, u, shape), strict=True)
-    )
+    extents = [annotation.extents(dim, length) for dim, length in enumerate(shape)]
+    per_subgroup = zip(*extents, strict=True) if extents else ((),) * len(annotation.groups)
+    found: list[tuple[int, Held]] = []
+    for group, states, spans in zip(annotation.groups, annotation.states, per_subgroup, strict=True):
+        found += zip(group.devices, _subgroup(states, spans), strict=True)
+    return tuple(found)
 
 
-def _subgroup(annotation: Annotation, u: int, shape: Shape) -> Iterator[tuple[Intervals, ...]]:
-    states = annotation.states[u]
-    pieces = [_pieces(annotation, u, dim, length) for dim, length in enumerate(shape)]
-    for place in range(states.size):
-        coordinates = states.coordinates(place)
-        yield tuple(rows[coordinates.get(dim, 0)] for dim, rows in enumerate(pieces))
+@lru_cache(maxsize=4096)
+def _subgroup(states: DistributedStates, extents: Intervals) -> tuple[Held, ...]:
+    """What each device of a subgroup holds. extents: the rows per dim of them all."""
+    if not extents:
+        return ((),) * states.size
+    columns = [_rows(states, dim, extent) for dim, extent in enumerate(extents)]
+    return tuple(zip(*columns, strict=True))
 
 
-def _pieces(annotation: Annotation, u: int, dim: int, length: int) -> tuple[Intervals, ...]:
-    low, high = annotation.extent(u, dim, length)
-    split = annotation.states[u].split_of(dim)
+@lru_cache(maxsize=4096)
+def _rows(states: DistributedStates, dim: int, extent: Interval) -> tuple[Intervals, ...]:
+    """The rows of one dim for each device of a subgroup."""
+    low, high = extent
+    split = states.split_of(dim)
     if split is None:
-        return (((low, high),) if low < high else (),)
-    return tuple(shift_intervals(rows, low) for rows in split.pieces(high - low))
+        return (((low, high),) if low < high else (),) * states.size
+    pieces = split.pieces(high - low)
+    if low:
+        pieces = tuple(shift_intervals(rows, low) for rows in pieces)
+    return tuple(map(pieces.__getitem__, states.places(dim)))

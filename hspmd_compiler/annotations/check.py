@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .problems import Problem
-from .split import even_lengths
+from .split import Split, even_lengths
 
 if TYPE_CHECKING:
     from .annotation import Annotation
@@ -108,7 +108,8 @@ def problems_on(it: Annotation, shape: Sequence[int], leaf: bool) -> Iterator[Pr
             "only computed values are pending sums",
             "use Dx or S instead of Px, and hetero=dup or a dim",
         )
-    dims = {split.dim for states in it.states for split in states.splits}
+    splits = [(u, split) for u, states in enumerate(it.states) for split in states.splits]
+    dims = {split.dim for _, split in splits}
     dims |= {it.hetero} if isinstance(it.hetero, int) else set()
     for dim in sorted(dim for dim in dims if dim >= len(shape)):
         yield Problem(
@@ -116,10 +117,12 @@ def problems_on(it: Annotation, shape: Sequence[int], leaf: bool) -> Iterator[Pr
             "a split names a dim of the tensor",
             f"split one of the dims 0 to {len(shape) - 1}" if shape else "leave a scalar whole",
         )
-    yield from _length_problems(it, shape)
+    yield from _length_problems(it, shape, splits)
 
 
-def _length_problems(it: Annotation, shape: Sequence[int]) -> Iterator[Problem]:
+def _length_problems(
+    it: Annotation, shape: Sequence[int], splits: Sequence[tuple[int, Split]]
+) -> Iterator[Problem]:
     shares, hetero = it.hetero_shares, it.hetero
     if (
         isinstance(hetero, int)
@@ -132,9 +135,9 @@ def _length_problems(it: Annotation, shape: Sequence[int]) -> Iterator[Problem]:
             "shares add up to the length that is split",
             f"change the shares so that they add up to {shape[hetero]}",
         )
-    for u, states in enumerate(it.states):
-        place = f"subgroup {u}" if len(it.states) > 1 else ""
-        for split in (split for split in states.splits if split.dim < len(shape)):
-            low, high = it.extent(u, split.dim, shape[split.dim])
-            for problem in split.problems_on(high - low):
-                yield problem.within(place) if place else problem
+    for u, split in splits:
+        if split.fits_all or split.dim >= len(shape):
+            continue
+        low, high = it.extent(u, split.dim, shape[split.dim])
+        for problem in split.problems_on(high - low):
+            yield problem.within(f"subgroup {u}") if len(it.states) > 1 else problem

@@ -72,6 +72,11 @@ class Split:
         return self.dim
 
     @property
+    def fits_all(self) -> bool:
+        """Whether a dim of any length can be split so."""
+        return self.shares is None and not self.blocks and self.unit == 1
+
+    @property
     def known_length(self) -> int | None:
         """The one dim length that this split fits; None if it fits many."""
         if self.blocks:
@@ -80,6 +85,9 @@ class Split:
 
     def pieces(self, length: int) -> tuple[Intervals, ...]:
         """Rows of each coordinate, ascending and merged; `problems_on(length)` must be empty."""
+        if self.fits_all:
+            spans = consecutive(even_lengths(length, self.parts))
+            return tuple([((low, high),) if low < high else () for low, high in spans])
         held: list[list[Interval]] = [[] for _ in range(self.parts)]
         start = 0
         for block in self.blocks or (Block(length, self.shares),):
@@ -90,6 +98,8 @@ class Split:
 
     def problems_on(self, length: int) -> Iterator[Problem]:
         """Why a dim of this length can't be split so."""
+        if self.fits_all:
+            return
         known = self.known_length
         if known is not None and known != length:
             what = "blocks" if self.blocks else "shares"

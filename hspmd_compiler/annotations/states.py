@@ -89,15 +89,21 @@ class DistributedStates:
     @property
     def splits(self) -> tuple[Split, ...]:
         """The split placements, outermost first."""
-        return tuple(placement for placement in self.placements if isinstance(placement, Split))
+        return tuple([placement for placement in self.placements if isinstance(placement, Split)])
 
     def split_of(self, dim: int) -> Split | None:
         """The split of a dim, None where it is whole."""
-        return next((split for split in self.splits if split.dim == dim), None)
+        for placement in self.placements:
+            if isinstance(placement, Split) and placement.dim == dim:
+                return placement
+        return None
 
     def factor(self, key: Key) -> int:
         """Parts of a key, 1 where it has no placement."""
-        return next((placement.parts for placement in self.placements if placement.key == key), 1)
+        for placement in self.placements:
+            if placement.key == key:
+                return placement.parts
+        return 1
 
     def coordinates(self, index: int) -> dict[Key, int]:
         """Coordinate per key of the device at `index` of the group."""
@@ -105,6 +111,15 @@ class DistributedStates:
         for placement in reversed(self.placements):
             index, digits[placement.key] = divmod(index, placement.parts)
         return digits
+
+    def places(self, key: Key) -> tuple[int, ...]:
+        """Coordinate of each device of the group along one key; 0 where the key has no placement."""
+        inner = self.size
+        for placement in self.placements:
+            inner //= placement.parts
+            if placement.key == key:
+                return tuple([index // inner % placement.parts for index in range(self.size)])
+        return (0,) * self.size
 
     def index(self, coordinates: Mapping[Key, int]) -> int:
         """Group index of the device at these coordinates; keys left out are 0."""

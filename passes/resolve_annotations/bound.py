@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .cells import Cell
 from .demand import Conversion, Demand
-from .sides import Devices, members
+from .sides import Devices
+from .tally import Amounts, largest
 
 
 def least_busy(conversion: Conversion) -> int:
@@ -13,15 +14,14 @@ def least_busy(conversion: Conversion) -> int:
     A rank that needs a sum, or a value that it doesn't hold, receives as much. A rank that alone holds an
     addend, or a value, which another one needs sends as much.
     """
-    sent: dict[int, int] = {}
-    received: dict[int, int] = {}
+    sent: Amounts = {}
+    received: Amounts = {}
     for cell, demands in zip(conversion.cells, conversion.demands, strict=True):
         for demand in demands:
-            for rank in members(_receiving(cell, demand)):
-                received[rank] = received.get(rank, 0) + cell.size
-            for rank in members(_sending(demand)):
-                sent[rank] = sent.get(rank, 0) + cell.size
-    return max(max(sent.values(), default=0), max(received.values(), default=0))
+            receiving, sending = _receiving(cell, demand), _sending(demand)
+            received[receiving] = received.get(receiving, 0) + cell.size
+            sent[sending] = sent.get(sending, 0) + cell.size
+    return max(largest(sent), largest(received))
 
 
 def _receiving(cell: Cell, demand: Demand) -> Devices:

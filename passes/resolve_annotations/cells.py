@@ -7,10 +7,11 @@ from functools import lru_cache
 from itertools import pairwise, product
 from typing import NamedTuple
 
+from ...annotations.annotation import Held
 from ...annotations.region import Intervals, merge_intervals
 from ...annotations.split import consecutive, even_lengths
 from ...comm_plan import Box
-from .sides import Devices, Held, Side
+from .sides import Devices, Side
 
 Block = tuple[Intervals, ...]
 """A product of rows, one choice of intervals per dim."""
@@ -53,7 +54,7 @@ def cells_of(source: Side, target: Side) -> list[Cell]:
     for holders, needers, block, size in found:
         together.setdefault((holders, needers), []).append((block, size))
     return [
-        Cell(_joined(several), holders, needers, sum(size for _, size in several))
+        Cell(_joined(several), holders, needers, sum([size for _, size in several]))
         for (holders, needers), several in together.items()
     ]
 
@@ -85,9 +86,9 @@ def _partition(before: Mapping[Intervals, Devices], after: Mapping[Intervals, De
 def _joined(several: Sequence[tuple[Block, int]]) -> Blocks:
     """As few blocks as joining along one dim after the other gives."""
     blocks = [block for block, _ in several]
+    if len(blocks) == 1:
+        return tuple(blocks)
     for dim in reversed(range(len(blocks[0]))):
-        if len(blocks) == 1:
-            break
         rows: dict[tuple[Block, Block], list[tuple[int, int]]] = {}
         for block in blocks:
             rows.setdefault((block[:dim], block[dim + 1 :]), []).extend(block[dim])
@@ -144,6 +145,8 @@ def cut_blocks(blocks: Blocks, parts: int) -> list[Blocks]:
 
 def part_sizes(blocks: Blocks, parts: int) -> list[int]:
     """Elements of each part of `cut_blocks`."""
+    if parts == 1:
+        return [sum(map(block_size, blocks))]
     sizes = [0] * parts
     for block in blocks:
         dim, lengths = _longest(block, parts)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from ...annotations.annotation import Held
 from .cells import Cell, cells_of
-from .sides import Devices, Held, Side, members
+from .sides import Devices, Side, members
 
 Sums = tuple[Devices, ...]
 """Holders of each addend of a sum, in the order in which they are added."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """Devices that need one thing, and the sums that make it, any one of which will do."""
 
     needers: Devices

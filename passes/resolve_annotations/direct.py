@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ...comm_plan import Combine
+from .cells import Blocks
 from .demand import Conversion, Demand, Sums, fewest_to_receive
 from .moves import Exchange, Transfer, view_of
 from .senders import Senders
@@ -14,22 +17,33 @@ def direct(conversion: Conversion, senders: Senders) -> Exchange:
     """The exchange in which receivers add what they need to be sums."""
     transfers: list[Transfer] = []
     for cell, demands in zip(conversion.cells, conversion.demands, strict=True):
-        blocks, size = cell.blocks, cell.size
         for demand in demands:
             for sums, receivers in _chosen(demand):
-                for receiver in members(receivers):
-                    bit = 1 << receiver
-                    for holders in sums:
-                        sender = receiver if holders & bit else senders.pick(holders, receiver, size)
-                        transfers.append(Transfer(sender, receiver, blocks, size))
+                transfers += received(cell.blocks, cell.size, sums, receivers, senders)
     combine = Combine.SUM if conversion.sums else Combine.COPY
     source, target = conversion.before, conversion.after
     return Exchange(transfers, combine, source, target, kept_devices(conversion, transfers))
 
 
+def received(
+    blocks: Blocks, size: int, sums: Sums, receivers: Devices, senders: Senders
+) -> Iterator[Transfer]:
+    """Every addend comes to each receiver, one after the other, from itself where it holds it."""
+    for holders in sums:
+        for receiver in members(receivers & holders):
+            yield Transfer(receiver, receiver, blocks, size)
+        for sender, served in senders.deal(holders, receivers & ~holders, size).items():
+            for receiver in members(served):
+                yield Transfer(sender, receiver, blocks, size)
+
+
 def direct_tally(conversion: Conversion, senders: Senders) -> Tally:
     """What `direct` moves, which asks for senders in the same order."""
     tally = Tally()
+    if not conversion.source.pending:
+        for cell in conversion.cells:
+            tally_sums(tally, (cell.holders,), cell.needers, cell.size, senders)
+        return tally
     for cell, demands in zip(conversion.cells, conversion.demands, strict=True):
         for demand in demands:
             for sums, receivers in _chosen(demand):
@@ -67,11 +81,7 @@ def tally_sums(tally: Tally, sums: Sums, receivers: Devices, size: int, senders:
         if holders & (holders - 1) == 0:
             single |= holders
             continue
-        by_sender: dict[int, Devices] = {}
-        for receiver in members(receivers & ~holders):
-            sender = senders.pick(holders, receiver, size)
-            by_sender[sender] = by_sender.get(sender, 0) | 1 << receiver
-        for sender, served in by_sender.items():
+        for sender, served in senders.deal(holders, receivers & ~holders, size).items():
             tally.add(1 << sender, served, size)
     tally.add(single, receivers, size)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
+from ...annotations.annotation import Held
 from ...comm_plan import Box, Combine
 from .cells import Blocks, block_size, local_boxes
-from .sides import Held
 
 
 class Transfer(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...comm_plan import CostModel
 from .moves import Exchange, Move
-from .tally import Tally
+from .tally import Busiest, Tally
 
 Volumes = Mapping[tuple[int, int], int]
 
@@ -30,13 +30,14 @@ class FlatCost:
         tally = Tally()
         for (sender, receiver), size in volumes.items():
             tally.add(1 << sender, 1 << receiver, size)
-        return self.step(tally, 1)
+        return self.step(tally.busiest(), 1)
 
-    def step(self, tally: Tally, element: int) -> float:
+    def step(self, busiest: Busiest, element: int) -> float:
         """One exchange of elements of so many bytes."""
-        if not tally.sent:
+        elements = max(busiest.sent, busiest.received)
+        if not elements:
             return 0.0
-        return self.latency + self.message * tally.peers + tally.busiest * element / self.bandwidth
+        return self.latency + self.message * busiest.peers + elements * element / self.bandwidth
 
     def least(self, steps: int, size: int) -> float:
         """No exchange in so many steps, of which the busiest rank moves `size` bytes, takes less."""

@@ -12,7 +12,7 @@ from enum import Enum
 from ...comm_plan import Combine
 from .cells import Blocks, Cell, block_size, cut_blocks, part_sizes
 from .demand import Conversion, Sums
-from .direct import kept_devices, tally_sums
+from .direct import kept_devices, received, tally_sums
 from .moves import Exchange, Local, Packed, Transfer
 from .senders import Senders
 from .sides import Devices, members
@@ -48,13 +48,13 @@ def relay(conversion: Conversion, owners: Owners, senders: Senders) -> tuple[Exc
                 gather += to_owner
                 spread += from_owner
             if len(sums) == 1:
-                stay = _received(cell.blocks, cell.size, sums, members(cell.needers & cell.holders), senders)
-                gather += stay
-                spread += stay
+                stay = cell.needers & cell.holders
+                both = list(received(cell.blocks, cell.size, sums, stay, senders))
+                gather += both
+                spread += both
         else:
-            needers = members(cell.needers)
-            gather += _received(cell.blocks, cell.size, sums, needers, senders)
-            spread += [Transfer(device, device, cell.blocks, cell.size) for device in needers]
+            gather += received(cell.blocks, cell.size, sums, cell.needers, senders)
+            spread += [Transfer(device, device, cell.blocks, cell.size) for device in members(cell.needers)]
     return _steps(conversion, gather, spread)
 
 
@@ -100,7 +100,7 @@ def _by_owners(
         size = sum(map(block_size, blocks))
         if size:
             yield (
-                _received(blocks, size, sums, (owner,), senders),
+                list(received(blocks, size, sums, 1 << owner, senders)),
                 [Transfer(owner, needer, blocks, size) for needer in members(needers)],
             )
 
@@ -117,21 +117,6 @@ def _able(needers: Devices, sums: Sums, owners: Owners) -> Devices:
     for each in sums:
         holders |= each
     return holders if owners is Owners.HOLDERS else holders | needers
-
-
-def _received(
-    blocks: Blocks, size: int, sums: Sums, receivers: Sequence[int], senders: Senders
-) -> list[Transfer]:
-    return [
-        Transfer(
-            receiver if holders >> receiver & 1 else senders.pick(holders, receiver, size),
-            receiver,
-            blocks,
-            size,
-        )
-        for receiver in receivers
-        for holders in sums
-    ]
 
 
 def _steps(

@@ -81,8 +81,8 @@ def _by_tiers(
 ) -> tuple[Part, ...]:
     """First inside the subgroups, then between them, where that is cheaper; () where it isn't."""
     seconds = max((part.seconds for part in parts), default=0.0)
-    between = _aligned(source, target)
-    if not seconds or between is None or _settled(parts, pricing):
+    between = None if not seconds or _settled(parts, pricing) else _aligned(source, target)
+    if between is None:
         return ()
     try:
         middle = side_of(between, shape)

@@ -12,8 +12,8 @@ from .sides import Devices, Side, devices_of, members
 class Senders(Protocol):
     """A choice of senders."""
 
-    def pick(self, holders: Devices, receiver: int, size: int) -> int:
-        """One of the holders; `receiver` does not hold it itself."""
+    def deal(self, holders: Devices, receivers: Devices, size: int) -> dict[int, Devices]:
+        """Whom each of the holders sends `size` elements; no receiver holds them itself."""
 
 
 @dataclass(slots=True)
@@ -27,16 +27,22 @@ class ByReplica:
     target: Side
     near: dict[int, Devices]
 
-    def pick(self, holders: Devices, receiver: int, size: int) -> int:
+    def deal(self, holders: Devices, receivers: Devices, size: int) -> dict[int, Devices]:
         """See Senders."""
-        if holders & (holders - 1) == 0:
-            return holders.bit_length() - 1
-        holders = holders & self.near.get(receiver, 0) or holders
-        holders = holders & self.source.subgroups.get(receiver, 0) or holders
+        if only := _only(holders, receivers):
+            return only
+        found: dict[int, Devices] = {}
+        near, together = self.near, self.source.subgroups
+        for receiver in members(receivers):
+            close = holders & near.get(receiver, 0) or holders
+            copies = members(close & together.get(receiver, 0) or close)
+            sender = copies[self._replica(receiver) % len(copies)]
+            found[sender] = found.get(sender, 0) | 1 << receiver
+        return found
+
+    def _replica(self, receiver: int) -> int:
         own = self.source.replica.get(receiver)
-        place = self.target.replica.get(receiver, 0) if own is None else own
-        copies = members(holders)
-        return copies[place % len(copies)]
+        return self.target.replica.get(receiver, 0) if own is None else own
 
 
 @dataclass(slots=True)
@@ -46,14 +52,22 @@ class ByLoad:
     near: dict[int, Devices]
     sent: dict[int, int]
 
-    def pick(self, holders: Devices, receiver: int, size: int) -> int:
+    def deal(self, holders: Devices, receivers: Devices, size: int) -> dict[int, Devices]:
         """See Senders."""
-        if holders & (holders - 1) == 0:
-            return holders.bit_length() - 1
-        copies = members(holders & self.near.get(receiver, 0) or holders)
-        sender = min(copies, key=lambda copy: self.sent.get(copy, 0))
-        self.sent[sender] = self.sent.get(sender, 0) + size
-        return sender
+        if only := _only(holders, receivers):
+            return only
+        found: dict[int, Devices] = {}
+        for receiver in members(receivers):
+            copies = members(holders & self.near.get(receiver, 0) or holders)
+            sender = min(copies, key=lambda copy: self.sent.get(copy, 0))
+            self.sent[sender] = self.sent.get(sender, 0) + size
+            found[sender] = found.get(sender, 0) | 1 << receiver
+        return found
+
+
+def _only(holders: Devices, receivers: Devices) -> dict[int, Devices]:
+    """The one holder, who serves all; nothing where there is a choice."""
+    return {} if holders & (holders - 1) else {holders.bit_length() - 1: receivers}
 
 
 def near_devices(cost: CostModel, devices: Devices) -> dict[int, Devices]:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, reduce
-from operator import or_
+from functools import lru_cache
 
-from ...annotations.annotation import Addend, Annotation, Shape
+from ...annotations.annotation import Addend, Annotation, Held, Shape
 from ...annotations.region import Intervals
 
 Devices = int
 """A set of devices: bit d stands for device d."""
-
-Held = tuple[Intervals, ...]
-"""The rows per dim that a device holds; its tensor is their product, in this order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,8 +35,9 @@ class Side:
 @lru_cache(maxsize=4096)
 def side_of(annotation: Annotation, shape: Shape) -> Side:
     """The side that an annotation stands for; AnnotationError where it doesn't fit the shape."""
-    groups = [(devices_of(group), group) for group in annotation.groups]
-    subgroups = {device: together for together, group in groups for device in group}
+    subgroups: dict[int, Devices] = {}
+    for group in annotation.groups:
+        subgroups.update(dict.fromkeys(group.devices, devices_of(group.devices)))
     return make_side(annotation.intervals(shape), annotation.addends(), subgroups, len(shape))
 
 
@@ -48,33 +45,41 @@ def make_side(
     held: Mapping[int, Held], addends: Mapping[int, Addend], subgroups: Mapping[int, Devices], dims: int
 ) -> Side:
     """A side from what each device holds."""
-    rows: list[dict[Intervals, Devices]] = [{} for _ in range(dims)]
-    replica: dict[int, int] = {}
-    copies: dict[tuple[Held, Addend], int] = {}
-    for device, own in held.items():
-        copy = (own, addends[device])
-        replica[device] = copies[copy] = copies.get(copy, -1) + 1
-        if all(own):
-            for dim, intervals in enumerate(own):
-                rows[dim][intervals] = rows[dim].get(intervals, 0) | 1 << device
     alternatives, everyone = _alternatives(addends), devices_of(held)
+    replica: dict[int, int] = {}
+    copies: dict[tuple[Held, int, int], list[int]] = {}
+    for device, own in held.items():
+        addend = addends[device]
+        alike = copies.setdefault((own, addend.alternative, addend.index), [])
+        replica[device] = len(alike)
+        alike.append(device)
+    rows: list[dict[Intervals, Devices]] = [{} for _ in range(dims)]
+    for (own, _, _), alike in copies.items():
+        if all(own):
+            devices = devices_of(alike)
+            for found, intervals in zip(rows, own, strict=True):
+                found[intervals] = found.get(intervals, 0) | devices
     pending = alternatives != ((everyone,),)
     return Side(held, tuple(rows), alternatives, subgroups, replica, everyone, pending)
 
 
 def _alternatives(addends: Mapping[int, Addend]) -> tuple[tuple[Devices, ...], ...]:
-    found: dict[int, dict[int, Devices]] = {}
+    holders: dict[tuple[int, int], Devices] = {}
     for device, addend in addends.items():
-        holders = found.setdefault(addend.alternative, {})
-        holders[addend.index] = holders.get(addend.index, 0) | 1 << device
-    return tuple(
-        tuple(holders for _, holders in sorted(found[alternative].items())) for alternative in sorted(found)
-    )
+        place = (addend.alternative, addend.index)
+        holders[place] = holders.get(place, 0) | 1 << device
+    found: dict[int, list[Devices]] = {}
+    for alternative, index in sorted(holders):
+        found.setdefault(alternative, []).append(holders[alternative, index])
+    return tuple(map(tuple, found.values()))
 
 
 def devices_of(devices: Iterable[int]) -> Devices:
     """The set of these devices."""
-    return reduce(or_, (1 << device for device in devices), 0)
+    found = 0
+    for device in devices:
+        found |= 1 << device
+    return found
 
 
 @lru_cache(maxsize=65536)

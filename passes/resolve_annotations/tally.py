@@ -4,44 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .sides import Devices, members
+
+Amounts = dict[Devices, int]
+"""Elements for each rank of a set; a rank in several sets has the sum of theirs."""
+
+
+class Busiest(NamedTuple):
+    """Elements of the rank that sends most, and of the one that receives most, and the most peers."""
+
+    sent: int
+    received: int
+    peers: int
 
 
 @dataclass(slots=True)
 class Tally:
-    """Elements, and peers, per rank and direction; what stays on a rank is no traffic."""
+    """Elements, and peers, per set of ranks and direction; what stays on a rank is no traffic.
 
-    sent: dict[int, int] = field(default_factory=dict)
-    received: dict[int, int] = field(default_factory=dict)
-    sent_to: dict[int, Devices] = field(default_factory=dict)
-    received_from: dict[int, Devices] = field(default_factory=dict)
+    Adding to a set costs the same for any number of ranks.
+    """
+
+    sent: Amounts = field(default_factory=dict)
+    received: Amounts = field(default_factory=dict)
+    sent_to: dict[Devices, Devices] = field(default_factory=dict)
+    received_from: dict[Devices, Devices] = field(default_factory=dict)
 
     def add(self, senders: Devices, receivers: Devices, size: int) -> None:
         """Each sender sends `size` elements to each receiver other than itself."""
-        if not size:
+        if not (size and senders and receivers):
             return
-        many = receivers.bit_count()
-        for rank in members(senders):
-            if others := many - (receivers >> rank & 1):
-                self.sent[rank] = self.sent.get(rank, 0) + size * others
-                self.sent_to[rank] = self.sent_to.get(rank, 0) | receivers
-        many = senders.bit_count()
-        for rank in members(receivers):
-            if others := many - (senders >> rank & 1):
-                self.received[rank] = self.received.get(rank, 0) + size * others
-                self.received_from[rank] = self.received_from.get(rank, 0) | senders
+        sent, received = self.sent, self.received
+        sent[senders] = sent.get(senders, 0) + size * receivers.bit_count()
+        received[receivers] = received.get(receivers, 0) + size * senders.bit_count()
+        if both := senders & receivers:
+            sent[both] = sent.get(both, 0) - size
+            received[both] = received.get(both, 0) - size
+        self.sent_to[senders] = self.sent_to.get(senders, 0) | receivers
+        self.received_from[receivers] = self.received_from.get(receivers, 0) | senders
 
-    @property
-    def busiest(self) -> int:
-        """Elements that the busiest rank sends or receives."""
-        return max(max(self.sent.values(), default=0), max(self.received.values(), default=0))
-
-    @property
-    def peers(self) -> int:
-        """Peers of the rank that has most of them, in one direction."""
-        return max(_most(self.sent_to), _most(self.received_from))
+    def busiest(self) -> Busiest:
+        """The busiest ranks."""
+        sent, to = _most(self.sent, self.sent_to)
+        received, by = _most(self.received, self.received_from)
+        return Busiest(sent, received, max(to, by))
 
 
-def _most(peers: Mapping[int, Devices]) -> int:
-    return max((found.bit_count() - (found >> rank & 1) for rank, found in peers.items()), default=0)
+def largest(amounts: Amounts) -> int:
+    """Of the rank that has most; 0 where there is none."""
+    return _most(amounts, {})[0]
+
+
+def _most(amounts: Amounts, peers: Mapping[Devices, Devices]) -> tuple[int, int]:
+    """Elements of the rank that has most of them, and peers of the one that has most."""
+    sizes: dict[int, int] = {}
+    others: dict[int, Devices] = {}
+    for devices, amount in amounts.items():
+        own = peers.get(devices, 0)
+        for device in members(devices):
+            sizes[device] = sizes.get(device, 0) + amount
+            if own:
+                others[device] = others.get(device, 0) | own
+    counts = [found.bit_count() - (found >> device & 1) for device, found in others.items()]
+    return max(sizes.values(), default=0), max(counts, default=0)

@@ -16,7 +16,7 @@ from .reduction import all_reduction
 from .relay import Owners, owner_choices, relay, relay_tally, worth_a_relay
 from .senders import ByLoad, ByReplica, Senders, near_devices
 from .sides import Devices
-from .tally import Tally
+from .tally import Busiest
 
 
 class Method(Enum):
@@ -59,10 +59,10 @@ class Pricing:
     cost: CostModel
     element: int
 
-    def of(self, make: Callable[[], Moves], tallies: Callable[[], tuple[Tally, ...]]) -> float:
+    def of(self, make: Callable[[], Moves], count: Callable[[], tuple[Busiest, ...]]) -> float:
         """Seconds. A flat cost needs no more than totals per rank, so the moves are not made for it."""
         if isinstance(self.cost, FlatCost):
-            return sum(self.cost.step(tally, self.element) for tally in tallies())
+            return sum([self.cost.step(busiest, self.element) for busiest in count()])
         return seconds_of(make(), self.cost, self.element)
 
     def may_gain(self, conversion: Conversion, ways: Sequence[Way], steps: int) -> bool:
@@ -89,9 +89,9 @@ def ways_of(conversion: Conversion, pricing: Pricing) -> list[Way]:
         ways.append(_all_reduce(conversion, pricing))
         if ways[0].seconds is not None and not near:
             return ways
-    tally = direct_tally(conversion, by_replica)
-    ways.append(_way(Method.DIRECT, pricing, lambda: (direct(conversion, by_replica),), lambda: (tally,)))
-    unbalanced = max(tally.sent.values(), default=0) > max(tally.received.values(), default=0)
+    busiest = direct_tally(conversion, by_replica).busiest()
+    ways.append(_way(Method.DIRECT, pricing, lambda: (direct(conversion, by_replica),), lambda: (busiest,)))
+    unbalanced = busiest.sent > busiest.received
     if unbalanced:
         ways.append(_balanced(conversion, pricing, near))
     if (conversion.sums or unbalanced or near) and pricing.may_gain(conversion, ways, steps=2):
@@ -133,7 +133,7 @@ def _balanced(conversion: Conversion, pricing: Pricing, near: dict[int, Devices]
         Method.BALANCED,
         pricing,
         lambda: (direct(conversion, ByLoad(near, dict(loads))),),
-        lambda: (direct_tally(conversion, ByLoad(near, dict(loads))),),
+        lambda: (direct_tally(conversion, ByLoad(near, dict(loads))).busiest(),),
     )
 
 
@@ -148,11 +148,11 @@ def _relay(conversion: Conversion, pricing: Pricing, senders: Senders, owners: O
         RELAYS[owners],
         pricing,
         lambda: relay(conversion, owners, senders),
-        lambda: relay_tally(conversion, owners, senders),
+        lambda: tuple(tally.busiest() for tally in relay_tally(conversion, owners, senders)),
     )
 
 
 def _way(
-    method: Method, pricing: Pricing, make: Callable[[], Moves], tallies: Callable[[], tuple[Tally, ...]]
+    method: Method, pricing: Pricing, make: Callable[[], Moves], count: Callable[[], tuple[Busiest, ...]]
 ) -> Way:
-    return Way(method, make, pricing.of(make, tallies))
+    return Way(method, make, pricing.of(make, count))
