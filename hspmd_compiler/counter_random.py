@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .comm_plan import Interval
+from .shape_only import is_shape_only
 
 Key = tuple[int, int, int]
 """(seed, step, first sample): what the masks of one micro-batch depend on."""
@@ -73,7 +74,7 @@ def random_mask(
     parts: row-major factors of the whole tensor; an element is numbered by its place in all of it.
     """
     count = prod(_length(part) for part in parts)
-    if keep <= 0 or keep >= 1 or key.is_meta or not count:
+    if keep <= 0 or keep >= 1 or is_shape_only(key) or not count:
         return torch.full((count,), keep >= 1, dtype=dtype, device=device)
     seed, step, first = key.tolist()
     stream = Stream.of(seed, operator, step)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from .shape_only import is_shape_only
+
 
 def grouped_mm(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     """[rows, n]: group i of rows [rows, k] ends at ends[i] and meets weights[i] of [groups, k, n].
@@ -33,7 +35,7 @@ def grouped_mm_backward(rows: Tensor, weights: Tensor, ends: Tensor, grad: Tenso
 def _groups(ends: Tensor) -> Iterator[tuple[int, int, int]]:
     """(group, first row, end) of each group with rows; none where only shapes are known."""
     low = 0
-    for group, high in enumerate([] if ends.is_meta else ends.tolist()):
+    for group, high in enumerate([] if is_shape_only(ends) else ends.tolist()):
         if low < high:
             yield group, low, high
         low = max(low, high)

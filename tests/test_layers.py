@@ -31,6 +31,7 @@ FLOORS = {
     "comm_plan": 0,
     "options": 0,
     "init_program": 0,
+    "shape_only": 1,
     "counter_random": 1,
     "grouped_product": 1,
     "graph": 1,
