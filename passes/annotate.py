@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from ..annotations.annotation import Annotation
 from ..annotations.layout import Axis, Factor, Intervals, Layout, Sets, covers, make_layout, union, whole
+from ..annotations.several_cuts import with_cuts
 from ..annotations.text import parse_annotation
 from ..errors import AnnotationError, StrategyError
 from ..graph.ir import LogicalGraph, ParamInfo
@@ -15,6 +17,7 @@ from ..graph.printer import aligned
 from ..strategy import Override, StageSpec, Strategy
 from ..strategy_check import check
 from .annotated_text import states_text
+from .grad_sync import grid, has_cell
 from .placement import Placement
 from .split_units import Member, SplitGroup, SplitKind, assign, find_split_groups
 
@@ -36,13 +39,22 @@ class ParameterLayouts:
             return whole(info.shape)
         if override is not None and override.annotation is not None:
             return _annotated(info, spec, override.annotation)
+        return self._by_units(info, spec, override)
+
+    def used(self, pipeline: int, name: str, stage: int) -> Layout:
+        """How operators take a parameter that is stored in several cuts: as if it had no annotation."""
+        info = self.graph.params[name]
+        return self._by_units(info, self.strategy.pipelines[pipeline].stages[stage], None)
+
+    def _by_units(self, info: ParamInfo, spec: StageSpec, override: Override | None) -> Layout:
+        """By the units that the model's operators allow, or as the override splits and shares."""
         degree = override.degree(spec) if override is not None else spec.tp
         shares = _shares(spec, override, degree)
         if override is not None and override.split is not None:
             return self._split(info, override.split, degree, spec.tp, shares)
-        if name not in self.by_param:
+        if info.name not in self.by_param:
             return whole(info.shape)
-        group, members = self.by_param[name]
+        group, members = self.by_param[info.name]
         return _grouped(info, group, members, degree, spec.tp, shares)
 
     def _override(self, info: ParamInfo) -> Override | None:
@@ -90,14 +102,18 @@ def _repeat(held: Sequence[Intervals], ranks: int) -> Sets:
 
 def _cut(info: ParamInfo, dim: int, sets: Sets) -> Layout:
     if not covers(info.shape[dim], sets):
-        raise StrategyError(
-            f"the layout of {info.name} leaves elements without a holder",
-            details=[("shape", str(list(info.shape))), ("held", str([list(held) for held in sets]))],
-            rule="every element of a parameter is held by some rank of its stage",
-            fix="let the shares or the annotation cover the whole dim",
-        )
+        raise _uncovered(info, str([list(held) for held in sets]))
     cut = Factor(info.shape[dim], Axis.TENSOR, sets)
     return make_layout(tuple((cut,) if i == dim else (Factor(size),) for i, size in enumerate(info.shape)))
+
+
+def _uncovered(info: ParamInfo, held: str) -> StrategyError:
+    return StrategyError(
+        f"the layout of {info.name} leaves elements without a holder",
+        details=[("shape", str(list(info.shape))), ("held", held)],
+        rule="every element of a parameter is held by some rank of its stage",
+        fix="let the shares or the annotation cover the whole dim",
+    )
 
 
 def _grouped(
@@ -117,7 +133,7 @@ def _grouped(
 
 
 def _annotated(info: ParamInfo, spec: StageSpec, text: str) -> Layout:
-    """The layout of a hand-written annotation on the devices of one stage: at most one dim split."""
+    """The layout of a hand-written annotation on the devices of one stage."""
     annotation = _read(info, text)
     if not set(spec.devices) <= set(annotation.devices):
         raise StrategyError(
@@ -148,22 +164,17 @@ def _read(info: ParamInfo, text: str) -> Annotation:
 
 
 def _layout_of(info: ParamInfo, annotation: Annotation, devices: tuple[int, ...], text: str) -> Layout:
+    """The rows of each rank per dim, the dims that are whole everywhere left whole."""
     held = annotation.intervals(info.shape)
-    cut = [
-        dim
+    regions = [held[device] for device in devices]
+    if not all(any(has_cell(region, cell) for region in regions) for cell in grid(info.shape, regions)):
+        raise _uncovered(info, text)
+    cuts = {
+        dim: Factor(size, Axis.TENSOR, tuple(region[dim] for region in regions))
         for dim, size in enumerate(info.shape)
-        if any(held[device][dim] != ((0, size),) for device in devices)
-    ]
-    if len(cut) > 1:
-        raise StrategyError(
-            f"the annotation of {info.name} splits {len(cut)} dims inside one stage",
-            details=[("annotation", text)],
-            rule="a parameter is split along at most one dim inside a stage",
-            fix="split one dim and duplicate over the other devices",
-        )
-    if not cut:
-        return whole(info.shape)
-    return _cut(info, cut[0], tuple(tuple(held[device][cut[0]]) for device in devices))
+        if any(region[dim] != ((0, size),) for region in regions)
+    }
+    return with_cuts(whole(info.shape), cuts, None)
 
 
 def token_sets(spec: StageSpec, length: int) -> Sets | None:
@@ -216,7 +227,10 @@ def _placement(layouts: ParameterLayouts, strategy: Strategy, pipeline: int, bat
     def tokens(stage: int, length: int) -> Sets | None:
         return token_sets(stages[stage], length)
 
-    return Placement(batch, layout, tokens, strategy.sequence_parallel)
+    first = first_coordinate(strategy, pipeline)
+    own = range(first, first + len(strategy.rows(pipeline)))
+    used = partial(layouts.used, pipeline)
+    return Placement(batch, layout, tokens, strategy.sequence_parallel, used, own)
 
 
 def _check_matched(graph: LogicalGraph, strategy: Strategy) -> None:

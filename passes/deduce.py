@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 
 from ..annotations.layout import Axis, Dim, Factor, Layout, has_unlike_copies, make_layout, whole
+from ..annotations.several_cuts import collapsed, is_plain
 from ..comm_plan import Combine
 from ..errors import DeduceError, HspmdError, InternalError
 from ..graph import rule_book  # noqa: F401  (rules register on import)
@@ -28,7 +29,7 @@ from .deduce_memo import MadeRow, RuleMemo, filled
 from .deduce_moves import all_reduce, over_batch, settle, step_value, transfer
 from .deduce_results import add_results
 from .grad_terms import untied_sums
-from .insert_comm import convert
+from .insert_comm import check_takes_several_cuts, convert
 from .placement import GraphFacts, Placement
 from .stages import RowKinds, assign_stages
 
@@ -45,7 +46,10 @@ class _Place:
 
 @dataclass(slots=True)
 class Deducer:
-    """One pipeline's deduction; implements `graph.rules.RuleContext`."""
+    """One pipeline's deduction; implements `graph.rules.RuleContext`.
+
+    used_as: what operators take parameters in that lie in several cuts, by value.
+    """
 
     graph: LogicalGraph
     pipeline: PipelineSpec
@@ -63,6 +67,7 @@ class Deducer:
     batch_sums: Counter[int] = field(default_factory=Counter)
     counts: dict[tuple[int, int], int] = field(default_factory=dict)
     memo: RuleMemo = field(default_factory=RuleMemo)
+    used_as: dict[int, Layout] = field(default_factory=dict)
     next_id: int = 0
 
     @property
@@ -90,10 +95,26 @@ class Deducer:
         """The global batch size."""
         return self.graph.batch
 
+    @property
+    def micro_batches(self) -> range:
+        """The BATCH coordinates of the pipeline."""
+        own = self.placement.own
+        return range(len(self.placement.batch)) if own is None else own
+
     # Operands
 
     def operand(self, argument: object) -> AnnotatedValue:
-        """The value of a Ref in the current stage."""
+        """The value of a Ref in the current stage, in a layout that rules know."""
+        return self.plain(self.marked(argument))
+
+    def plain(self, value: AnnotatedValue) -> AnnotatedValue:
+        """The value as a rule can take it: ranks cut at most one dim."""
+        if is_plain(value.layout):
+            return value
+        return self.convert(value, self.used_as.get(value.id) or collapsed(value.layout))
+
+    def marked(self, argument: object) -> AnnotatedValue:
+        """The value of a Ref in the current stage, as a marker or an override left it."""
         if not isinstance(argument, Ref):
             raise InternalError(f"{self.row.op} has no tensor at this argument", at=self.row.where)
         value = self.value_of(argument.id, self.place.stage)
@@ -241,6 +262,8 @@ class Deducer:
             value = self._new(layout, row.dtype, stage, pure=buffer, constant=buffer)
             value.static = True
             self.result.params[name, stage] = value
+            if not is_plain(layout):
+                self.used_as[value.id] = self.placement.used(name, stage)
         return value
 
     def _new(
@@ -276,6 +299,8 @@ class Deducer:
         for value in operands:
             pure, constant, static = pure and value.pure, constant and value.constant, static and value.static
             loose = loose or value.loose
+        if not (is_plain(layout) and all(is_plain(value.layout) for value in operands)):
+            check_takes_several_cuts(op, self.row)
         made_by = (self.row, via) if via is not None else None
         if dtype is None:
             dtype = self.row.dtype if self.row.dtype is not None else operands[0].dtype
@@ -362,12 +387,8 @@ class Deducer:
         for row in self.graph.rows:
             if row.op != EMBEDDING or row.args[1] != Ref(index_row):
                 continue
-            table = self.value_of(self.row_of(row.args[0]).id, self.place.stage)
-            if (
-                isinstance(table, AnnotatedValue)
-                and table.layout.shape[0] == rows
-                and len(table.layout.dims[0]) == 1
-            ):
+            table = self.operand(row.args[0])
+            if table.layout.shape[0] == rows and len(table.layout.dims[0]) == 1:
                 factor = table.layout.dims[0][0]
                 return factor if factor.axis is not None else None
         return None

@@ -54,7 +54,7 @@ def _add_buffer(deducer: Deducer, name: str, row: int) -> None:
 
 
 def _everybodys(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
-    value = deducer.over_batch(value)
+    value = deducer.over_batch(deducer.plain(value))
     return deducer.convert(value, whole(value.layout.shape))
 
 
@@ -72,7 +72,8 @@ def _buffer_refused(row: Row, name: str, stages: list[int]) -> DeduceError:
 
 def _counted(deducer: Deducer, loss: AnnotatedValue) -> AnnotatedValue:
     """The loss as a share that all ranks and micro-batches can add up."""
-    return deducer.convert(settle_ranks(deducer, loss), whole((), _everywhere(deducer)))
+    loss = settle_ranks(deducer, deducer.plain(loss))
+    return deducer.convert(loss, whole((), _everywhere(deducer)))
 
 
 def _everywhere(deducer: Deducer) -> frozenset[Axis]:
@@ -98,6 +99,7 @@ def _add_grad(deducer: Deducer, name: str, row: int) -> None:
 
 def _batch_share(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
     """A gradient that does not depend on the batch counts once."""
+    value = deducer.plain(value)
     batch = _everywhere(deducer) & {Axis.BATCH}
     return deducer.convert(value, make_layout(value.layout.dims, value.layout.partial | batch))
 

@@ -8,43 +8,17 @@ from functools import cache
 from itertools import pairwise, product
 from math import prod
 
-from ..annotations.layout import (
-    Axis,
-    Coordinate,
-    Dim,
-    Factor,
-    Intervals,
-    Layout,
-    dim_size,
-    union,
-    within,
-)
+from ..annotations.layout import Axis, Coordinate, Intervals, Layout, union, within
+from ..annotations.layout_rows import held_rows
 from ..annotations.refine import boxes_of
 from ..comm_plan import Box, GradBucket, GradPiece, Interval, box_volume
 
 Region = tuple[Intervals, ...]
 
 
-def dim_intervals(dim: Dim, at: Coordinate) -> Intervals:
-    """The elements of a dim that a coordinate holds, as intervals of the whole dim."""
-    held: Intervals = ((0, 1),)
-    inner = 1
-    for factor in reversed(dim):
-        held = _outer(factor, held, inner, at)
-        inner *= factor.size
-    return held if dim_size(dim) else ()
-
-
-def _outer(factor: Factor, held: Intervals, inner: int, at: Coordinate) -> Intervals:
-    if held == ((0, inner),):
-        return union((low * inner, high * inner) for low, high in factor.held(at))
-    indices = (index for low, high in factor.held(at) for index in range(low, high))
-    return union((low + index * inner, high + index * inner) for index in indices for low, high in held)
-
-
 def region(layout: Layout, rank: int) -> Region:
     """What a rank of a stage holds, per dim; the batch axis does not cut it."""
-    return tuple(dim_intervals(dim, Coordinate(rank, 0)) for dim in layout.dims)
+    return held_rows(layout, Coordinate(rank, 0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..annotations.layout import (
     Axis,
+    Coordinate,
     Dim,
     Factor,
     Intervals,
@@ -16,10 +18,14 @@ from ..annotations.layout import (
     union,
     within,
 )
+from ..annotations.layout_rows import held_rows
 from ..annotations.refine import Refined, refine
+from ..annotations.several_cuts import is_plain
 from ..comm_plan import Combine
 from ..errors import InternalError
 from ..graph.annotated import COMM, AnnotatedValue, CommMarker, PerCoordinate
+from ..graph.comm_marker import is_marker
+from ..graph.ir import Row
 from ..graph.rules import (
     PULLS,
     at_first,
@@ -31,13 +37,18 @@ from ..graph.rules import (
 )
 from ..graph.view_maps import first_holders
 from ..graph.view_rules import invert, reemit
+from .resolve_layouts import is_local
 
 if TYPE_CHECKING:
     from .deduce import Deducer
 
+TAKE = "hspmd.take"
+
 
 def convert(deducer: Deducer, value: AnnotatedValue, target: Layout) -> AnnotatedValue:
     """`value` in layout `target`: computed so if pure, else cut locally, else communicated."""
+    if not is_plain(value.layout) or not is_plain(target):
+        return _of_several_cuts(deducer, value, target)
     pulled = _pull(deducer, value, target)
     if pulled is not None:
         return pulled
@@ -196,7 +207,7 @@ def _take_factor(
     intervals = PerCoordinate(lambda at: within(src.held(at), dst.held(at)), by_position)
     dim = _dim_of(refined, index)
     if refined.counts[dim] == 1:
-        return deducer.emit("hspmd.take", (value, dim, intervals), layout)
+        return deducer.emit(TAKE, (value, dim, intervals), layout)
     view = PerCoordinate(lambda at: refined.view(at, source=True))
     args = (value, view, index, intervals, local_shape(layout))
     return deducer.emit("hspmd.factor_take", args, layout)
@@ -267,10 +278,44 @@ def _before_layout_operator(deducer: Deducer, value: AnnotatedValue, target: Lay
     return reemit(deducer, row, deducer.convert(operand, wanted), target)
 
 
+def check_takes_several_cuts(op: str, row: Row) -> None:
+    """Only what moves or cuts a value may meet such a layout: operators' rules know one cut."""
+    if op not in (COMM, TAKE) and not is_marker(op):
+        raise InternalError(
+            f"{op} meets a value that ranks cut in several ways",
+            at=row.where,
+            fix="report this model and strategy",
+        )
+
+
+def _of_several_cuts(deducer: Deducer, value: AnnotatedValue, target: Layout) -> AnnotatedValue:
+    """A conversion that only hand-written annotations need: cut dim by dim, else communicated.
+
+    What the batch axis does to the value stays as it is.
+    """
+    if not is_local(value.layout, target, len(deducer.stage_devices), max(1, len(deducer.placement.batch))):
+        return _marked(deducer, value, target)
+    for dim in range(len(target.dims)):
+        cut = PerCoordinate(partial(_rows_kept, value.layout, target, dim))
+        if value.layout.dims[dim] != target.dims[dim]:
+            dims = (*target.dims[: dim + 1], *value.layout.dims[dim + 1 :])
+            value = deducer.emit(TAKE, (value, dim, cut), value.layout.with_dims(dims))
+    return value
+
+
+def _rows_kept(source: Layout, target: Layout, dim: int, at: Coordinate) -> Intervals:
+    return within(held_rows(source, at)[dim], held_rows(target, at)[dim])
+
+
 def _communicate(deducer: Deducer, value: AnnotatedValue, target: Layout) -> AnnotatedValue:
-    if refine(value.layout, target) is None:
+    if refine(value.layout, target) is None and not is_addend(target):
         value = deducer.convert(value, uncut(_settled(value.layout), ranks=True))
         return deducer.convert(value, target)
+    return _marked(deducer, value, target)
+
+
+def _marked(deducer: Deducer, value: AnnotatedValue, target: Layout) -> AnnotatedValue:
+    """The marker of a communication."""
     marker = CommMarker(
         value.layout,
         target,

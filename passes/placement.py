@@ -6,9 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..annotations.layout import Layout, Sets
+from ..errors import InternalError
 from ..graph.ir import LogicalGraph
 from .deduce_memo import signatures
 from .stages import RowKinds, classify, operand_rows
+
+
+def _not_stored_otherwise(name: str, stage: int) -> Layout:
+    raise InternalError(f"{name} is not stored in several cuts in stage {stage}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +21,17 @@ class Placement:
     """What deduction starts from: the batch cut, the parameters' layouts, and how tokens are cut.
 
     batch: rows of the global batch per coordinate of the BATCH axis. layouts: (parameter, stage) ->
-    layout. tokens: per stage the token intervals per rank for sequence parallelism, by length.
+    layout. tokens: per stage the token intervals per rank for sequence parallelism, by length. used:
+    what operators take a parameter in that is stored in several cuts. own: the coordinates of the
+    pipeline's micro-batches; None: all.
     """
 
     batch: Sets
     layouts: Callable[[str, int], Layout]
     tokens: Callable[[int, int], Sets | None]
     sequence_parallel: bool
+    used: Callable[[str, int], Layout] = _not_stored_otherwise
+    own: range | None = None
 
 
 @dataclass(frozen=True, slots=True)

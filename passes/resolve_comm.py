@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
+
 from ..annotations.layout import (
     Axis,
     Coordinate,
@@ -18,6 +20,7 @@ from ..annotations.refine import Refined, elementary, local_boxes, refine
 from ..comm_plan import Combine, CommKind, CommStep, Piece, box_volume
 from ..errors import InternalError
 from ..graph.annotated import CommMarker
+from .resolve_layouts import by_cells, on_ranks, rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +41,23 @@ class CommResolver:
     """Resolves markers and numbers the steps; `steps` are made once for equal requests."""
 
     made: dict[object, dict[int, CommStep]] = field(default_factory=dict)
+    planned: dict[_Request, tuple[dict[int, CommStep], ...]] = field(default_factory=dict)
     count: int = 0
+
+    def steps(
+        self, marker: CommMarker, ranks: tuple[int, ...], batch: int, dtype: str
+    ) -> tuple[dict[int, CommStep], ...]:
+        """The step of each rank of a stage for a conversion inside it, at one micro-batch, in each round."""
+        if marker.source == marker.target or not by_cells(marker.source, marker.target):
+            return (self.collective(marker, ranks, batch, dtype),)
+        return self._rounds(
+            _Request(marker.source, marker.target, marker.combine, ranks, ranks, batch, dtype)
+        )
 
     def collective(
         self, marker: CommMarker, ranks: tuple[int, ...], batch: int, dtype: str
     ) -> dict[int, CommStep]:
-        """The step of each rank of a stage for a conversion inside it, at one micro-batch."""
+        """The one step of a conversion between layouts that cut at most one dim."""
         if marker.source == marker.target or _is_all_reduce(marker):
             return self._all_reduce(ranks, marker.combine, dtype)
         request = _Request(marker.source, marker.target, marker.combine, ranks, ranks, batch, dtype)
@@ -80,10 +94,29 @@ class CommResolver:
             self.made[request] = _plan(request, kind, self.next_id())
         return self.made[request]
 
+    def _rounds(self, request: _Request) -> tuple[dict[int, CommStep], ...]:
+        if request not in self.planned:
+            ranks = request.source_ranks
+            found = rounds(request.source, request.target, len(ranks), request.batch, request.dtype)
+            numbers = sorted({step.id for steps in found for step in steps.values()})
+            ids = {number: self.next_id() for number in numbers}
+            self.planned[request] = tuple(on_ranks(steps, ranks, ids) for steps in found)
+        return self.planned[request]
+
     def next_id(self) -> int:
         """The id of a new step."""
         self.count += 1
         return self.count - 1
+
+
+def round_count(marker: CommMarker, ranks: int, batch: int, dtype: torch.dtype) -> int:
+    """How many steps each rank has for a communication."""
+    if marker.batch_sum is not None or marker.source == marker.target:
+        return 1
+    if not by_cells(marker.source, marker.target):
+        return 1
+    name = str(dtype).removeprefix("torch.")
+    return len(rounds(marker.source, marker.target, ranks, batch, name))
 
 
 def _is_all_reduce(marker: CommMarker) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -23,7 +23,7 @@ from hspmd_compiler.artifact.arrays import TorchArrays
 from hspmd_compiler.artifact.interpret import run_row
 from hspmd_compiler.artifact.kernels import kernel
 from hspmd_compiler.artifact.lower_stage import Outputs, StageLowering
-from hspmd_compiler.comm_plan import Combine, CommKind
+from hspmd_compiler.comm_plan import Combine, CommKind, CommStep
 from hspmd_compiler.counter_random import KEY_SIZE, key_tensor
 from hspmd_compiler.graph.annotated import COMM, STEP_REDUCE, AnnotatedRow, AnnotatedValue, PipelineGraph
 from hspmd_compiler.graph.ir import LogicalGraph, Meta, Ref, Row, map_refs
@@ -298,16 +298,26 @@ def _communicate(mesh: Mesh, row: AnnotatedRow, resolver: CommResolver, held: di
         total = arrays.reduce(list(source.values()), Combine.SUM)
         return {at: total.clone() for at in mesh.coordinates}
     for batch in range(max(1, len(mesh.batch))):
-        steps = resolver.collective(row.marker, tuple(range(mesh.ranks)), batch, dtype)
-        local = [source[Coordinate(rank, batch)] for rank in range(mesh.ranks)]
-        if steps[0].kind is CommKind.ALL_REDUCE:
-            total = arrays.reduce(local, steps[0].combine)
-            result |= {Coordinate(rank, batch): total.clone() for rank in range(mesh.ranks)}
-            continue
-        parts = {rank: arrays.cut(steps[rank], local[rank]) for rank in range(mesh.ranks)}
-        for rank in range(mesh.ranks):
-            arrived = {peer: cut[rank] for peer, cut in parts.items() if rank in cut}
-            result[Coordinate(rank, batch)] = arrays.paste(steps[rank], arrived)
+        local = {rank: source[Coordinate(rank, batch)] for rank in range(mesh.ranks)}
+        for steps in resolver.steps(row.marker, tuple(range(mesh.ranks)), batch, dtype):
+            local = answered(steps, local)
+        result |= {Coordinate(rank, batch): tensor for rank, tensor in local.items()}
+    return result
+
+
+def answered(steps: Mapping[int, CommStep], local: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """What every rank has after its step of a round."""
+    arrays = TorchArrays()
+    reduced = {step.group: step for step in steps.values() if step.kind is CommKind.ALL_REDUCE}
+    result: dict[int, Tensor] = {}
+    for group, step in reduced.items():
+        total = arrays.reduce([local[rank] for rank in group], step.combine)
+        result |= {rank: total.clone() for rank in group}
+    moved = [rank for rank in steps if rank not in result]
+    parts = {rank: arrays.cut(steps[rank], local[rank]) for rank in moved}
+    for rank in moved:
+        arrived = {peer: cut[rank] for peer, cut in parts.items() if rank in cut}
+        result[rank] = arrays.paste(steps[rank], arrived)
     return result
 
 

@@ -5,6 +5,9 @@ A value of one pipeline lies on a small mesh of axes. TENSOR and SEQUENCE are th
 all pipelines. A factor names the axis that cuts it and, per coordinate, the sorted disjoint
 intervals that this coordinate holds. Overlapping pieces are consistent copies, or, with `contrib`,
 addends (what nobody holds is then zero). `partial` lists axes with a pending sum of whole values.
+
+A hand-written annotation may say more (`several_cuts.py`): ranks cut several dims, or the samples of a
+micro-batch; the addends of a sum over ranks are cut, or have copies. Operators never see such a layout.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ class Coordinate:
 class Factor:
     """One factor of a dim: `size`, and how an axis cuts it (axis and sets are None together).
 
+    by_rank: of a factor that BATCH cuts, what each rank of the stage holds of it at most; None: all.
     Equal factors are one object, so that comparing and hashing them costs nothing.
     """
 
@@ -60,11 +64,17 @@ class Factor:
     axis: Axis | None = None
     sets: Sets | None = None
     contrib: bool = False
+    by_rank: Sets | None = None
 
     def __new__(
-        cls, size: int, axis: Axis | None = None, sets: Sets | None = None, contrib: bool = False
+        cls,
+        size: int,
+        axis: Axis | None = None,
+        sets: Sets | None = None,
+        contrib: bool = False,
+        by_rank: Sets | None = None,
     ) -> Factor:
-        key = (size, axis, sets, contrib)
+        key = (size, axis, sets, contrib, by_rank)
         found = _FACTORS.get(key)
         if found is None:
             found = object.__new__(cls)
@@ -72,7 +82,7 @@ class Factor:
         return found
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Factor, (self.size, self.axis, self.sets, self.contrib)
+        return Factor, (self.size, self.axis, self.sets, self.contrib, self.by_rank)
 
     def length(self, at: Coordinate) -> int:
         """Local length at a coordinate."""
@@ -84,35 +94,40 @@ class Factor:
         """Intervals held at a coordinate."""
         if self.axis is None or self.sets is None:
             return ((0, self.size),) if self.size else ()
-        return self.sets[at.along(self.axis)]
+        held = self.sets[at.along(self.axis)]
+        return held if self.by_rank is None else intersect(held, self.by_rank[at.rank])
 
 
 Dim = tuple[Factor, ...]
-_FACTORS: dict[tuple[int, Axis | None, Sets | None, bool], Factor] = {}
+_FACTORS: dict[tuple[int, Axis | None, Sets | None, bool, Sets | None], Factor] = {}
 
-
-_LAYOUTS: dict[tuple[tuple[Dim, ...], frozenset[Axis]], Layout] = {}
+Addends = tuple[int, ...]
+_LAYOUTS: dict[tuple[tuple[Dim, ...], frozenset[Axis], Addends | None], Layout] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
     """The layout of a tensor: one tuple of factors (row-major) per dim, and axes with a pending sum.
 
-    Equal layouts are one object. Make them with `make_layout`, which finds the canonical spelling.
+    addends: which addend of a sum over ranks each rank has; None: each its own. Equal layouts are one
+    object. Make them with `make_layout`, which finds the canonical spelling.
     """
 
     dims: tuple[Dim, ...]
     partial: frozenset[Axis] = frozenset()
+    addends: Addends | None = None
 
-    def __new__(cls, dims: tuple[Dim, ...], partial: frozenset[Axis] = frozenset()) -> Layout:
-        found = _LAYOUTS.get((dims, partial))
+    def __new__(
+        cls, dims: tuple[Dim, ...], partial: frozenset[Axis] = frozenset(), addends: Addends | None = None
+    ) -> Layout:
+        found = _LAYOUTS.get((dims, partial, addends))
         if found is None:
             found = object.__new__(cls)
-            _LAYOUTS[dims, partial] = found
+            _LAYOUTS[dims, partial, addends] = found
         return found
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Layout, (self.dims, self.partial)
+        return Layout, (self.dims, self.partial, self.addends)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -133,7 +148,7 @@ class Layout:
 
     def with_dims(self, dims: Iterable[Dim]) -> Layout:
         """The same pending sums on other dims, in canonical form."""
-        return make_layout(tuple(dims), self.partial)
+        return make_layout(tuple(dims), self.partial, self.addends)
 
 
 @cache
@@ -177,7 +192,9 @@ def whole(shape: Sequence[int], partial: frozenset[Axis] = frozenset()) -> Layou
 
 
 @cache
-def make_layout(dims: tuple[Dim, ...], partial: frozenset[Axis] = frozenset()) -> Layout:
+def make_layout(
+    dims: tuple[Dim, ...], partial: frozenset[Axis] = frozenset(), addends: Addends | None = None
+) -> Layout:
     """The canonical layout, so that equal layouts are equal values.
 
     Full sets become whole, or a pending sum where they were addends.
@@ -189,7 +206,7 @@ def make_layout(dims: tuple[Dim, ...], partial: frozenset[Axis] = frozenset()) -
             if factor.contrib and factor.sets is not None and _all_full(factor.size, factor.sets):
                 pending.add(_sum_axis(factor.axis))
         result.append(canonical_dim(dim))
-    return Layout(tuple(result), frozenset(pending))
+    return Layout(tuple(result), frozenset(pending), addends)
 
 
 def _sum_axis(axis: Axis | None) -> Axis:
@@ -212,6 +229,8 @@ def canonical_dim(dim: Dim) -> Dim:
 
 def _simplify(factor: Factor) -> tuple[Factor, ...]:
     """A factor with full sets is whole; exact addends are pieces; a periodic set has an outer factor."""
+    if factor.by_rank is not None:
+        return (factor,)
     if factor.sets is None or factor.axis is None:
         return () if factor.size == 1 else (Factor(factor.size),)
     if _all_full(factor.size, factor.sets):

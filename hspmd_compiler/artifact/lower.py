@@ -117,7 +117,7 @@ class Lowering:
     def _rank_programs(self, plan: StagePlan, tables: RankTables) -> list[RankProgram]:
         """The programs of a stage's ranks."""
         name = self.classes.name_of(plan.segments)
-        comms = [self._comm(plan, row, variant, tables) for row, variant in plan.lowering.slots]
+        comms = [self._comm(plan, *slot, tables) for slot in plan.lowering.slots]
         shared = [step for step in plan.rows.steps if len(tables.step_groups[step.key]) > 1]
         reduces = [
             self.resolver.reduce(tables.step_groups[step.key], type_name(step.share)) for step in shared
@@ -183,15 +183,17 @@ class Lowering:
         return scatter_points(counts)
 
     def _comm(
-        self, plan: StagePlan, row: AnnotatedRow, variant: int, tables: RankTables
+        self, plan: StagePlan, row: AnnotatedRow, variant: int, number: int, tables: RankTables
     ) -> dict[int, CommStep]:
+        """A round of a communication."""
         if row.op == GATHER:
             assert tables.zero is not None, "only ZeRO gathers"
             return tables.zero.gather(str(row.kwargs[NAME]))
         assert row.marker is not None
         if row.marker.batch_sum is not None:
             return self.resolver.reduce(tables.sum_groups[row.marker.batch_sum], type_name(row.out))
-        return self.resolver.collective(row.marker, plan.ranks, plan.first_of[variant], type_name(row.out))
+        batch, dtype = plan.first_of[variant], type_name(row.out)
+        return self.resolver.steps(row.marker, plan.ranks, batch, dtype)[number]
 
     def _program(self, ranks: list[RankProgram]) -> Program:
         strategy, params = self.ranks.strategy, self.graph.params

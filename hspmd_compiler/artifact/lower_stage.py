@@ -11,6 +11,7 @@ from ..annotations.layout import Coordinate
 from ..errors import InternalError
 from ..graph.annotated import COMM, GATHER, AnnotatedRow, AnnotatedValue, PerCoordinate, PipelineGraph
 from ..passes.liveness import StageRows, operands_of
+from ..passes.resolve_comm import round_count
 from .program import (
     DType,
     Hole,
@@ -38,8 +39,8 @@ class Outputs:
 
 @dataclass(slots=True)
 class StageLowering:
-    """Lowers the rows of one stage. ranks: number of ranks. slots: comm rows, with their
-    variant, in order of their slot. variant: the one that is being lowered.
+    """Lowers the rows of one stage. ranks: number of ranks. slots: comm rows, with their variant
+    and round, in order of their slot. variant: the one that is being lowered.
 
     literals: per rank, the values of the class program's holes.
     """
@@ -51,7 +52,7 @@ class StageLowering:
     rows: StageRows
     numbers: dict[int, int] = field(default_factory=dict)
     taken: set[int] = field(default_factory=set)
-    slots: list[tuple[AnnotatedRow, int]] = field(default_factory=list)
+    slots: list[tuple[AnnotatedRow, int, int]] = field(default_factory=list)
     literals: list[list[object]] = field(default_factory=list)
     renamed: dict[int, AnnotatedValue] = field(default_factory=dict)
     leaves: dict[int, tuple[InputKind, str]] = field(default_factory=dict)
@@ -87,7 +88,7 @@ class StageLowering:
 
     def segment(self, name: str, rows: Sequence[AnnotatedRow], outputs: Outputs, batch: int) -> Segment:
         """Rows of one phase as a segment for the micro-batch at coordinate `batch`."""
-        local = [self._row(row, batch) for row in rows]
+        local = [made for row in rows for made in self._rows(row, batch)]
         made = {row.out.id for row in rows}
         inputs: dict[int, SegmentInput] = {}
         given = [value for _, value, _ in outputs.special]
@@ -108,13 +109,34 @@ class StageLowering:
         kind, name = self.leaves.get(value.id, (InputKind.MICRO, ""))
         return SegmentInput(kind, number, name)
 
+    def _rows(self, row: AnnotatedRow, batch: int) -> list[LocalRow]:
+        if row.op in (COMM, GATHER):
+            return self._rounds(row, batch)
+        return [self._row(row, batch)]
+
+    def _rounds(self, row: AnnotatedRow, batch: int) -> list[LocalRow]:
+        """A communication, one row for each of its rounds."""
+        source, out = Value(self.number(operands_of(row)[0])), Value(self.number(row.out))
+        count = 1 if row.marker is None else round_count(row.marker, self.ranks, batch, row.out.dtype)
+        made: list[LocalRow] = []
+        for number in range(count):
+            self.slots.append((row, self.variant, number))
+            last = number == count - 1
+            result = out if last else self._unnamed()
+            made.append(
+                LocalRow(result, COMM, (source, len(self.slots) - 1), {}, row.out.logical if last else None)
+            )
+            source = result
+        return made
+
+    def _unnamed(self) -> Value:
+        """A value between two rounds."""
+        self.next_number += 1
+        return Value(self.next_number - 1)
+
     def _row(self, row: AnnotatedRow, batch: int) -> LocalRow:
         out = Value(self.number(row.out))
         logical = row.out.logical
-        if row.op in (COMM, GATHER):
-            self.slots.append((row, self.variant))
-            source = operands_of(row)[0]
-            return LocalRow(out, COMM, (Value(self.number(source)), len(self.slots) - 1), {}, logical)
         if row.op in SAME_VALUE:
             return LocalRow(out, ALIAS, (self._argument(row.args[0], batch),), {}, logical)
         args = tuple([self._argument(argument, batch) for argument in row.args])

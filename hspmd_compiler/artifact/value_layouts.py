@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..annotations.layout import Axis, Factor, Layout, make_layout
+from ..annotations.layout import Axis, Factor, Layout, Sets, make_layout
 from ..errors import ArtifactError
 
 Json = dict[str, object]
@@ -39,14 +39,19 @@ class ValueLayouts:
 
 def _encode(layout: Layout) -> list[object]:
     dims = [[_encode_factor(factor) for factor in dim] for dim in layout.dims]
-    return [dims, sorted(axis.value for axis in layout.partial)]
+    encoded: list[object] = [dims, sorted(axis.value for axis in layout.partial)]
+    return encoded if layout.addends is None else [*encoded, list(layout.addends)]
 
 
 def _encode_factor(factor: Factor) -> list[object]:
     if factor.axis is None or factor.sets is None:
         return [factor.size]
-    sets = [[list(interval) for interval in held] for held in factor.sets]
-    return [factor.size, factor.axis.value, sets, factor.contrib]
+    encoded: list[object] = [factor.size, factor.axis.value, _encode_sets(factor.sets), factor.contrib]
+    return encoded if factor.by_rank is None else [*encoded, _encode_sets(factor.by_rank)]
+
+
+def _encode_sets(sets: Sets) -> list[list[list[int]]]:
+    return [[list(interval) for interval in held] for held in sets]
 
 
 def from_json(data: object) -> ValueLayouts:
@@ -75,12 +80,17 @@ def _decode(data: dict[str, list[object]]) -> ValueLayouts:
 
 def _decode_layout(item: Sequence[Sequence[object]]) -> Layout:
     dims = tuple(tuple(_decode_factor(factor) for factor in dim) for dim in item[0])  # type: ignore[attr-defined]
-    return make_layout(dims, frozenset(Axis(axis) for axis in item[1]))
+    addends = tuple(int(number) for number in item[2]) if len(item) > 2 else None  # type: ignore[call-overload]
+    return make_layout(dims, frozenset(Axis(axis) for axis in item[1]), addends)
 
 
 def _decode_factor(item: Sequence[object]) -> Factor:
     size = int(item[0])  # type: ignore[call-overload]
     if len(item) == 1:
         return Factor(size)
-    sets = tuple(tuple((int(a), int(b)) for a, b in held) for held in item[2])  # type: ignore[attr-defined]
-    return Factor(size, Axis(item[1]), sets, bool(item[3]))
+    by_rank = _decode_sets(item[4]) if len(item) > 4 else None
+    return Factor(size, Axis(item[1]), _decode_sets(item[2]), bool(item[3]), by_rank)
+
+
+def _decode_sets(sets: object) -> Sets:
+    return tuple(tuple((int(a), int(b)) for a, b in held) for held in sets)  # type: ignore[attr-defined]

@@ -1,7 +1,8 @@
 """Rules of the user's marker `comm(x, annotation)`: the value in the layout that the annotation says.
 
 One text serves every place where the marker is reached: its subgroups are the stages, each found by
-its devices. Samples are divided by the strategy, so the hetero part only states what is so already.
+its devices. Pipelines divide the samples as the strategy says, so the hetero part only states what is so
+already; a split of the samples inside a stage is one of each micro-batch.
 """
 
 from __future__ import annotations
@@ -10,32 +11,32 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from ..annotations.annotation import Annotation
-from ..annotations.layout import Axis, Factor, Intervals, Layout, Sets, make_layout
+from ..annotations.layout import Axis, Layout
 from ..annotations.problems import Problem
+from ..annotations.several_cuts import without_ranks
 from ..annotations.states import DUPLICATE, PARTIAL, DistributedStates, Key, Unsplit
 from ..annotations.text import parse_annotation
 from ..errors import AnnotationError
+from .comm_layouts import states_of, target_layout
 from .comm_marker import COMM, COMM_BACKWARD
 from .ir import Row
-from .rules import Result, RuleContext, consistent, is_addend, rule_for, uncut
-
-TOKEN_DIM = 1
-TOKEN_RANK = 3
+from .rules import Result, RuleContext, is_addend, rule_for
+from .view_maps import flat_factor
 
 
 @rule_for(COMM)
 def comm(ctx: RuleContext, row: Row) -> Result:
     """The value is converted to the layout of this stage's subgroup; a pending sum over the batch stays."""
-    value = ctx.operand(row.args[0])
+    value = ctx.marked(row.args[0])
     annotation = _annotation(ctx, row)
     states = _stage_states(ctx, row, annotation)
     problems = [
         *_relation_problems(ctx, annotation, value.layout),
-        *_shape_problems(states, value.layout),
+        *_shape_problems(ctx, states, value.layout),
     ]
     if problems:
         raise _refused(ctx, row, annotation, problems)
-    value = ctx.convert(value, _target(ctx, annotation, states, value.layout))
+    value = ctx.convert(value, target_layout(ctx, annotation, states, value.layout, settled=False))
     return ctx.emit(row.op, (value, row.args[1]), value.layout)
 
 
@@ -43,15 +44,15 @@ def comm(ctx: RuleContext, row: Row) -> Result:
 def comm_backward(ctx: RuleContext, row: Row) -> Result:
     """The gradient is split as the value is.
 
-    Where the value is duplicated or partial, the gradient stays as it comes: a pending sum goes
-    straight to the layout that the operator before the marker needs, in one step instead of two.
-    So it does in a stage without the marker, where a marker between two stages is reached backward.
+    Where the value is not split, the gradient stays as it comes: a pending sum goes straight to the
+    layout that the operator before the marker needs, in one step instead of two. So it does in a stage
+    without the marker, where a marker between two stages is reached backward.
     """
-    value = ctx.operand(row.args[0])
+    value = ctx.marked(row.args[0])
     annotation = _annotation(ctx, row)
-    states = _states_of(ctx.stage_devices, annotation)
-    if states is not None and states.splits and not _shape_problems(states, value.layout):
-        value = ctx.convert(value, _target(ctx, annotation, states, value.layout))
+    states = states_of(ctx.stage_devices, annotation)
+    if states is not None and states.splits and not any(_split_problems(ctx, states, value.layout)):
+        value = ctx.convert(value, target_layout(ctx, annotation, states, value.layout, settled=True))
     return ctx.emit(row.op, (value, row.args[1]), value.layout)
 
 
@@ -71,16 +72,8 @@ def _annotation(ctx: RuleContext, row: Row) -> Annotation:
         ) from error
 
 
-def _states_of(devices: Sequence[int], annotation: Annotation) -> DistributedStates | None:
-    """The states of the subgroup with exactly these devices."""
-    for group, states in zip(annotation.groups, annotation.states, strict=True):
-        if set(group.devices) == set(devices):
-            return states
-    return None
-
-
 def _stage_states(ctx: RuleContext, row: Row, annotation: Annotation) -> DistributedStates:
-    states = _states_of(ctx.stage_devices, annotation)
+    states = states_of(ctx.stage_devices, annotation)
     if states is None:
         devices = ",".join(map(str, ctx.stage_devices))
         problem = Problem(
@@ -124,89 +117,46 @@ def _relations(ctx: RuleContext, annotation: Annotation, layout: Layout) -> tupl
     return tuple(dict.fromkeys((own, DUPLICATE, 0))) if inside else (own,)
 
 
-def _shape_problems(states: DistributedStates, layout: Layout) -> tuple[Problem, ...]:
-    return (*_split_problems(states, layout), *_partial_problems(states, layout))
+def _shape_problems(
+    ctx: RuleContext, states: DistributedStates, layout: Layout
+) -> tuple[Problem, ...]:
+    return (*_split_problems(ctx, states, layout), *_partial_problems(states, layout))
 
 
-def _split_problems(states: DistributedStates, layout: Layout) -> Iterator[Problem]:
-    """At most one dim is split inside a stage, and not the one whose samples micro-batches divide."""
+def _split_problems(ctx: RuleContext, states: DistributedStates, layout: Layout) -> Iterator[Problem]:
+    """A split names a dim, and fits its length; of the dim of the samples, that of each micro-batch."""
     shape = layout.shape
-    splits = [split for split in states.splits if split.parts > 1]
-    if len(splits) > 1:
-        yield Problem(
-            f"comm() splits {len(splits)} dims inside one stage, <{states}>",
-            "a value is split along at most one dim inside a stage",
-            "split one dim and duplicate over the other devices, as <S1x2 Dx2>",
-        )
-    batch = layout.cut(ranks=False)
-    for split in splits:
+    for split in states.splits:
+        if split.parts == 1:
+            continue
         if split.dim >= len(shape):
             yield Problem(
                 f"comm() splits dim {split.dim} of a value with {len(shape)} dims",
                 "a split names a dim of the value",
                 f"split one of the dims 0 to {len(shape) - 1}" if shape else "leave a scalar whole",
             )
-        elif batch is not None and batch[0] == split.dim:
-            yield Problem(
-                f"comm() splits dim {split.dim}, which holds the samples",
-                "samples are divided by the strategy, over pipelines and micro-batches",
-                "split another dim, or let the strategy use more pipelines",
-            )
         else:
-            yield from split.problems_on(shape[split.dim])
+            for length in _lengths(ctx, layout, split.dim):
+                yield from split.problems_on(length)
+
+
+def _lengths(ctx: RuleContext, layout: Layout, dim: int) -> tuple[int, ...]:
+    """The lengths of a dim that ranks divide: where it holds the samples, those of the micro-batches."""
+    cut = layout.cut(ranks=False)
+    if cut is None or cut[0] != dim:
+        return (layout.shape[dim],)
+    sets = flat_factor(without_ranks(layout).dims[dim]).sets or ()
+    own = (sum(high - low for low, high in sets[batch]) for batch in ctx.micro_batches)
+    return tuple(dict.fromkeys(own))
 
 
 def _partial_problems(states: DistributedStates, layout: Layout) -> Iterator[Problem]:
-    pending = states.factor(PARTIAL) > 1
-    if pending and len([placement for placement in states.placements if placement.parts > 1]) > 1:
-        yield Problem(
-            f"comm() mixes a pending sum with other placements, <{states}>",
-            "a pending sum is over all devices of a stage",
-            f"write <Px{states.size}>",
-        )
-    elif pending and not is_addend(layout):
+    if states.factor(PARTIAL) > 1 and not is_addend(layout):
         yield Problem(
             f"comm() says <{states}> of a value that is no pending sum here",
             "a marker may keep a pending sum, or settle it; it can't make one of a whole value",
             "name splits or duplicates, or place the marker directly behind the operator that sums",
         )
-
-
-def _target(ctx: RuleContext, annotation: Annotation, states: DistributedStates, layout: Layout) -> Layout:
-    """The layout on this stage's ranks; what the batch axis does to the value stays."""
-    if states.factor(PARTIAL) > 1:
-        plain = uncut(layout, ranks=True)
-        return make_layout(plain.dims, layout.partial | {Axis.TENSOR})
-    plain = uncut(consistent(layout), ranks=True)
-    split = next((split for split in states.splits if split.parts > 1), None)
-    if split is None:
-        return plain
-    size = layout.shape[split.dim]
-    sets = _sets(ctx.stage_devices, annotation, states, split.dim, split.pieces(size))
-    cut = Factor(size, _axis(ctx, layout, split.dim), sets)
-    return plain.with_dims((cut,) if i == split.dim else own for i, own in enumerate(plain.dims))
-
-
-def _sets(
-    devices: Sequence[int],
-    annotation: Annotation,
-    states: DistributedStates,
-    dim: int,
-    pieces: Sequence[Intervals],
-) -> Sets:
-    """What each rank holds, in the order of the stage's devices, which need not be the annotation's."""
-    group = next(found for found in annotation.groups if set(found.devices) == set(devices))
-    held = {
-        device: pieces[states.coordinates(place).get(dim, 0)] for place, device in enumerate(group.devices)
-    }
-    return tuple(held[device] for device in devices)
-
-
-def _axis(ctx: RuleContext, layout: Layout, dim: int) -> Axis:
-    """Tokens of [batch, tokens, features] are cut along SEQUENCE, so that operators gather them first."""
-    shape = layout.shape
-    tokens = dim == TOKEN_DIM and len(shape) == TOKEN_RANK and shape[0] == ctx.batch
-    return Axis.SEQUENCE if tokens else Axis.TENSOR
 
 
 def _key_text(key: Key | None) -> str:

@@ -40,8 +40,17 @@ class RuleContext(Protocol):
         """The global batch size."""
         ...
 
+    @property
+    def micro_batches(self) -> range:
+        """The BATCH coordinates of this pipeline."""
+        ...
+
     def operand(self, argument: object) -> AnnotatedValue:
         """The value of a Ref in this stage, transferred from another stage if need be."""
+        ...
+
+    def marked(self, argument: object) -> AnnotatedValue:
+        """As `operand`, in the layout that a marker or an override gave it."""
         ...
 
     def optional(self, argument: object) -> AnnotatedValue | None:

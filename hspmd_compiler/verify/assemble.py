@@ -9,7 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..annotations.layout import Axis, Coordinate, Layout
+from ..annotations.layout import Axis, Coordinate, Factor, Intervals, Layout
 
 Index = tuple[Tensor, ...]
 
@@ -94,17 +94,29 @@ def _positions(intervals: Iterable[tuple[int, int]]) -> Tensor:
 def _over_ranks(pieces: Sequence[Piece]) -> Assembled:
     """All pieces of one micro-batch."""
     layout = pieces[0].layout
-    view, adds = whole_view(layout), is_addend(layout, ranks=True)
+    if not is_addend(layout, ranks=True):
+        return _joined(pieces)
+    by_addend: dict[int, list[Piece]] = {}
+    for piece in pieces:
+        number = piece.at.rank if layout.addends is None else layout.addends[piece.at.rank]
+        by_addend.setdefault(number, []).append(piece)
+    total = _summed([_joined(of) for of in by_addend.values()])
+    for piece in pieces:
+        total.covered.view(whole_view(layout))[_batch_index(layout, piece.at)] = True
+    return total
+
+
+def _joined(pieces: Sequence[Piece]) -> Assembled:
+    """Pieces of one value, or of one addend of it."""
+    layout = pieces[0].layout
+    view = whole_view(layout)
     value = torch.zeros(view, dtype=pieces[0].tensor.dtype)
     covered = torch.zeros(view, dtype=torch.bool)
     largest = 0.0
     for piece in pieces:
         index = index_of(layout, piece.at)
         local = piece.tensor.reshape(local_view(layout, piece.at))
-        if adds:
-            value[index] += local
-            covered[_batch_index(layout, piece.at)] = True
-        elif local.numel():
+        if local.numel():
             old, known = value[index], covered[index]
             largest = max(largest, _largest(gap(old, local)[known]))
             value[index] = torch.where(known, old, local)
@@ -115,11 +127,17 @@ def _over_ranks(pieces: Sequence[Piece]) -> Assembled:
 def _batch_index(layout: Layout, at: Coordinate) -> Index:
     """As `index_of`, all of what ranks cut: what no rank adds to is zero."""
     factors = layout.factors()
-    held = [factor.held(at) if factor.axis is Axis.BATCH else ((0, factor.size),) for factor in factors]
+    held = [_of_batch(factor, at) for factor in factors]
     return tuple(
         _positions(intervals).reshape([-1 if dim == number else 1 for dim in range(len(factors))])
         for number, intervals in enumerate(held)
     )
+
+
+def _of_batch(factor: Factor, at: Coordinate) -> Intervals:
+    if factor.axis is Axis.BATCH and factor.sets is not None:
+        return factor.sets[at.batch]
+    return ((0, factor.size),)
 
 
 def _summed(parts: Sequence[Assembled]) -> Assembled:

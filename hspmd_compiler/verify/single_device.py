@@ -7,6 +7,7 @@ from math import prod
 
 import torch
 
+from ..artifact.lower_stage import ALIAS
 from ..artifact.program import (
     ClassProgram,
     DType,
@@ -25,6 +26,7 @@ from ..artifact.program import (
 )
 from ..comm_plan import GradBucket, GradPiece
 from ..errors import InternalError
+from ..graph.comm_marker import is_marker
 from ..graph.ir import LogicalGraph, OriginKind, ParamInfo, Phase, Ref, Row, row_inputs
 
 PLACEHOLDER = "placeholder"
@@ -117,7 +119,9 @@ def _tangent(row: Row) -> LocalRow:
 
 
 def local_row(row: Row) -> LocalRow:
-    """A row of the graph with its global literals, as a local row."""
+    """A row of the graph with its global literals, as a local row; a marker changes nothing on one device."""
+    if is_marker(row.op):
+        return LocalRow(Value(row.id), ALIAS, (_argument(row.args[0]),), {}, row.id)
     args = tuple(_argument(argument) for argument in row.args)
     kwargs = {name: _argument(argument) for name, argument in row.kwargs.items()}
     return LocalRow(Value(row.id), row.op, args, kwargs, row.id)
