@@ -16,10 +16,10 @@ from ..graph.ir import LogicalGraph, ParamInfo
 from ..graph.printer import aligned
 from ..strategy import Override, StageSpec, Strategy
 from ..strategy_check import check
-from .annotated_text import states_text
 from .grad_sync import grid, has_cell
-from .placement import Placement
+from .placement import Placement, first_coordinate
 from .split_units import Member, SplitGroup, SplitKind, assign, find_split_groups
+from .states_text import states_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +192,6 @@ def batch_sets(strategy: Strategy) -> Sets:
     """Rows of the global batch per (pipeline, micro-batch), pipelines one after another."""
     rows = [rows for pipeline in range(len(strategy.pipelines)) for rows in strategy.rows(pipeline)]
     return tuple((interval,) for interval in rows)
-
-
-def first_coordinate(strategy: Strategy, pipeline: int) -> int:
-    """The BATCH coordinate of a pipeline's first micro-batch."""
-    return strategy.accumulation * sum(len(spec.micro_batches) for spec in strategy.pipelines[:pipeline])
 
 
 def annotate(graph: LogicalGraph, strategy: Strategy) -> tuple[ParameterLayouts, list[Placement]]:

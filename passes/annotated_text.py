@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from ..annotations.layout import Axis, Coordinate, Factor, Layout
+from ..annotations.layout import Axis, Layout
 from ..graph.annotated import COMM, AnnotatedRow, AnnotatedValue, PipelineGraph
 from ..graph.ir import LogicalGraph, Row
 from ..graph.printer import aligned
 from ..strategy import Strategy
+from .placement import first_coordinate
+from .resolve_layouts import plan_text
+from .states_text import states_text
 
 SHORT_TYPES = {
     torch.float32: "f32",
@@ -21,30 +24,6 @@ SHORT_TYPES = {
     torch.int32: "i32",
     torch.bool: "b8",
 }
-
-
-def states_text(layout: Layout, ranks: int) -> str:
-    """The states of one subgroup, such as `S1x2`, `S0(3,1,1)`, `Px2`, `Dx2`, or `R` on one device."""
-    parts = [
-        _factor_text(dim, factor, ranks) for dim, factors in enumerate(layout.dims) for factor in factors
-    ]
-    shown = [part for part in parts if part]
-    if Axis.TENSOR in layout.partial:
-        shown.insert(0, f"Px{ranks}")
-    if not shown:
-        return "R" if ranks == 1 else f"Dx{ranks}"
-    return " ".join(shown)
-
-
-def _factor_text(dim: int, factor: Factor, ranks: int) -> str:
-    if factor.axis is None or not factor.axis.on_ranks:
-        return ""
-    lengths = [factor.length(Coordinate(rank, 0)) for rank in range(ranks)]
-    sign = "+" if factor.contrib else ""
-    base, more = divmod(factor.size, ranks)
-    if lengths == [base + (rank < more) for rank in range(ranks)]:
-        return f"S{dim}x{ranks}{sign}"
-    return f"S{dim}({','.join(map(str, lengths))}){sign}"
 
 
 def hetero_text(layout: Layout, pipelines: int) -> str:
@@ -137,12 +116,16 @@ def _move_line(strategy: Strategy, pipeline: int, row: AnnotatedRow) -> tuple[st
     if source != target:
         groups += " -> " + ",".join(map(str, target))
     change = f"{marker.combine.value} {before}" if before == after else f"{before} -> {after}"
+    plan = ""
+    if marker.planned:
+        dtype = str(row.out.dtype).removeprefix("torch.")
+        plan = plan_text(marker, len(source), first_coordinate(strategy, pipeline), dtype)
     return (
         "  comm",
         type_text(row.out),
         f"pipeline {pipeline}",
         f"[{groups}]",
         f"<{change}>",
-        "",
+        plan,
         _note(row.where),
     )

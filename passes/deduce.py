@@ -352,7 +352,7 @@ class Deducer:
 
     def convert(self, value: AnnotatedValue, layout: Layout) -> AnnotatedValue:
         """The value in another layout, each conversion done once."""
-        layout = make_layout(layout.dims, layout.partial)
+        layout = make_layout(layout.dims, layout.partial, layout.addends)
         if value.layout == layout:
             return value
         key = (value.id, self.place.stage, layout)

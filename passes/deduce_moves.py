@@ -110,9 +110,7 @@ def transfer(deducer: Deducer, value: AnnotatedValue, stage: int) -> AnnotatedVa
     """The value in another stage, settled first; tokens stay cut, everything else is whole there."""
     found = deducer.transferred.get((value.id, stage))
     if found is None:
-        source = deducer.within(
-            deducer.row, value.stage, lambda: settle_ranks(deducer, deducer.plain(value))
-        )
+        source = deducer.within(deducer.row, value.stage, lambda: settle_ranks(deducer, deducer.plain(value)))
         target = _across(deducer, source.layout, stage)
         marker = CommMarker(source.layout, target, Combine.COPY, source.stage, stage)
         found = deducer.within(

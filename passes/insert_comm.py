@@ -37,7 +37,7 @@ from ..graph.rules import (
 )
 from ..graph.view_maps import first_holders
 from ..graph.view_rules import invert, reemit
-from .resolve_layouts import is_local
+from .resolve_layouts import by_cells, is_local
 
 if TYPE_CHECKING:
     from .deduce import Deducer
@@ -322,6 +322,7 @@ def _marked(deducer: Deducer, value: AnnotatedValue, target: Layout) -> Annotate
         Combine.SUM if is_addend(value.layout) else Combine.COPY,
         value.stage,
         value.stage,
+        planned=is_marker(deducer.row.op) or by_cells(value.layout, target),
     )
     return deducer.emit(COMM, (value,), target, marker=marker, dtype=value.dtype)
 

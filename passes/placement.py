@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..annotations.layout import Layout, Sets
 from ..errors import InternalError
 from ..graph.ir import LogicalGraph
+from ..strategy import Strategy
 from .deduce_memo import signatures
 from .stages import RowKinds, classify, operand_rows
 
@@ -32,6 +33,11 @@ class Placement:
     sequence_parallel: bool
     used: Callable[[str, int], Layout] = _not_stored_otherwise
     own: range | None = None
+
+
+def first_coordinate(strategy: Strategy, pipeline: int) -> int:
+    """The BATCH coordinate of a pipeline's first micro-batch."""
+    return strategy.accumulation * sum(len(spec.micro_batches) for spec in strategy.pipelines[:pipeline])
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from ..annotations.refine import Refined, elementary, local_boxes, refine
 from ..comm_plan import Combine, CommKind, CommStep, Piece, box_volume
 from ..errors import InternalError
 from ..graph.annotated import CommMarker
-from .resolve_layouts import by_cells, on_ranks, rounds
+from .resolve_layouts import on_ranks, rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class CommResolver:
         self, marker: CommMarker, ranks: tuple[int, ...], batch: int, dtype: str
     ) -> tuple[dict[int, CommStep], ...]:
         """The step of each rank of a stage for a conversion inside it, at one micro-batch, in each round."""
-        if marker.source == marker.target or not by_cells(marker.source, marker.target):
+        if not marker.planned:
             return (self.collective(marker, ranks, batch, dtype),)
         return self._rounds(
             _Request(marker.source, marker.target, marker.combine, ranks, ranks, batch, dtype)
@@ -57,7 +57,7 @@ class CommResolver:
     def collective(
         self, marker: CommMarker, ranks: tuple[int, ...], batch: int, dtype: str
     ) -> dict[int, CommStep]:
-        """The one step of a conversion between layouts that cut at most one dim."""
+        """The one step of a conversion that is not planned."""
         if marker.source == marker.target or _is_all_reduce(marker):
             return self._all_reduce(ranks, marker.combine, dtype)
         request = _Request(marker.source, marker.target, marker.combine, ranks, ranks, batch, dtype)
@@ -111,9 +111,7 @@ class CommResolver:
 
 def round_count(marker: CommMarker, ranks: int, batch: int, dtype: torch.dtype) -> int:
     """How many steps each rank has for a communication."""
-    if marker.batch_sum is not None or marker.source == marker.target:
-        return 1
-    if not by_cells(marker.source, marker.target):
+    if not marker.planned:
         return 1
     name = str(dtype).removeprefix("torch.")
     return len(rounds(marker.source, marker.target, ranks, batch, name))

@@ -1,5 +1,6 @@
-"""Conversions inside a stage of layouts with several cuts: planned by cells, as pairs of annotations are.
+"""Conversions inside a stage that are planned by cells, as pairs of annotations are.
 
+So are all of markers, and those of layouts with several cuts, which no single exchange along a cut does.
 Ranks are numbered from 0 in their stage, so that equal stages have equal plans.
 """
 
@@ -22,6 +23,7 @@ from .resolve_annotations.resolution import Part
 from .resolve_annotations.resolve import FLAT, resolve_sides
 from .resolve_annotations.sides import Side, devices_of, make_side
 from .resolve_annotations.steps import steps_of
+from .resolve_annotations.text import choice_text
 from .resolve_annotations.ways import Pricing
 
 Shape = tuple[int, ...]
@@ -34,7 +36,7 @@ EMPTY = (0,)
 
 @cache
 def by_cells(source: Layout, target: Layout) -> bool:
-    """Whether a conversion takes this way: all others cut at most one dim, and end settled."""
+    """Whether only this way is left: a side has several cuts, or addends are cut anew."""
     return not is_plain(source) or not is_plain(target) or is_addend(target)
 
 
@@ -53,9 +55,10 @@ def plan(source: Layout, target: Layout, ranks: int, batch: int, dtype: str) -> 
     return resolve_sides(before, after, Pricing(FLAT, element_bytes(dtype)))
 
 
-def plan_of(marker: CommMarker, ranks: int, batch: int, dtype: str) -> tuple[Part, ...]:
-    """The plan of a marker."""
-    return plan(marker.source, marker.target, ranks, batch, dtype)
+def plan_text(marker: CommMarker, ranks: int, batch: int, dtype: str) -> str:
+    """The ways that a marker's ranks take, and why."""
+    parts = plan(marker.source, marker.target, ranks, batch, dtype)
+    return " | ".join(dict.fromkeys(map(choice_text, parts)))
 
 
 @cache
@@ -64,7 +67,9 @@ def rounds(source: Layout, target: Layout, ranks: int, batch: int, dtype: str) -
 
     Ids count from 0. A rank that has nothing to do in a round keeps its tensor.
     """
-    moves = [part.moves() for part in plan(source, target, ranks, batch, dtype)]
+    parts = plan(source, target, ranks, batch, dtype)
+    moves = [part.moves() for part in parts]
+    notes = {rank: choice_text(part) for part in parts for rank in part.devices}
     views = {rank: source.local_shape(Coordinate(rank, batch)) for rank in range(ranks)}
     found: list[Steps] = []
     first = 0
@@ -75,7 +80,9 @@ def rounds(source: Layout, target: Layout, ranks: int, batch: int, dtype: str) -
             rank: _joined(steps[rank], view) if rank in steps else _idle(rank, view, dtype, next(spare))
             for rank, view in views.items()
         }
-        found.append({rank: replace(step, id=step.id + first) for rank, step in own.items()})
+        found.append(
+            {rank: replace(step, id=step.id + first, note=notes[rank]) for rank, step in own.items()}
+        )
         first += next(spare)
         views = {rank: views[rank] if step.dst_view is None else step.dst_view for rank, step in own.items()}
     return tuple(found)

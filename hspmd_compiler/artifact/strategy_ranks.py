@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..passes.annotate import first_coordinate
+from ..passes.placement import first_coordinate
 from ..strategy import PipelineSpec, Rows, Strategy
 
 

@@ -61,7 +61,8 @@ class CommMarker:
     """A conversion that needs communication: between layouts, or an all-reduce with `combine`.
 
     source_stage differs from the row's stage when the value crosses stages. batch_sum: it is reduced
-    over the stages of all pipelines that make the row.
+    over the stages of all pipelines that make the row. planned: the cheapest of several ways is taken,
+    as between two annotations.
     """
 
     source: Layout
@@ -70,6 +71,7 @@ class CommMarker:
     source_stage: int
     target_stage: int
     batch_sum: BatchSum | None = None
+    planned: bool = False
 
 
 @dataclass(slots=True, eq=False)

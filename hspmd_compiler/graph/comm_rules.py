@@ -14,6 +14,7 @@ from ..annotations.annotation import Annotation
 from ..annotations.layout import Axis, Layout
 from ..annotations.problems import Problem
 from ..annotations.several_cuts import without_ranks
+from ..annotations.split import Split
 from ..annotations.states import DUPLICATE, PARTIAL, DistributedStates, Key, Unsplit
 from ..annotations.text import parse_annotation
 from ..errors import AnnotationError
@@ -117,15 +118,13 @@ def _relations(ctx: RuleContext, annotation: Annotation, layout: Layout) -> tupl
     return tuple(dict.fromkeys((own, DUPLICATE, 0))) if inside else (own,)
 
 
-def _shape_problems(
-    ctx: RuleContext, states: DistributedStates, layout: Layout
-) -> tuple[Problem, ...]:
+def _shape_problems(ctx: RuleContext, states: DistributedStates, layout: Layout) -> tuple[Problem, ...]:
     return (*_split_problems(ctx, states, layout), *_partial_problems(states, layout))
 
 
 def _split_problems(ctx: RuleContext, states: DistributedStates, layout: Layout) -> Iterator[Problem]:
     """A split names a dim, and fits its length; of the dim of the samples, that of each micro-batch."""
-    shape = layout.shape
+    shape, samples = layout.shape, layout.cut(ranks=False)
     for split in states.splits:
         if split.parts == 1:
             continue
@@ -135,19 +134,23 @@ def _split_problems(ctx: RuleContext, states: DistributedStates, layout: Layout)
                 "a split names a dim of the value",
                 f"split one of the dims 0 to {len(shape) - 1}" if shape else "leave a scalar whole",
             )
+        elif samples is None or samples[0] != split.dim:
+            yield from split.problems_on(shape[split.dim])
         else:
-            for length in _lengths(ctx, layout, split.dim):
-                yield from split.problems_on(length)
+            yield from _sample_problems(ctx, split, layout)
 
 
-def _lengths(ctx: RuleContext, layout: Layout, dim: int) -> tuple[int, ...]:
-    """The lengths of a dim that ranks divide: where it holds the samples, those of the micro-batches."""
-    cut = layout.cut(ranks=False)
-    if cut is None or cut[0] != dim:
-        return (layout.shape[dim],)
-    sets = flat_factor(without_ranks(layout).dims[dim]).sets or ()
-    own = (sum(high - low for low, high in sets[batch]) for batch in ctx.micro_batches)
-    return tuple(dict.fromkeys(own))
+def _sample_problems(ctx: RuleContext, split: Split, layout: Layout) -> Iterator[Problem]:
+    """Each micro-batch of the pipeline is cut on its own."""
+    sets = flat_factor(without_ranks(layout).dims[split.dim]).sets or ()
+    lengths = (sum(high - low for low, high in sets[batch]) for batch in ctx.micro_batches)
+    for length in dict.fromkeys(lengths):
+        for problem in split.problems_on(length):
+            yield Problem(
+                f"comm() splits the samples of a micro-batch: {problem.what}",
+                "a split of the samples divides those of each micro-batch, and fits all of them",
+                f"write S{split.dim}x{split.parts}, or give the micro-batches one size",
+            )
 
 
 def _partial_problems(states: DistributedStates, layout: Layout) -> Iterator[Problem]:

@@ -15,8 +15,8 @@ from hspmd_compiler.errors import AnnotationError
 from hspmd_compiler.graph.comm_marker import COMM, COMM_BACKWARD, is_marker
 from hspmd_compiler.graph.ir import Row
 from hspmd_compiler.passes.annotate import annotate
-from hspmd_compiler.passes.annotated_text import states_text
 from hspmd_compiler.passes.deduce import deduce
+from hspmd_compiler.passes.states_text import states_text
 from hspmd_compiler.strategy import PipelineSpec as P
 from hspmd_compiler.strategy import StageSpec as S
 from hspmd_compiler.strategy import Strategy
@@ -106,6 +106,9 @@ STAGES = Strategy(
     (P((S((0, 1), (0, 1)), S((2, 3, 4), (1, 2))), (2, 1)), P((S((5,), (0, 2)),), (1,))),
 )
 SEQUENCE = Strategy((P((S((0, 1, 2, 3), (0, 2)),), (3, 1)),), sequence_parallel=True)
+WIDE = Strategy(
+    (P((S((0, 1), (0, 1)), S((2, 3), (1, 2))), (1,)), P((S((9, 8, 4, 5, 7, 6), (0, 2)),), (2, 1))),
+)
 LINE = Strategy((P((S((1, 0), (0, 1)), S((2,), (1, 2))), (3, 1)),))
 
 
@@ -139,6 +142,19 @@ CASES = {
     "between stages": (texts(between="[0,1 | 2,3,4 | 5] <S2x2 | S1x3 | R> hetero=0"), STAGES),
     "stages of one pipeline": (texts(out="[0,1 | 2] <S2x2 | R> hetero=dup"), LINE),
     "loss in two pipelines": (texts(loss="[0,1 | 2,3,4] <Dx2 | Dx3> hetero=partial"), TWO),
+    "two dims": (texts(up="[0,1,2,3] <S1x2 S2(5,7)>", down="[0,1,2,3] <S2(1,7) S1x2>"), ONE),
+    "two dims of a weight": (texts(weight="[2,0,1,3] <S1x2 S0(3,5)>"), ONE),
+    "samples": (texts(up="[0,1,2,3] <S0x4>"), ONE),
+    "samples and features": (texts(gelu="[0,3,2,1] <S2(0,12) S0x2>"), ONE),
+    "addends of pieces": (texts(down="[0,1,2,3] <S1x2 Px2>"), ONE),
+    "addends with copies": (texts(down="[0,1,2,3] <Px2 Dx2>"), ONE),
+    "addends of overlapping pieces": (texts(down="[0,1,2,3] <Px2 S2(0:5,3:8)>"), ONE),
+    "addends of samples": (texts(down="[0,1,2,3] <Px2 S0x2>"), ONE),
+    "one layout behind another": (texts(norm="[0,1,2,3] <S1x2 S2x2>", up="[0,1,2,3] <S2x2 S1x2>"), SEQUENCE),
+    "two dims in some stages": (
+        texts(out="[4,5,6,7,8,9 | 0,1 | 2,3] <S2x2 S1x3 | Dx2 | S0x2> hetero=0"),
+        WIDE,
+    ),
     "everywhere": (
         texts(**dict.fromkeys(("norm", "down", "out", "in", "x"), "[0,1,2,3] <S2(3,2,2,1)>")),
         SEQUENCE,
@@ -157,6 +173,11 @@ def test_values_lie_as_the_marker_says() -> None:
     assert layouts(texts(gelu="[0,1,2,3] <Dx4>"), ONE) == ["Dx4"] * 2
     assert layouts(texts(down="[0,1,2,3] <Px4>"), ONE) == ["Px4"] * 2
     assert layouts(texts(gelu="[3,1,0,2] <S2(5,0,4,3)>"), ONE) == ["S2(4,0,3,5)"] * 2
+    assert layouts(texts(gelu="[0,1,2,3] <S2(5,7) S1x2>"), ONE) == ["S2(5,7) S1x2"] * 2
+    assert layouts(texts(gelu="[0,2,1,3] <S2(5,7) S1x2>"), ONE) == ["S1x2 S2(5,7)"] * 2
+    assert layouts(texts(gelu="[0,1,2,3] <S0x2 S2x2>"), ONE) == ["S0x2 S2x2"] * 2
+    assert layouts(texts(down="[0,1,2,3] <Dx2 Px2>"), ONE) == ["Dx2 Px2"] * 2
+    assert layouts(texts(down="[0,1,2,3] <S1x2 Px2>"), ONE) == ["S1(3,3,3,3)+"] * 2
     by_stage = texts(gelu="[0,1 | 2,3,4 | 5] <S2x2 | S1x3 | R> hetero=0")
     assert layouts(by_stage, STAGES) == ["S2x2", "S1x3", "R", "R"]
 
@@ -164,14 +185,14 @@ def test_values_lie_as_the_marker_says() -> None:
 def test_gradients_are_split_as_their_values_and_else_as_they_come() -> None:
     assert layouts(texts(norm="[0,1,2,3] <S1(1,1,2,2)>"), ONE, COMM_BACKWARD) == ["S1(1,1,2,2)"] * 2
     assert layouts(texts(norm="[0,1,2,3] <Dx4>"), ONE, COMM_BACKWARD) == ["Px4"] * 2
+    assert layouts(texts(up="[0,1,2,3] <S1x2 S2x2>"), ONE, COMM_BACKWARD) == ["S1x2 S2x2"] * 2
 
 
 REFUSED = {
     "no_subgroup": (texts(up="[0,1,2] <S2x3>"), ONE),
-    "two_dims": (texts(up="[0,1,2,3] <S1x2 S2x2>"), ONE),
-    "samples": (texts(up="[0,1,2,3] <S0x4>"), ONE),
+    "shares_of_samples": (texts(up="[0,1,2,3] <S0(1,1,1,1)>"), ONE),
     "no_pending_sum": (texts(up="[0,1,2,3] <Px4>"), ONE),
-    "part_of_a_sum": (texts(down="[0,1,2,3] <Px2 Dx2>"), ONE),
+    "pending_of_two": (texts(up="[0,1,2,3] <S1x2 Px2>"), ONE),
     "no_such_dim": (texts(up="[0,1,2,3] <S3x4>"), ONE),
     "wrong_length": (texts(up="[0,1,2,3] <S2(1,2,3,4)>"), ONE),
     "hetero_of_a_weight": (texts(weight="[0,1 | 2,3,4] <S1x2 | S1x3> hetero=0"), TWO),
