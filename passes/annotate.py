@@ -149,7 +149,7 @@ def _annotated(info: ParamInfo, spec: StageSpec, text: str) -> Layout:
             rule="every stage that uses a parameter holds all of it",
             fix="write hetero=dup, and the split inside each subgroup",
         )
-    return _layout_of(info, annotation, spec.devices, text)
+    return _layout_of(info, annotation, spec.devices)
 
 
 def _read(info: ParamInfo, text: str) -> Annotation:
@@ -163,12 +163,12 @@ def _read(info: ParamInfo, text: str) -> Annotation:
     return annotation
 
 
-def _layout_of(info: ParamInfo, annotation: Annotation, devices: tuple[int, ...], text: str) -> Layout:
+def _layout_of(info: ParamInfo, annotation: Annotation, devices: tuple[int, ...]) -> Layout:
     """The rows of each rank per dim, the dims that are whole everywhere left whole."""
     held = annotation.intervals(info.shape)
     regions = [held[device] for device in devices]
     if not all(any(has_cell(region, cell) for region in regions) for cell in grid(info.shape, regions)):
-        raise _uncovered(info, text)
+        raise _uncovered(info, str([[list(rows) for rows in region] for region in regions]))
     cuts = {
         dim: Factor(size, Axis.TENSOR, tuple(region[dim] for region in regions))
         for dim, size in enumerate(info.shape)

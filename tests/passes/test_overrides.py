@@ -231,7 +231,6 @@ REFUSED = {
     ),
     "buffer": (FOUR, (Override("rotary_emb", split=0),)),
     "no_such_dim": (FOUR, (Override("norm", split=1),)),
-    "two_dims": (FOUR, (Override("q_proj.weight", annotation="[0,1,2,3] <S0x2 S1x2>"),)),
     "other_devices": (PAIRS, (Override("q_proj.weight", annotation="[0,1] <S0x2>"),)),
     "not_covered": (PAIRS, (Override("q_proj.weight", annotation="[0,1,2,3] <S0x4>"),)),
     "hetero_split": (PAIRS, (Override("q_proj.weight", annotation="[0,1 | 2,3] <S1x2 | S1x2> hetero=0"),)),
