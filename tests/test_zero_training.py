@@ -15,7 +15,6 @@ from hspmd_compiler.artifact.inspect import comm_page
 from hspmd_compiler.artifact.memory_page import stored_bytes
 from hspmd_compiler.artifact.program import InputKind, Op, Program, RankProgram
 from hspmd_compiler.artifact.sections import Table
-from hspmd_compiler.artifact.to_fx import rank_module
 from hspmd_compiler.errors import ArtifactError, VerifyError
 from hspmd_compiler.graph.ir import LogicalGraph
 from hspmd_compiler.options import OptimizerConfig
@@ -273,12 +272,6 @@ def test_a_slot_that_is_not_there_is_refused() -> None:
         check(changed(program, break_slots))
     assert "parameter bucket 0: no comm 99" in str(caught.value)
     assert "zero 4 is none of 0 to 3" in str(caught.value)
-
-
-def test_an_fx_module_needs_whole_gradients() -> None:
-    assert rank_module(made("mlp-ce", "dp2", 1), 0)
-    with pytest.raises(ArtifactError, match="can't be an fx module"):
-        rank_module(made("mlp-ce", "dp2", 2), 0)
 
 
 def test_inspect_counts_what_moves() -> None:

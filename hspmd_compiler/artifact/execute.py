@@ -94,6 +94,10 @@ class RankPlan:
     shards: dict[str, Shard]
     scattered: frozenset[str] = frozenset()
 
+    def is_scattered(self, bucket: GradBucket) -> bool:
+        """Whether a bucket leaves each sum with one rank."""
+        return bool(bucket.pieces) and bucket.pieces[0].param in self.scattered
+
 
 def plan_rank(program: Program, rank: int) -> RankPlan:
     """Find last uses once, before the first step. Only this rank's program needs to be there."""
@@ -272,7 +276,7 @@ class _Walk(Generic[V]):
     def _grad_scatter(self, instruction: Instruction) -> InstructionRun[V]:
         """Hand over the gradients of which this rank keeps a share; the others go on being summed here."""
         state, shared = self.state, self.plan.scattered
-        yield from self._reduce([each for each in self._buckets() if self._is_scattered(each[0])])
+        yield from self._reduce([each for each in self._buckets() if self.plan.is_scattered(each[0])])
         for name in shared & state.grads.keys():
             del state.grads[name]
         state.owned_grads -= shared
@@ -285,9 +289,6 @@ class _Walk(Generic[V]):
     def _buckets(self) -> list[tuple[GradBucket, frozenset[str]]]:
         """Buckets, each with the gradients that no later one reads."""
         return list(zip(self.plan.program.grad_buckets, self.plan.grad_releases, strict=True))
-
-    def _is_scattered(self, bucket: GradBucket) -> bool:
-        return bool(bucket.pieces) and bucket.pieces[0].param in self.plan.scattered
 
     def _reduce(self, buckets: Iterable[tuple[GradBucket, frozenset[str]]]) -> InstructionRun[V]:
         """Add what this rank gets of buckets to its synchronised gradients."""

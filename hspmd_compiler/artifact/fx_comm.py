@@ -20,6 +20,8 @@ View = tuple[int, ...]
 Pieces = tuple[tuple[int, tuple[Box, ...]], ...]
 """(peer, boxes) pairs."""
 
+# Collectives have side effects in the eyes of fx: they stay where nobody reads the result, for others wait.
+
 
 @dataclass(frozen=True, slots=True)
 class Groups:
@@ -63,6 +65,7 @@ def _make(world_size: int, groups: tuple[Ranks, ...]) -> Groups:
     return Groups(made, dist.new_group(list(world)), dist.new_group(list(world)))
 
 
+@has_side_effect
 def all_reduce(value: Tensor, groups: Groups, ranks: Ranks, combine: str) -> Tensor:
     """The sum or maximum over `ranks`."""
     if len(ranks) == 1:
@@ -71,6 +74,7 @@ def all_reduce(value: Tensor, groups: Groups, ranks: Ranks, combine: str) -> Ten
     return _waited(reduced)
 
 
+@has_side_effect
 def exchange(
     source: Tensor | None,
     groups: Groups,
@@ -161,8 +165,13 @@ def pack(
     return boxes.pack(grad, view, held).to(like.dtype)
 
 
+def part(row: Tensor, low: int, high: int, like: Tensor) -> Tensor:
+    """Elements of a stored row in another type. like: gives it."""
+    return row[low:high].to(like.dtype)
+
+
 def unpack(parts: Sequence[Tensor], shape: View, places: Sequence[tuple[View, tuple[Box, ...]]]) -> Tensor:
-    """A synchronised gradient from the parts of reduced buckets. places: view and boxes of each part."""
+    """A tensor from parts of flat buckets. places: view and boxes of each part."""
     (view, held), part = places[0], parts[0]
     if len(parts) == 1 and held == (boxes.full_box(view),):
         return part.view(shape)

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from ..comm_plan import CommKind, CommStep, GradBucket, Piece
-from ..errors import ArtifactError, InternalError
+from ..comm_plan import Box, CommKind, CommStep, GradBucket, ParamBucket, Piece
+from ..errors import InternalError
 from . import fx_comm
+from .arrays import synced_shape
 from .boxes import slices
 from .execute import RankPlan, micro_batches, plan_rank
 from .kernels import ALIASES, COMM, GETITEM, kernel, makes_tensor_from_nothing
 from .literals import resolve, resolved_kwargs, torch_dtype
-from .program import ZERO_GRADS, InputKind, Instruction, LocalRow, Op, OutputKind, Program, Segment, Value
+from .program import (
+    ZERO_PARAMS,
+    InputKind,
+    Instruction,
+    LocalRow,
+    Op,
+    OutputKind,
+    Program,
+    Segment,
+    Value,
+)
 from .random_kernels import step_keys
+from .trained import kept_row
 
-SHOWN = 5
+Place = tuple[tuple[int, ...], tuple[Box, ...]]
+"""View and boxes."""
 LOSS, GRADS, BUFFERS = "loss", "grads", "buffers"
 
 
@@ -31,27 +44,13 @@ def rank_module(program: Program, rank: int) -> fx.GraphModule:
     It takes the rank's shards and its rows of each batch tensor, as `rank_arguments` lists them, and
     returns a dict: `loss` (of all ranks, in double precision), `grads` by parameter, and `buffers`, the
     new values of those that the step changes. A world of one rank needs no torch.distributed.
+
+    Shards are local tensors in the type that is read; with ZeRO-3 flat rows of the elements that the rank
+    stores, which the graph gathers. From ZeRO-2 on gradients are flat rows, too. Both follow `Shard.kept`.
     """
     plan = plan_rank(program, rank)
-    _check_whole(plan)
     graph = _Builder(program, plan).build()
     return fx.GraphModule(torch.nn.Module(), graph, f"Rank{rank}")
-
-
-def _check_whole(plan: RankPlan) -> None:
-    """Such a module takes and gives whole local tensors."""
-    shares = [
-        (name, f"zero {shard.zero}" if shard.zero else f"trained in {shard.dtype}, read in {shard.compute}")
-        for name, shard in plan.shards.items()
-        if shard.zero >= ZERO_GRADS or shard.is_row
-    ]
-    if shares:
-        raise ArtifactError(
-            f"the step of rank {plan.program.rank} can't be an fx module",
-            details=shares[:SHOWN],
-            rule="an fx module takes whole local parameters and gives whole local gradients",
-            fix="compile with `zero` 0 or 1, and in the model's own precision",
-        )
 
 
 def rank_arguments(
@@ -87,7 +86,9 @@ def _local(plan: RankPlan, name: str, params: Mapping[str, Tensor]) -> Tensor:
     local = torch.zeros(shard.view, dtype=torch_dtype(shard.dtype))
     for source, target in shard.boxes:
         local[slices(target)] = whole[slices(source)].reshape(local[slices(target)].shape)
-    return local.reshape(shard.shape)
+    if shard.zero >= ZERO_PARAMS:
+        return kept_row(shard, local)
+    return local.reshape(shard.shape).to(torch_dtype(shard.local_dtype))
 
 
 @dataclass(slots=True)
@@ -159,11 +160,18 @@ class _Builder:
                 self._send(step)
             case Op.RECV:
                 self._receive(step)
+            case Op.GRAD_SCATTER:
+                self._grad_sync([b for b in self.plan.program.grad_buckets if self.plan.is_scattered(b)])
+                self.grads = {
+                    name: grad for name, grad in self.grads.items() if name not in self.plan.scattered
+                }
             case Op.GRAD_SYNC:
-                self._grad_sync()
+                self._grad_sync(self.plan.program.grad_buckets)
             case Op.LOSS:
                 self._sum_loss()
-            case Op.OPTIMIZER | Op.PARAM_GATHER | Op.PARAM_DROP:
+            case Op.PARAM_GATHER:
+                self._param_gather()
+            case Op.OPTIMIZER | Op.PARAM_DROP:
                 pass
 
     # Segments
@@ -171,7 +179,7 @@ class _Builder:
     def _segment(self, segment: Segment, mb: int) -> None:
         values: dict[int, fx.Node] = {}
         for item in segment.inputs:
-            if item.kind is InputKind.PARAM:
+            if item.kind in (InputKind.PARAM, InputKind.STORED):
                 values[item.value.id] = self.params[item.name]
             elif item.kind is InputKind.DATA:
                 values[item.value.id] = self.data[mb][item.name]
@@ -275,38 +283,79 @@ class _Builder:
             device=self.device,
         )
 
-    # The end of a step
+    # Gradients, and parameters that are stored in shares
 
-    def _grad_sync(self) -> None:
-        parts: dict[str, list[tuple[fx.Node, object]]] = {}
-        for bucket in self.plan.program.grad_buckets:
-            flat = self._reduced(bucket)
-            start = 0
-            for piece in bucket.pieces:
-                if piece.dst_boxes is not None:
-                    part = self._call(torch.ops.aten.narrow.default, flat, 0, start, piece.length)
-                    parts.setdefault(piece.param, []).append((part, (piece.dst_view, piece.dst_boxes)))
-                start += piece.length
+    def _grad_sync(self, buckets: Sequence[GradBucket]) -> None:
+        """Add what this rank gets of buckets to its synchronised gradients."""
+        parts: dict[str, list[tuple[fx.Node, Place]]] = {}
+        for bucket in buckets:
+            kept = [(piece.param, piece.length, piece.dst_view, piece.dst_boxes) for piece in bucket.kept]
+            self._taken(self._reduced(bucket), kept, parts)
         for name, found in parts.items():
-            nodes, places = tuple(node for node, _ in found), tuple(place for _, place in found)
-            self.synced[name] = self._call(fx_comm.unpack, nodes, self.plan.shards[name].shape, places)
+            shard, (view, _) = self.plan.shards[name], found[0][1]
+            made = self._unpacked(found, synced_shape(view, shard))
+            self.synced[name] = self._call(fx_comm.accumulate, self.synced.get(name), made)
 
-    def _reduced(self, bucket: GradBucket) -> fx.Node:
-        dtype = torch_dtype(bucket.dtype)
-        empty = self._call(torch.ops.aten.empty.memory_format, [0], dtype=dtype, device=self.device)
+    def _taken(
+        self,
+        flat: fx.Node | None,
+        pieces: Sequence[tuple[str, int, tuple[int, ...] | None, tuple[Box, ...] | None]],
+        parts: dict[str, list[tuple[fx.Node, Place]]],
+    ) -> None:
+        """The pieces, one after the other, of a flat tensor; those without boxes are passed over."""
+        start = 0
+        for name, length, view, held in pieces:
+            if view is not None and held is not None:
+                part = self._call(torch.ops.aten.narrow.default, flat, 0, start, length)
+                parts.setdefault(name, []).append((part, (view, held)))
+            start += length
+
+    def _unpacked(self, found: Sequence[tuple[fx.Node, Place]], shape: tuple[int, ...]) -> fx.Node:
+        nodes, places = tuple(node for node, _ in found), tuple(place for _, place in found)
+        return self._call(fx_comm.unpack, nodes, shape, places)
+
+    def _reduced(self, bucket: GradBucket) -> fx.Node | None:
+        """All that a rank gets of a bucket, flat; None where it keeps nothing."""
+        comms = self.plan.program.comms
+        step = comms[bucket.slot] if bucket.slot >= 0 else None
+        flat = None if step is not None and step.src_view is None else self._packed(bucket)
+        if step is None:
+            return self._call(fx_comm.all_reduce, flat, self.groups, bucket.group, "sum")
+        return self._comm(step, flat)
+
+    def _packed(self, bucket: GradBucket) -> fx.Node:
+        empty = self._empty(bucket.dtype)
         rows = [
             self._call(
-                fx_comm.pack,
-                self.grads.get(piece.param),
-                piece.length,
-                piece.src_view,
-                piece.src_boxes,
-                empty,
+                fx_comm.pack, self.grads.get(each.param), each.length, each.src_view, each.src_boxes, empty
             )
-            for piece in bucket.pieces
+            for each in bucket.given
+        ]
+        return self._call(torch.ops.aten.cat.default, [empty, *rows])
+
+    def _empty(self, dtype: str) -> fx.Node:
+        made = torch.ops.aten.empty.memory_format
+        return self._call(made, [0], dtype=torch_dtype(dtype), device=self.device)
+
+    def _param_gather(self) -> None:
+        """Whole local tensors at the start of a step. Below ZeRO-3 they are made behind the update."""
+        parts: dict[str, list[tuple[fx.Node, Place]]] = {}
+        shards = self.plan.shards
+        for bucket in self.plan.program.param_buckets:
+            stored = [piece for piece in bucket.pieces if shards[piece.param].zero >= ZERO_PARAMS]
+            if stored:
+                held = [(each.param, each.length, shards[each.param].view, each.boxes) for each in stored]
+                self._taken(self._gathered(bucket), held, parts)
+        for name, found in parts.items():
+            self.params[name] = self._unpacked(found, shards[name].shape)
+
+    def _gathered(self, bucket: ParamBucket) -> fx.Node:
+        empty = self._empty(bucket.dtype)
+        rows = [
+            self._call(fx_comm.part, self.params[piece.param], *piece.row, empty) for piece in bucket.pieces
         ]
         flat = self._call(torch.ops.aten.cat.default, [empty, *rows])
-        return self._call(fx_comm.all_reduce, flat, self.groups, bucket.group, "sum")
+        return flat if bucket.slot < 0 else self._comm(self.plan.program.comms[bucket.slot], flat)
 
     def _sum_loss(self) -> None:
         if self.loss is None:
