@@ -48,6 +48,16 @@ def test_loads_without_a_choice_count_where_senders_are_chosen_by_load() -> None
     check_every_way(found, COSTS[0])
 
 
+def test_unrelated_ranks_move_at_once_within_a_tier() -> None:
+    """Two all-reduces of two ranks each, behind a local slice and a reduce-scatter."""
+    source = parse_annotation("[0,1 | 2,3]  <Dx2 | Px2>  hetero=partial")
+    target = parse_annotation("[0,1 | 2,3]  <S0x2 | S0x2>  hetero=dup")
+    found = resolve(source, target, (2,), "float64", cost=COSTS[1])
+    assert [part.method for part in found.parts] == [Method.TIERS]
+    assert found.seconds == 16.0
+    check_every_way(found, COSTS[1])
+
+
 @pytest.mark.slow
 def test_many_pairs() -> None:
     taken: Counter[Method] = Counter()
