@@ -32,7 +32,7 @@ def worth_a_relay(conversion: Conversion) -> bool:
     if conversion.target.pending:
         return False
     return any(
-        _relayed(cell, demands[0].sums)
+        _relayed(cell, _fewest(demands[0].sums))
         for cell, demands in zip(conversion.cells, conversion.demands, strict=True)
     )
 
@@ -42,13 +42,13 @@ def relay(conversion: Conversion, owners: Owners, senders: Senders) -> tuple[Exc
     gather: list[Transfer] = []
     spread: list[Transfer] = []
     for cell, demands in zip(conversion.cells, conversion.demands, strict=True):
-        sums = min(demands[0].sums, key=len)
-        if _relayed(cell, demands[0].sums):
+        sums = _fewest(demands[0].sums)
+        if _relayed(cell, sums):
             for to_owner, from_owner in _by_owners(cell, sums, owners, senders):
                 gather += to_owner
                 spread += from_owner
             if len(sums) == 1:
-                stay = cell.needers & cell.holders
+                stay = cell.needers & sums[0]
                 both = list(received(cell.blocks, cell.size, sums, stay, senders))
                 gather += both
                 spread += both
@@ -62,8 +62,8 @@ def relay_tally(conversion: Conversion, owners: Owners, senders: Senders) -> tup
     """What both steps move."""
     gather, spread = Tally(), Tally()
     for cell, demands in zip(conversion.cells, conversion.demands, strict=True):
-        sums = min(demands[0].sums, key=len)
-        if not _relayed(cell, demands[0].sums):
+        sums = _fewest(demands[0].sums)
+        if not _relayed(cell, sums):
             tally_sums(gather, sums, cell.needers, cell.size, senders)
             continue
         needers = _waiting(cell, sums)
@@ -84,10 +84,21 @@ def owner_choices(conversion: Conversion) -> tuple[Owners, ...]:
     return tuple(Owners)
 
 
-def _relayed(cell: Cell, sums: Sequence[Sums]) -> bool:
-    if min(map(len, sums)) > 1:
+def _fewest(alternatives: Sequence[Sums]) -> Sums:
+    """The shortest sum; where devices have the whole value, it comes from any of these."""
+    shortest = min(alternatives, key=len)
+    if len(shortest) > 1:
+        return shortest
+    copies = 0
+    for sums in alternatives:
+        copies |= sums[0] if len(sums) == 1 else 0
+    return (copies,)
+
+
+def _relayed(cell: Cell, sums: Sums) -> bool:
+    if len(sums) > 1:
         return True
-    return (cell.needers & ~cell.holders).bit_count() > max(1, cell.holders.bit_count())
+    return (cell.needers & ~sums[0]).bit_count() > max(1, sums[0].bit_count())
 
 
 def _by_owners(
@@ -107,7 +118,7 @@ def _by_owners(
 
 def _waiting(cell: Cell, sums: Sums) -> Devices:
     """Who is served by the owners: all needers of a sum, but those who have a copy already."""
-    return cell.needers if len(sums) > 1 else cell.needers & ~cell.holders
+    return cell.needers if len(sums) > 1 else cell.needers & ~sums[0]
 
 
 def _able(needers: Devices, sums: Sums, owners: Owners) -> Devices:

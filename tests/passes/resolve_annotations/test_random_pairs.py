@@ -58,6 +58,14 @@ def test_unrelated_ranks_move_at_once_within_a_tier() -> None:
     check_every_way(found, COSTS[1])
 
 
+@pytest.mark.parametrize("cost", COSTS, ids=["as it is", "bytes", "machines"])
+def test_who_has_an_addend_has_not_the_value(cost: CostModel) -> None:
+    """One device has the whole value, six have addends of it: five of these wait for a copy to be relayed."""
+    source = parse_annotation("[1 | 7,0,4,3,6,2]  <R | Px2 S0x3{5(3:5,0:4,5:5)}>  hetero=dup")
+    target = parse_annotation("[1 | 7,0,4,3,6,2]  <R | Dx6>  hetero=0(4,1)")
+    check_every_way(check_pair(source, target, (5,), cost), cost)
+
+
 @pytest.mark.slow
 def test_many_pairs() -> None:
     taken: Counter[Method] = Counter()
