@@ -9,7 +9,7 @@ from ...annotations.annotation import Annotation, Shape
 from ...annotations.states import PARTIAL
 from ...comm_plan import CostModel
 from ...errors import AnnotationError
-from .check import element_bytes, sides_of
+from .check import checked_pair, element_bytes
 from .demand import Conversion
 from .price import FlatCost
 from .resolution import Part, Resolution
@@ -20,8 +20,8 @@ FLAT = FlatCost()
 
 
 def resolve(
-    source: Annotation,
-    target: Annotation,
+    source: Annotation | str,
+    target: Annotation | str,
     shape: Sequence[int],
     dtype: str = "float32",
     *,
@@ -30,14 +30,16 @@ def resolve(
 ) -> Resolution:
     """The plan that brings a tensor from one annotation to another; there is one for every well-typed pair.
 
-    shape: global. dtype: by torch name. cost: decides between plans. target_shape: where the target was
-    written for another tensor than the source, its shape. Raises AnnotationError where the annotations
-    don't fit the shape, or the target is a pending sum and the source is not.
+    source, target: annotations or their texts. shape: global. dtype: by torch name. cost: decides between
+    plans. target_shape: the shape that the target was written for, where that is told apart. Raises
+    AnnotationError, with both annotations and all that is wrong, where a text can't be read, an annotation
+    doesn't fit the shape, the shapes differ, or the target is a pending sum and the source is not.
     """
     shape = tuple(shape)
-    before, after = sides_of(source, target, shape, None if target_shape is None else tuple(target_shape))
+    shapes = (shape, shape if target_shape is None else tuple(target_shape))
+    source, target = checked_pair(source, target, shapes, dtype)
     pricing = Pricing(cost, element_bytes(dtype))
-    parts = resolve_sides(before, after, pricing)
+    parts = resolve_sides(side_of(source, shape), side_of(target, shape), pricing)
     tiers = _by_tiers(source, target, shape, pricing, parts)
     return Resolution(source, target, shape, dtype, tiers or parts)
 

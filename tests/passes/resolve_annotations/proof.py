@@ -98,7 +98,7 @@ def earliest(moves: Sequence[Move], cost: CostModel, element: int) -> float:
 def check_pieces(source: Annotation, target: Annotation, whole: Tensor, after: Mapping[int, Tensor]) -> None:
     """Copies bit for bit, sums to 1e-12; copies of one sum are equal bit for bit."""
     shape = tuple(whole.shape)
-    one_sum = len({addend.alternative for addend in source.addends().values()}) == 1
+    one_sum = source.is_partial and len({each.alternative for each in source.addends().values()}) == 1
     if target.is_partial or one_sum:
         own = {device: after[device] for device in target.devices}
         for value in value_of(target, own, shape).values():

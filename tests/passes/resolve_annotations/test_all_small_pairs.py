@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import permutations, product
 
 import pytest
 
-from hspmd_compiler.annotations import DUPLICATE, PARTIAL, Annotation, DeviceGroup, DistributedStates
+from hspmd_compiler.annotations import (
+    DUPLICATE,
+    PARTIAL,
+    Annotation,
+    DeviceGroup,
+    DistributedStates,
+    normalize,
+)
 from hspmd_compiler.annotations.states import Key
 
 from .proof import COSTS, check_pair
 
 SHAPE = (5, 3)
+PARTS = 12
 KEYS: tuple[Key, ...] = (PARTIAL, DUPLICATE, 0, 1)
 
 
@@ -61,15 +71,69 @@ def test_all_pairs_of_one_group(devices: tuple[int, ...]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("start", [0, 3])
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_all_pairs(count: int) -> None:
-    """Four devices to up to four, of which all or some or none hold something before, by bytes alone."""
-    sources = list(annotations_of(range(4)))
+def test_all_pairs(count: int, start: int) -> None:
+    """Every way to write four devices and up to four, of which all or some or none hold something before."""
+    targets = list(annotations_of(range(start, start + count)))
     checked = 0
-    for devices in (range(count), range(3, 3 + count)):
-        for source, target in product(sources, annotations_of(devices)):
-            if meant(source, target):
-                check_pair(source, target, SHAPE, COSTS[1])
-                checked += 1
+    for source, target in product(annotations_of(range(4)), targets):
+        if meant(source, target):
+            check_pair(source, target, SHAPE, COSTS[1])
+            checked += 1
     print(checked)
-    assert checked > 100
+    assert checked >= 164 * len([one for one in targets if not one.is_partial])
+
+
+@cache
+def layouts() -> tuple[Annotation, ...]:
+    """All different layouts on up to four devices, in every order, each once."""
+    found = {
+        normalize(one, SHAPE): None
+        for count in range(1, 5)
+        for devices in permutations(range(4), count)
+        for one in annotations_of(devices)
+    }
+    return tuple(found)
+
+
+@cache
+def layouts_to_start_from() -> tuple[Annotation, ...]:
+    """The layouts of which no two are the same but for the names of devices; here these count from 0."""
+    found: list[Annotation] = []
+    named_otherwise: set[Annotation] = set()
+    for count in range(1, 5):
+        for one in (normalize(written, SHAPE) for written in annotations_of(range(count))):
+            if one not in named_otherwise:
+                found.append(one)
+                named_otherwise |= {renamed(one, names) for names in permutations(range(count))}
+    return tuple(found)
+
+
+def renamed(one: Annotation, names: Sequence[int]) -> Annotation:
+    """The layout with names[d] in place of device d."""
+    groups = tuple(DeviceGroup(tuple(names[device] for device in group)) for group in one.groups)
+    return normalize(replace(one, groups=groups), SHAPE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_all_layouts(part: int) -> None:
+    """Every layout to every other on up to four devices, each pair once but for the names of devices.
+
+    A layout here is what devices hold; in how many ways it can be written, `test_all_pairs` goes through.
+    """
+    checked = 0
+    for source, target in product(layouts_to_start_from()[part::PARTS], layouts()):
+        if meant(source, target):
+            check_pair(source, target, SHAPE, COSTS[checked % len(COSTS)])
+            checked += 1
+    print(checked)
+    assert checked > 9_000
+
+
+def test_layouts_are_counted() -> None:
+    """What the exhaustive test goes through: by count of devices, and of those that hold addends."""
+    sizes = Counter(len(one.devices) for one in layouts())
+    assert sizes == {1: 4, 2: 36, 3: 440, 4: 1152}
+    assert Counter(len(one.devices) for one in layouts_to_start_from()) == {1: 1, 2: 4, 3: 25, 4: 85}

@@ -26,6 +26,14 @@ BAD: dict[str, tuple[str, str, Shape, Shape | None]] = {
     "both": ("[0,1]  <S3x2>", "[0,1]  <S0(3,2)>", (4, 6), None),
     "to_a_sum": ("[0,1]  <S0x2>", "[0,1]  <Px2>", (4, 6), None),
     "to_a_sum_of_groups": ("[0,1]  <Dx2>", "[0 | 1]  <R | R>  hetero=partial", (4, 6), None),
+    "everything": ("[0,0]  <S0(3,2)>", "[0,1 | 2]  <S2x2 | Px2>  hetero=0", (4, -6), (6, 4)),
+    "sum_and_misfit": ("[0,1]  <S0(3,2)>", "[0,1]  <Px2>", (4, 6), None),
+    "other_shape_and_misfit": ("[0,1]  <S0(3,1)>", "[0,1]  <S0(3,1)>", (4, 6), (6, 4)),
+    "unreadable": ("[0,1]  <S0x2", "[0,1]  <S1x2>", (4, 6), None),
+    "overlapping_shares": ("[0,1]  <S0(0:2,3:4)>", "[0,1]  <S1x2>", (4, 6), None),
+    "negative_length": ("[0,1]  <S0x2>", "[0,1]  <S1x2>", (4, -6), None),
+    "too_many_states": ("[0,1]  <S0x2 | S0x2>", "[0,1]  <S1x2>", (4, 6), None),
+    "too_few_devices": ("[0,1]  <S0x2 S1x2>", "[0,1]  <S1x2>", (4, 6), None),
     "scalar": ("[0,1]  <Dx2>", "[0,1]  <S0x2>", (), None),
 }
 
@@ -34,12 +42,12 @@ BAD: dict[str, tuple[str, str, Shape, Shape | None]] = {
 def test_text(name: str, expect: Callable[[str, str], None]) -> None:
     source, target, shape, target_shape = BAD[name]
     with pytest.raises(AnnotationError) as raised:
-        resolve(parse_annotation(source), parse_annotation(target), shape, target_shape=target_shape)
+        resolve(source, target, shape, target_shape=target_shape)
+    assert source in str(raised.value) and target in str(raised.value)
     expect(f"resolve/bad_{name}", str(raised.value))
 
 
-def test_what_is_read_alone_names_the_pair() -> None:
-    """A device twice is found when the text is read; everything else names both annotations."""
+def test_either_side_names_the_pair() -> None:
     good = parse_annotation("[0,1]  <S0x2>")
     bad = parse_annotation("[0,1]  <S2x2>")
     for pair in ((good, bad), (bad, good)):

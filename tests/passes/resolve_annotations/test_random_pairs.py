@@ -12,16 +12,29 @@ from hspmd_compiler.annotations import parse_annotation
 from hspmd_compiler.comm_plan import CostModel
 from hspmd_compiler.passes.resolve_annotations import Method, Resolution, resolve
 
+from ...annotations.pair_classes import ALL_CLASSES, classes_of
 from ...annotations.pairs import Pair, pairs
 from .proof import COSTS, check_every_way, check_pair
 
 QUIET = list(HealthCheck)
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=QUIET, derandomize=True)
-@given(pairs(), st.sampled_from(COSTS))
-def test_pairs(pair: Pair, cost: CostModel) -> None:
-    check_pair(*pair, cost)
+FEWEST = 8
+"""Pairs of each class among the 500."""
+
+
+def test_pairs() -> None:
+    """Every class of pairs occurs, each of them several times."""
+    drawn: Counter[object] = Counter()
+
+    @settings(max_examples=500, deadline=None, suppress_health_check=QUIET, derandomize=True)
+    @given(pairs(), st.sampled_from(COSTS))
+    def check(pair: Pair, cost: CostModel) -> None:
+        drawn.update(classes_of(pair))
+        check_pair(*pair, cost)
+
+    check()
+    assert not {each: drawn[each] for each in ALL_CLASSES if drawn[each] < FEWEST}
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=QUIET, derandomize=True)
