@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from ...dtypes import BYTES
@@ -10,17 +10,24 @@ from .moves import Exchange, Move
 from .patterns import Pattern, named
 from .price import Load, loads_of
 from .resolution import Part, Resolution
-from .ways import Way
+from .ways import Method, Way
 
 SHOWN_GROUPS = 8
+ALONE: Mapping[Method, str] = {
+    Method.NOTHING: "each rank has what it needs",
+    Method.LOCAL: "each rank has what it needs",
+    Method.ALL_REDUCE: "no other way: all ranks have an addend of the same rows and need their sum",
+    Method.DIRECT: "no other way: a second step would save nothing",
+}
+"""Why a way is the only one that is looked at."""
 
 
 def text_of(resolution: Resolution) -> str:
     """Stable, for dumps.
 
     First the pair and the total; then for devices that come there in one way: its steps, with the ranks
-    that meet, and the price of the other ways. A collective is split where a rank meets other ranks for one
-    part of its tensor than for another.
+    that meet, its price, and that of the other ways, or why there is none. A collective is split where a
+    rank meets other ranks for one part of its tensor than for another.
     """
     shape = ",".join(map(str, resolution.shape))
     lines = [f"   {resolution.source}", f"-> {resolution.target}"]
@@ -55,9 +62,16 @@ def _parts(parts: Sequence[Part], element: int) -> Iterator[str]:
         loads = loads_of(moves, element)
         cost = f"  {_loads(loads)}" if loads else ""
         yield f"  {number}  {_moves(moves)}{cost}"
-    others = "; ".join(_way(way) for way in first.ways if way.method is not first.method)
-    if first.way.seconds:
-        yield f"  {_micros(first.seconds)}" + (f"; {others}" if others else "")
+    yield f"  {'; '.join(_reasons(first))}"
+
+
+def _reasons(part: Part) -> Iterator[str]:
+    """The price of the chosen way, and why it is no other."""
+    if part.way.seconds:
+        yield _micros(part.seconds)
+    yield from (_way(way) for way in part.ways if way.method is not part.method)
+    if len(part.ways) == 1:
+        yield ALONE[part.method]
 
 
 def _rounds(moves: Sequence[Move]) -> list[list[Move]]:

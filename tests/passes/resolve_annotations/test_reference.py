@@ -9,9 +9,10 @@ from enum import Enum
 import pytest
 
 from hspmd_compiler.errors import AnnotationError
-from hspmd_compiler.passes.resolve_annotations import Resolution, resolve
+from hspmd_compiler.passes.resolve_annotations import Resolution, resolve, text_of
 from hspmd_compiler.passes.resolve_annotations.moves import Exchange
 from hspmd_compiler.passes.resolve_annotations.patterns import named
+from hspmd_compiler.passes.resolve_annotations.text import ALONE
 
 from .proof import COSTS, check_pair
 from .reference_rows import SHAPE, Row, rows_of_one_group, rows_of_unions
@@ -67,6 +68,7 @@ def reason_of(row: Row) -> Reason:
         assert not row.answers
         return Reason.REFUSED
     found = resolve(row.source, row.target, SHAPE)
+    check_says_why(found)
     if not row.answers or not row.is_right():
         check_pair(row.source, row.target, SHAPE, COSTS[0])
         return Reason.WRONG if row.answers else Reason.RESOLVED
@@ -83,6 +85,17 @@ def reason_of(row: Row) -> Reason:
     others = (rank for rank, own in ops.items() if not _same(names.get(rank, {""}), own))
     assert {op for rank in others for op in ops[rank]} == {"BSR"}, f"{row.name}: {names} for {ops}"
     return Reason.NO_BATCH
+
+
+def check_says_why(found: Resolution) -> None:
+    """Of each way, the text gives the price of those that were not taken, or why there is no other."""
+    text = text_of(found)
+    for part in found.parts:
+        others = [way for way in part.ways if way.method is not part.method]
+        told = [
+            f"no {way.method.value}: " if way.seconds is None else f"{way.method.value} " for way in others
+        ]
+        assert all(each in text for each in told or [ALONE[part.method]]), text
 
 
 def _same(names: set[str], ops: tuple[str, ...]) -> bool:
