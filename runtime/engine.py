@@ -14,7 +14,7 @@ from ..artifact.program import ClassProgram, InputKind, Program, Shard
 from ..artifact.random_kernels import step_keys
 from ..artifact.requests import OptimizerStep
 from ..artifact.segments import CompiledSegments
-from ..artifact.trained import kept_value, put_back, started, store, trainables, trained_value
+from ..artifact.trained import put_back, started, store, trainables, trained_value
 from ..errors import RunError
 from ..options import OptimizerConfig
 from .collect import Collection
@@ -22,14 +22,14 @@ from .data import Batch, BatchShape
 from .gradient_norm import clip, global_norm
 from .loaded_names import ModelNames, match_names
 from .optimizer import ShardOptimizer
-from .shards import cut_shard, owned_grads, owned_value
+from .shards import cut_kept, cut_shard, owned_grads, owned_value
 from .transport import Transport
 
 
 class Engine:
     """A rank's program, ready to step. Ranks must call the same methods in the same order.
 
-    params: whole local shards of parameters and buffers by name, taken over. lr: the base learning
+    params: what `fill_shard` gives of parameters and buffers, by name, taken over. lr: the base learning
     rate, which the schedule scales; it may be set between steps. grad_norm: of the last step, None
     where the optimizer has no `max_grad_norm`. seed: of dropout, with `steps` and the place of each
     element; it may be set between steps. shape: what a batch must look like. keys: inputs that this
@@ -157,8 +157,7 @@ class Engine:
         for moment, wholes in state.items():
             for shard in self.shards:
                 if shard.name in wholes and shard.trainable:
-                    local = cut_shard(shard, wholes[shard.name], self.transport.device)
-                    value = kept_value(shard, local)
+                    value = cut_kept(shard, wholes[shard.name], self.transport.device)
                     self.optimizer.state.setdefault(shard.name, {})[moment] = value
 
     @property

@@ -41,7 +41,7 @@ class InitialState:
         return cls(init, seed, weights or artifact.weights, unsaved_too=weights is None)
 
     def shards_of(self, program: Program, shards: Sequence[Shard], transport: Transport) -> dict[str, Tensor]:
-        """This rank's local tensors by name; every rank calls this."""
+        """What this rank starts with, by name, as `fill_shard` gives it; every rank calls this."""
         params: dict[str, Tensor] = {}
         if self.weights is not None:
             names = ModelNames.of_all_ranks(program, transport, shards, self.unsaved_too)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..artifact.boxes import pack, slices, unpack
-from ..artifact.program import ZERO_GRADS, Shard
+from ..artifact.program import ZERO_GRADS, ZERO_PARAMS, Shard
 from ..comm_plan import Box, Combine
 
 ReadBox = Callable[[Box], Tensor]
@@ -22,13 +22,42 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def cut_shard(shard: Shard, whole: Tensor, device: torch.device) -> Tensor:
-    """The local tensor of a shard, a copy out of the whole tensor."""
+    """`fill_shard` out of the whole tensor, a copy."""
+    return fill_shard(shard, _reader(shard, whole), device)
+
+
+def cut_kept(shard: Shard, whole: Tensor, device: torch.device) -> Tensor:
+    """`fill_kept` out of the whole tensor, a copy."""
+    return fill_kept(shard, _reader(shard, whole), device)
+
+
+def _reader(shard: Shard, whole: Tensor) -> ReadBox:
     view = whole.reshape(shard.whole_view)
-    return fill_shard(shard, lambda box: view[slices(box)], device)
+    return lambda box: view[slices(box)]
+
+
+def fill_kept(shard: Shard, read: ReadBox, device: torch.device) -> Tensor:
+    """What a rank trains of a tensor, each box read by its place in the factored view of the whole.
+
+    It has the shape of `trained.trained_value`: a row, or the local tensor where that is trained itself.
+    """
+    if shard.zero:
+        return _filled_row(shard, read, device)
+    local = fill_shard(shard, read, device)
+    return local.reshape(-1) if shard.is_row else local
+
+
+def _filled_row(shard: Shard, read: ReadBox, device: torch.device) -> Tensor:
+    """The elements that this rank owns, flat; nothing else is read."""
+    empty = torch.empty(0, dtype=dtype_of(shard.dtype), device=device)
+    rows = [read(whole).reshape(-1).to(empty) for whole, _ in shard.owned]
+    return torch.cat([empty, *rows])
 
 
 def fill_shard(shard: Shard, read: ReadBox, device: torch.device) -> Tensor:
-    """The local tensor of a shard, each box read by its place in the factored view of the whole."""
+    """What a rank starts with of a tensor: its local tensor, or with ZeRO-3 the row that it stores."""
+    if shard.zero >= ZERO_PARAMS:
+        return _filled_row(shard, read, device)
     local = torch.zeros(shard.shape, dtype=dtype_of(shard.dtype), device=device)
     view = local.view(shard.view)
     for whole_box, local_box in shard.boxes:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..artifact.kernels import COMM
 from ..artifact.program import ClassProgram, InputKind, Segment, Shard, Value
 from .data import FactoryData, load_factory
 from .engine import Engine
 from .text_data import TextData, open_text
 
 EMBEDDINGS = frozenset({"aten.embedding.default", "hspmd.vocab_embedding"})
+MOVES = frozenset({COMM, "aten._to_copy.default"})
+"""What gathers a table that is stored in shares."""
+TABLES = frozenset({InputKind.PARAM, InputKind.STORED})
 
 
 def factory_source(engine: Engine, name: str, seed: int = 0) -> FactoryData:
@@ -35,8 +39,10 @@ def vocabulary_of(shared: ClassProgram, shards: Sequence[Shard]) -> int | None:
 
 def _tables(segment: Segment) -> Iterator[str]:
     """Parameters in which a segment looks up what comes straight from the batch."""
-    params = {item.value: item.name for item in segment.inputs if item.kind is InputKind.PARAM}
+    params = {item.value: item.name for item in segment.inputs if item.kind in TABLES}
     data = {item.value for item in segment.inputs if item.kind is InputKind.DATA}
     for row in segment.rows:
-        if row.op in EMBEDDINGS and isinstance(row.args[0], Value) and row.args[1] in data:
+        if row.op in MOVES and row.args[0] in params:
+            params[row.out] = params[row.args[0]]
+        elif row.op in EMBEDDINGS and isinstance(row.args[0], Value) and row.args[1] in data:
             yield from (params[row.args[0]],) if row.args[0] in params else ()

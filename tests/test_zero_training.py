@@ -7,17 +7,22 @@ from dataclasses import replace
 from math import prod
 
 import pytest
+import torch
 
 import hspmd_compiler as hspmd
-from hspmd_compiler.artifact import lower_zero
+from hspmd_compiler.artifact import boxes, lower_zero
+from hspmd_compiler.artifact.boxes import slices
 from hspmd_compiler.artifact.check import check
 from hspmd_compiler.artifact.inspect import comm_page
 from hspmd_compiler.artifact.memory_page import stored_bytes
 from hspmd_compiler.artifact.program import InputKind, Op, Program, RankProgram
 from hspmd_compiler.artifact.sections import Table
+from hspmd_compiler.comm_plan import Box, box_volume
 from hspmd_compiler.errors import ArtifactError, VerifyError
 from hspmd_compiler.graph.ir import LogicalGraph
 from hspmd_compiler.options import OptimizerConfig
+from hspmd_compiler.runtime.shards import fill_shard
+from hspmd_compiler.runtime.sources import vocabulary_of
 from hspmd_compiler.strategy import PipelineSpec, Recompute, RecomputeKind, StageSpec, Strategy
 from hspmd_compiler.verify.fit import check_fit
 from hspmd_compiler.verify.training import ShardUpdate
@@ -25,7 +30,7 @@ from hspmd_compiler.verify.values import simulate
 from hspmd_compiler.verify.widen import widen_program
 
 from .test_end_to_end import ADAMW, EXACT, LocalOptimizers, batches, compare, reference, start
-from .training_cases import ALL, FIRST, SECOND, STRATEGIES, SUBJECTS, graph_of, program_for, traced
+from .training_cases import ALL, FIRST, SECOND, STRATEGIES, SUBJECTS, VOCAB, graph_of, program_for, traced
 
 MOMENTS = 2
 ONE = [StageSpec((device,), ALL) for device in range(3)]
@@ -229,6 +234,33 @@ def test_recomputation_beside_zero_3() -> None:
         wide = widen_program(program)
         found = simulate(wide, start("llama", True), batches("llama", True), LocalOptimizers(ADAMW))
         compare(found, reference("llama", True), EXACT, ADAMW.lr)
+
+
+def test_a_rank_starts_with_what_it_stores() -> None:
+    """With ZeRO-3 it reads and keeps its own elements only, in the order of its row."""
+    read = stored = 0
+    for own in made("llama", "dp3", 3).ranks:
+        for shard in own.shards:
+            if not shard.zero:
+                continue
+            whole = torch.arange(float(prod(shard.whole_shape))).view(shard.whole_view)
+
+            def box(at: Box, whole: torch.Tensor = whole) -> torch.Tensor:
+                nonlocal read
+                read += box_volume(at)
+                return whole[slices(at)]
+
+            given = fill_shard(shard, box, torch.device("cpu"))
+            assert given.equal(boxes.pack(whole, shard.whole_view, [at for at, _ in shard.owned]))
+            stored += given.numel()
+    assert read == stored == trained_elements("llama")
+
+
+def test_a_table_in_shares_is_still_known() -> None:
+    """By its whole number of rows, so that text with more tokens is refused."""
+    program = made("llama", "dp3", 3)
+    own = program.ranks[0]
+    assert vocabulary_of(program.classes[own.class_name], own.shards) == VOCAB
 
 
 def changed(program: Program, change: Callable[[RankProgram], RankProgram]) -> Program:

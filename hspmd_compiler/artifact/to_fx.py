@@ -31,7 +31,7 @@ from .program import (
     Value,
 )
 from .random_kernels import step_keys
-from .trained import kept_row
+from .trained import start_value
 
 Place = tuple[tuple[int, ...], tuple[Box, ...]]
 """View and boxes."""
@@ -87,7 +87,7 @@ def _local(plan: RankPlan, name: str, params: Mapping[str, Tensor]) -> Tensor:
     for source, target in shard.boxes:
         local[slices(target)] = whole[slices(source)].reshape(local[slices(target)].shape)
     if shard.zero >= ZERO_PARAMS:
-        return kept_row(shard, local)
+        return start_value(shard, local)
     return local.reshape(shard.shape).to(torch_dtype(shard.local_dtype))
 
 

@@ -23,30 +23,32 @@ class Trainable:
     grad: Tensor
 
 
-def started(shards: Iterable[Shard], local: Mapping[str, Tensor]) -> RankState[Tensor]:
-    """A rank's state from whole local tensors, in the type that is trained."""
+def started(shards: Iterable[Shard], given: Mapping[str, Tensor]) -> RankState[Tensor]:
+    """A rank's state from what `store` takes, by name."""
     state: RankState[Tensor] = RankState({})
     for shard in shards:
-        store(shard, local[shard.name], state)
+        store(shard, given[shard.name], state)
     return state
 
 
-def store(shard: Shard, local: Tensor, state: RankState[Tensor]) -> None:
-    """Take over a whole local tensor, in the type that is trained, as the state keeps it."""
+def store(shard: Shard, given: Tensor, state: RankState[Tensor]) -> None:
+    """Take over a whole local tensor, or with ZeRO-3 what `kept_row` makes of it, in the type of masters."""
+    if shard.zero >= ZERO_PARAMS:
+        state.stored[shard.name] = given
+        return
     if shard.is_row:
-        state.stored[shard.name] = kept_row(shard, local).clone()
-    if shard.zero < ZERO_PARAMS:
-        state.params[shard.name] = local.to(getattr(torch, shard.local_dtype))
+        state.stored[shard.name] = kept_row(shard, given).clone()
+    state.params[shard.name] = given.to(getattr(torch, shard.local_dtype))
+
+
+def start_value(shard: Shard, local: Tensor) -> Tensor:
+    """What `store` takes, out of a whole local tensor."""
+    return kept_row(shard, local).clone() if shard.zero >= ZERO_PARAMS else local
 
 
 def kept_row(shard: Shard, local: Tensor) -> Tensor:
     """The elements that the rank trains out of a whole local tensor; may share its memory."""
     return boxes.pack(local, shard.view, shard.kept)
-
-
-def kept_value(shard: Shard, local: Tensor) -> Tensor:
-    """What belongs to `trained_value` out of a whole local tensor that is given up."""
-    return kept_row(shard, local).clone() if shard.is_row or shard.zero else local
 
 
 def trainables(shards: Iterable[Shard], state: RankState[Tensor]) -> list[Trainable]:

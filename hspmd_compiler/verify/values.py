@@ -14,7 +14,7 @@ from ..artifact.execute import RankPlan, RankState, Segments, micro_batches, pla
 from ..artifact.program import ZERO_GRADS, ZERO_STATE, Program, Shard
 from ..artifact.random_kernels import step_keys
 from ..artifact.segments import CompiledSegments, ObservedSegments, Observer
-from ..artifact.trained import as_local, started, trained_value
+from ..artifact.trained import as_local, start_value, started, trained_value
 from ..errors import VerifyError
 from .blocked import RankRun
 from .lockstep import Lockstep
@@ -123,8 +123,8 @@ def _trained(rank: Rank) -> Tensors:
 def _start(
     plan: RankPlan, params: Mapping[str, Tensor], cache: SegmentCache, observe: Observer | None
 ) -> Rank:
-    local = {name: cut_shard(params[name], shard) for name, shard in plan.shards.items()}
-    state = started(plan.shards.values(), local)
+    given = {name: start_value(shard, cut_shard(params[name], shard)) for name, shard in plan.shards.items()}
+    state = started(plan.shards.values(), given)
     segments: Segments[Tensor] = (
         CompiledSegments(plan, cache) if observe is None else ObservedSegments(plan, observe)
     )
