@@ -24,11 +24,11 @@ def save(engine: Engine, path: Path) -> None:
             pass
 
 
-def check_writable(path: Path) -> None:
-    """Raise before training where a checkpoint could not be written after it."""
+def check_writable(path: Path, flag: str) -> None:
+    """Raise before training where a file could not be written after it."""
     if path.is_dir() or not path.parent.is_dir():
         reason = "it is a directory" if path.is_dir() else f"there is no directory {path.parent}"
-        raise RunError(f"--save {path} can't be written", details=[("reason", reason)])
+        raise RunError(f"{flag} {path} can't be written", details=[("reason", reason)])
 
 
 def _write(collection: Collection, path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from .data import Batch, BatchShape
 from .gradient_norm import clip, global_norm
 from .loaded_names import ModelNames, match_names
 from .optimizer import ShardOptimizer
-from .shards import cut_kept, cut_shard, owned_grads, owned_value
+from .shards import ReadBox, boxes_of, fill_kept, fill_shard, owned_grads, owned_value
 from .transport import Transport
 
 
@@ -133,32 +133,57 @@ class Engine:
         """Cut this rank's shards from a whole state dict; aliases may stand for the name they share."""
         given = {name: tuple(whole.shape) for name, whole in state.items()}
         names = match_names(ModelNames.of_all_ranks(self.program, self.transport, self.shards), given)
+        self.read_parameters(lambda shard: boxes_of(shard, state[names[shard.name]]))
+
+    def read_parameters(self, reader: Callable[[Shard], ReadBox]) -> None:
+        """Take this rank's part of every parameter and saved buffer, box by box."""
         for shard in self._saved:
-            whole = state[names[shard.name]]
-            store(shard, cut_shard(shard, whole, self.transport.device), self._state)
+            store(shard, fill_shard(shard, reader(shard), self.transport.device), self._state)
 
     def optimizer_state_dict(self, everywhere: bool = True) -> dict[str, dict[str, Tensor]]:
         """Whole moments by torch's name for them, each as `state_dict` gives parameters.
 
         With the number of `steps` they are all that `load_optimizer_state_dict` needs, under any strategy.
         """
-        shards = {shard.name: shard for shard in self.shards}
-        found = {}
-        for moment in self.optimizer.moments:
-            held = {name: of[moment] for name, of in self.optimizer.state.items() if moment in of}
-            owned = {name: owned_value(shards[name], value) for name, value in held.items()}
-            found[moment] = self._gather(owned, everywhere)
-        return found
+        return {moment: self._gather(owned, everywhere) for moment, owned in self._owned_moments().items()}
+
+    def saved_moments(self) -> dict[str, Collection]:
+        """The tensors of `optimizer_state_dict` one at a time, without aliases."""
+        return {
+            moment: Collection(self.transport, self.shards, owned)
+            for moment, owned in self._owned_moments().items()
+        }
 
     def load_optimizer_state_dict(self, state: Mapping[str, Mapping[str, Tensor]], steps: int) -> None:
         """Cut what this rank trains from whole moments, taken after so many steps."""
+
+        def reader(moment: str, shard: Shard) -> ReadBox | None:
+            whole = state.get(moment, {}).get(shard.name)
+            return None if whole is None else boxes_of(shard, whole)
+
+        self.read_moments(reader, steps)
+
+    def read_moments(self, reader: Callable[[str, Shard], ReadBox | None], steps: int) -> None:
+        """Take this rank's part of moments after so many steps, box by box; None: of no such moment yet."""
         self.optimizer.steps = steps
         self.optimizer.state = {}
-        for moment, wholes in state.items():
-            for shard in self.shards:
-                if shard.name in wholes and shard.trainable:
-                    value = cut_kept(shard, wholes[shard.name], self.transport.device)
+        for shard in self.shards:
+            for moment in self.optimizer.moments if shard.trainable else ():
+                read = reader(moment, shard)
+                if read is not None:
+                    value = fill_kept(shard, read, self.transport.device)
                     self.optimizer.state.setdefault(shard.name, {})[moment] = value
+
+    def _owned_moments(self) -> dict[str, dict[str, Tensor]]:
+        shards = {shard.name: shard for shard in self.shards}
+        return {
+            moment: {
+                name: owned_value(shards[name], of[moment])
+                for name, of in self.optimizer.state.items()
+                if moment in of
+            }
+            for moment in self.optimizer.moments
+        }
 
     @property
     def _saved(self) -> list[Shard]:

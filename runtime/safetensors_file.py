@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import math
 import os
@@ -34,17 +35,24 @@ CODES = {
     "complex64": "C64",
 }
 
-ALIGNMENT = 8
+ALIGNMENT = LENGTH = 8
+"""Bytes that a header ends at a multiple of; and of the number in front of it, which is its length."""
+HASH, NO_HASH = "sha256", "0" * 64
+"""Of the whole file, with zeros in its own place."""
+HASHED_AT_ONCE = 1 << 20
 
 
 class SafetensorsReader:
     """An open file; tensors are mapped, and only the boxes that are asked for are read."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         if not path.is_file():
             raise RunError(f"there is no weights file {path}", fix="name a .safetensors file")
         try:
             self._file = cast(Any, safe_open(str(path), framework="pt"))
+            self.metadata: Mapping[str, str] = self._file.metadata() or {}
+            self.size = path.stat().st_size
             self.shapes = {
                 name: tuple(self._file.get_slice(name).get_shape())
                 for name in self._file.keys()  # noqa: SIM118
@@ -53,6 +61,24 @@ class SafetensorsReader:
             raise RunError(
                 f"{path} is not a safetensors file", details=[("reason", str(error).splitlines()[0])]
             ) from error
+
+    @property
+    def written_hash(self) -> str:
+        """The hash that was written with the file, empty if none was."""
+        return self.metadata.get(HASH, "")
+
+    def damage(self) -> str | None:
+        """Why the file is not the one that was written, None if it is; reads all of it."""
+        written = self.written_hash
+        if not written:
+            return "it has no hash"
+        with self.path.open("rb") as file:
+            head = file.read(LENGTH)
+            head += file.read(int.from_bytes(head, "little"))
+            digest = hashlib.sha256(head.replace(_field(written), _field(NO_HASH)))
+            while block := file.read(HASHED_AT_ONCE):
+                digest.update(block)
+        return None if digest.hexdigest() == written else "its content doesn't match its hash"
 
     def read_box(self, name: str, view: tuple[int, ...], box: Box) -> Tensor:
         """A box of the tensor viewed as `view`; of its rows only those that the box touches are read."""
@@ -77,10 +103,16 @@ class SafetensorsWriter:
     """Writes tensors in the order of `entries` to a temporary file, which `with` renames at the end.
 
     entries: (name, dtype, shape), wide dtypes first, so that each tensor is aligned.
-    An error inside the `with` block leaves no file behind.
+    An error inside the `with` block leaves no file behind. metadata: texts for the header; where there are
+    any, a hash of the whole file is put beside them.
     """
 
-    def __init__(self, path: Path, entries: Iterable[tuple[str, str, tuple[int, ...]]]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        entries: Iterable[tuple[str, str, tuple[int, ...]]],
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
         self._path = path
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
         entries = list(entries)
@@ -89,7 +121,9 @@ class SafetensorsWriter:
             self._file = self._temporary.open("wb")
         except OSError as error:
             raise RunError(f"{path} can't be written", details=[("reason", str(error))]) from error
-        self._file.write(_header(entries))
+        self._head = _header(entries, {**metadata, HASH: NO_HASH} if metadata else {})
+        self._digest = hashlib.sha256(self._head) if metadata else None
+        self._file.write(self._head)
 
     def __enter__(self) -> SafetensorsWriter:
         return self
@@ -101,22 +135,34 @@ class SafetensorsWriter:
         data = tensor.detach().cpu().contiguous()
         size = data.numel() * data.element_size()
         if size:
-            self._file.write((ctypes.c_char * size).from_address(data.data_ptr()))
+            content = (ctypes.c_char * size).from_address(data.data_ptr())
+            self._file.write(content)
+            if self._digest is not None:
+                self._digest.update(content)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        whole = kind is None and not self._left
+        if whole and self._digest is not None:
+            self._file.seek(self._head.index(_field(NO_HASH)))
+            self._file.write(_field(self._digest.hexdigest()))
         self._file.close()
-        if kind is None and not self._left:
+        if whole:
             self._temporary.replace(self._path)
         else:
             with suppress(OSError):
                 self._temporary.unlink()
 
 
-def _header(entries: Iterable[tuple[str, str, tuple[int, ...]]]) -> bytes:
+def _field(digest: str) -> bytes:
+    """The hash as it stands in the header."""
+    return f'"{HASH}":"{digest}"'.encode()
+
+
+def _header(entries: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
     """Length and JSON of the header; `format` is what transformers asks for."""
-    header: dict[str, Mapping[str, object]] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, Mapping[str, object]] = {"__metadata__": {"format": "pt", **metadata}}
     offset = 0
     for name, dtype, shape in entries:
         end = offset + math.prod(shape) * getattr(torch, dtype).itemsize
@@ -124,4 +170,4 @@ def _header(entries: Iterable[tuple[str, str, tuple[int, ...]]]) -> bytes:
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNMENT)
-    return len(text).to_bytes(8, "little") + text
+    return len(text).to_bytes(LENGTH, "little") + text

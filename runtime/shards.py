@@ -23,15 +23,11 @@ def dtype_of(name: str) -> torch.dtype:
 
 def cut_shard(shard: Shard, whole: Tensor, device: torch.device) -> Tensor:
     """`fill_shard` out of the whole tensor, a copy."""
-    return fill_shard(shard, _reader(shard, whole), device)
+    return fill_shard(shard, boxes_of(shard, whole), device)
 
 
-def cut_kept(shard: Shard, whole: Tensor, device: torch.device) -> Tensor:
-    """`fill_kept` out of the whole tensor, a copy."""
-    return fill_kept(shard, _reader(shard, whole), device)
-
-
-def _reader(shard: Shard, whole: Tensor) -> ReadBox:
+def boxes_of(shard: Shard, whole: Tensor) -> ReadBox:
+    """Reads boxes out of the whole tensor; views."""
     view = whole.reshape(shard.whole_view)
     return lambda box: view[slices(box)]
 

@@ -32,10 +32,20 @@ def add_flags(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--steps", type=int, metavar="N")
     parser.add_argument("--epochs", type=int, metavar="N")
-    parser.add_argument("--init", type=Path, metavar="FILE", help="safetensors with the model's names")
+    begin = parser.add_mutually_exclusive_group()
+    begin.add_argument("--init", type=Path, metavar="FILE", help="safetensors with the model's names")
+    begin.add_argument(
+        "--resume", type=Path, metavar="FILE", help="go on from what --save-state wrote, under any strategy"
+    )
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the trained weights as safetensors")
     parser.add_argument(
-        "--seed", type=int, default=0, help="of initialisation, data order and dropout (default: 0)"
+        "--save-state", type=Path, metavar="FILE", help="write weights, optimizer and position in the data"
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of initialisation, data order and dropout (default: 0; --resume brings its own)",
     )
     parser.add_argument("--lr", type=float, help="learning rate (default: the artifact's)")
     parser.add_argument(
@@ -58,8 +68,9 @@ def run(args: Namespace) -> int:
     from ..runtime.launch import launch
     from ..runtime.opening import StartOptions
 
-    if args.save is not None:
-        check_writable(args.save)
+    for flag, path in (("--save", args.save), ("--save-state", args.save_state)):
+        if path is not None:
+            check_writable(path, flag)
     options = StartOptions(args.seed, args.init, _timeouts(args), args.threads)
     with view_for(args.json, args.steps) as view:
         launch(
@@ -90,8 +101,8 @@ def _check(args: Namespace) -> None:
     if args.tokenizer is not None and args.text is None:
         bad.append(("--tokenizer", "goes with --text only"))
     bad += [("--text", f"{path}: no such file") for path in args.text or () if not path.is_file()]
-    if args.init is not None and not args.init.is_file():
-        bad.append(("--init", f"{args.init}: no such file"))
+    files = (("--init", args.init), ("--resume", args.resume))
+    bad += [(flag, f"{path}: no such file") for flag, path in files if path and not path.is_file()]
     if bad:
         raise OptionError("the run can't start as asked", details=bad)
 
@@ -105,13 +116,19 @@ def _train(engine: Engine, emit: Emit, args: Namespace) -> None:
     """What every rank does."""
     from ..runtime.checkpoint import save
     from ..runtime.train import train
+    from ..runtime.training_state import load_state, save_state
 
     if args.lr is not None:
         engine.lr = args.lr
+    data = _data(engine, args)
+    if args.resume is not None:
+        load_state(engine, data, args.resume)
     emit({"ranks": list(engine.places)})
-    train(engine, _data(engine, args), args.steps, args.epochs, lambda record: emit(asdict(record)))
+    train(engine, data, args.steps, args.epochs, lambda record: emit(asdict(record)))
     if args.save is not None:
         save(engine, args.save)
+    if args.save_state is not None:
+        save_state(engine, data, args.save_state)
 
 
 def _data(engine: Engine, args: Namespace) -> DataSource:

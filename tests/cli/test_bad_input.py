@@ -113,6 +113,8 @@ CASES: dict[str, list[str]] = {
     "run-ranks-not-numbers": ["run", "good", "--data", "m:f", "--steps", "1", "--ranks", "4,x"],
     "run-ranks-beyond": ["run", "good", "--data", "m:f", "--steps", "1", "--ranks", "3-5"],
     "run-save-nowhere": ["run", "good", "--data", "m:f", "--steps", "1", "--save", "nowhere/w.safetensors"],
+    "run-state-nowhere": ["run", "good", "--data", "m:f", "--steps", "1", "--save-state", "nowhere/s"],
+    "run-resume-nowhere": ["run", "good", "--data", "m:f", "--steps", "1", "--resume", "nowhere"],
     "run-missing": ["run", "nowhere", "--data", "m:f", "--steps", "1"],
     "run-schema": ["run", "schema", "--data", "m:f", "--steps", "1"],
     "launch-no-artifact": ["launch", "nowhere", "--hosts", "notes.txt"],

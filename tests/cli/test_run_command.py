@@ -89,6 +89,28 @@ def test_starts_from_a_file_with_another_rate(workplace: Path) -> None:
     )
 
 
+def test_goes_on_where_it_stopped(workplace: Path) -> None:
+    """With the second batch of the first epoch, and the seed of the run before."""
+    data = ["--data", "own_data:batches", "--json"]
+    begun = hspmd(
+        workplace, "made", *data, "--steps", "1", "--seed", "3", "--save-state", "state.safetensors"
+    )
+    assert begun.returncode == 0, begun.stderr
+    done = hspmd(workplace, "made", *data, "--epochs", "1", "--resume", "state.safetensors")
+    assert done.returncode == 0, done.stderr
+    _, first = map(json.loads, begun.stdout.splitlines())
+    _, step = map(json.loads, done.stdout.splitlines())
+    assert (step["step"], step["epoch"]) == (2, 0)
+    params = {name: tensor.requires_grad_() for name, tensor in hand_made.initial(3).items()}
+    optimizer = torch.optim.SGD(params.values(), lr=0.1)
+    for record, seed in zip((first, step), (0, 1), strict=True):
+        optimizer.zero_grad()
+        loss = hand_made.loss_of(params, hand_made.batch(seed))
+        loss.backward()
+        optimizer.step()
+        assert record["loss"] == pytest.approx(loss.item(), abs=1e-12)
+
+
 @pytest.mark.parametrize(
     ("args", "text"),
     [

@@ -1,0 +1,187 @@
+"""Everything that training goes on from, in one safetensors file of whole tensors: for any strategy.
+
+Parameters and saved buffers have the model's own names, moments are `optimizer.<moment>/<name>`. Steps, seed
+and the position in the data are in the header, with a hash of all of the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import cast
+
+from torch import Tensor
+
+from ..artifact.program import Shard
+from ..errors import RunError
+from .collect import ROOT, Collection, OwnedPiece
+from .data import DataSource
+from .engine import Engine
+from .loaded_names import ModelNames, Shape, match_names
+from .safetensors_file import SafetensorsReader, SafetensorsWriter
+from .shards import ReadBox, dtype_of
+
+VERSION = 1
+KEY = "hspmd_training_state"
+MOMENT = "optimizer."
+ITERATOR = "iterator"
+FIX = "name a file that `hspmd run --save-state` wrote for this model"
+
+Found = tuple[str, int, str | None]
+"""A file's hash and size, and what is wrong with it."""
+Part = tuple[str, Collection]
+"""What names begin with, and tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where training stands. batch: samples of a step. data: state of the data source."""
+
+    version: int
+    steps: int
+    seed: int
+    batch: int
+    optimizer: str
+    data: Mapping[str, object]
+
+    @classmethod
+    def of(cls, engine: Engine, data: DataSource) -> Progress:
+        """A data iterator whose own state is no JSON is brought back by skipping batches."""
+        state = data.state_dict()
+        try:
+            json.dumps(state)
+        except (TypeError, ValueError):
+            state = {**state, ITERATOR: None}
+        name = engine.optimizer.config.name.value
+        return cls(VERSION, engine.steps, engine.seed, engine.program.batch, name, state)
+
+    @classmethod
+    def read(cls, text: str) -> Progress:
+        """ValueError where a field is missing, unknown or of another type."""
+        found = json.loads(text)
+        kinds = {
+            "version": int,
+            "steps": int,
+            "seed": int,
+            "batch": int,
+            "optimizer": str,
+            "data": dict,
+        }
+        if not isinstance(found, dict) or found.keys() != kinds.keys():
+            raise ValueError(f"its fields are not {', '.join(kinds)}")
+        wrong = [name for name, kind in kinds.items() if type(found[name]) is not kind]
+        if wrong:
+            raise ValueError(f"{', '.join(wrong)}: of another type")
+        return cls(**found)
+
+
+def save_state(engine: Engine, data: DataSource, path: Path) -> None:
+    """Write it on rank 0's host; every rank calls this. One whole tensor at a time is in memory."""
+    moments = engine.saved_moments()
+    parts = [("", engine.saved()), *((f"{MOMENT}{name}/", held) for name, held in moments.items())]
+    wholes = _wholes(parts)
+    if engine.rank != ROOT:
+        for _ in wholes:
+            pass
+        return
+    entries = [(prefix + piece.name, piece.dtype, piece.shape) for prefix, piece in _in_order(parts)]
+    metadata = {KEY: json.dumps(asdict(Progress.of(engine, data)))}
+    with SafetensorsWriter(path, entries, metadata) as writer:
+        for name, whole in wholes:
+            assert whole is not None, "rank 0 is the root"
+            writer.write(name, whole)
+
+
+def _in_order(parts: list[Part]) -> list[tuple[str, OwnedPiece]]:
+    """All tensors, wide dtypes first, as each collection has its own."""
+    every = [(prefix, piece) for prefix, held in parts for piece in held.tensors]
+    return sorted(every, key=lambda item: -dtype_of(item[1].dtype).itemsize)
+
+
+def _wholes(parts: list[Part]) -> Iterator[tuple[str, Tensor | None]]:
+    """Each tensor in that order, where rank 0 runs."""
+    walks = {prefix: held.at_root() for prefix, held in parts}
+    for prefix, piece in _in_order(parts):
+        name, whole = next(walks[prefix])
+        assert name == piece.name, "a collection has its tensors in one order"
+        yield prefix + name, whole
+
+
+def load_state(engine: Engine, data: DataSource, path: Path) -> None:
+    """Go on from a file; every rank calls this and reads what it needs. Rank 0 checks the hash of all of it.
+
+    The program may be of another strategy, with the same global batch and optimizer.
+    """
+    reader = SafetensorsReader(path)
+    progress = _progress(reader)
+    _check_file(engine, reader)
+    moments = {name: shape for name, shape in reader.shapes.items() if name.startswith(MOMENT)}
+    _check_fits(engine, progress, moments)
+    given = {name: shape for name, shape in reader.shapes.items() if name not in moments}
+    names = match_names(ModelNames.of_all_ranks(engine.program, engine.transport, engine.shards), given)
+    engine.read_parameters(lambda shard: _boxes(reader, names[shard.name], shard))
+
+    def moment_of(moment: str, shard: Shard) -> ReadBox | None:
+        name = f"{MOMENT}{moment}/{shard.name}"
+        return _boxes(reader, name, shard) if name in moments else None
+
+    engine.read_moments(moment_of, progress.steps)
+    engine.seed = progress.seed
+    data.load_state_dict(progress.data)
+
+
+def _boxes(reader: SafetensorsReader, name: str, shard: Shard) -> ReadBox:
+    return lambda box: reader.read_box(name, shard.whole_view, box)
+
+
+def _check_file(engine: Engine, reader: SafetensorsReader) -> None:
+    """Every rank has the same file, and rank 0's is as it was written."""
+    damage = reader.damage() if engine.rank == ROOT else None
+    own = (reader.written_hash, reader.size, damage)
+    first, size, found = cast(list[Found], engine.transport.gather_objects(own))[ROOT]
+    if found is not None:
+        raise RunError(f"{reader.path} can't be trusted", details=[("reason", found)], fix=FIX)
+    if own[:2] != (first, size):
+        raise RunError(
+            f"rank {engine.rank} has another {reader.path} than rank 0",
+            rule="all ranks go on from the same file",
+            fix="copy the file to every host, or keep it where all hosts see it",
+        )
+
+
+def _progress(reader: SafetensorsReader) -> Progress:
+    text = reader.metadata.get(KEY)
+    if text is None:
+        raise RunError(f"{reader.path} holds no state of training", fix=f"{FIX}; weights go to --init")
+    try:
+        return Progress.read(text)
+    except ValueError as error:
+        reason = f"{KEY}: {error}"
+        raise RunError(f"{reader.path} can't be read", details=[("reason", reason)], fix=FIX) from error
+
+
+def _check_fits(engine: Engine, progress: Progress, moments: Mapping[str, Shape]) -> None:
+    """All that keeps this program from going on, at once."""
+    config = engine.optimizer.config
+    wanted = {f"{MOMENT}{moment}" for moment in engine.optimizer.moments}
+    pairs = [
+        ("version", progress.version, VERSION),
+        ("optimizer", progress.optimizer, config.name.value),
+        ("samples of a step", progress.batch, engine.program.batch),
+    ]
+    wrong = [(name, f"{held} in the file, {own} here") for name, held, own in pairs if held != own]
+    shapes = {shard.name: shard.whole_shape for shard in engine.shards if shard.trainable}
+    for name, shape in moments.items():
+        kind, _, parameter = name.partition("/")
+        if kind not in wanted:
+            wrong.append((name, "this optimizer keeps no such moment"))
+        elif shapes.get(parameter, shape) != shape:
+            wrong.append((name, f"shape {list(shape)}, the parameter has {list(shapes[parameter])}"))
+    if wrong:
+        raise RunError(
+            "training can't go on from this file",
+            details=wrong,
+            rule="a file goes on with the same model, optimizer and global batch, under any strategy",
+        )
