@@ -1,0 +1,130 @@
+"""Conversions planned by cells, run in lockstep: each rank gets just what the target layout gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from hspmd_compiler.annotations import Split
+from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, Sets, make_layout
+from hspmd_compiler.annotations.several_cuts import addends_of, collapsed, is_plain, with_cuts
+from hspmd_compiler.graph.comm_layouts import _of_samples
+from hspmd_compiler.graph.rules import is_addend
+from hspmd_compiler.passes.resolve_layouts import rounds
+from hspmd_compiler.verify.assemble import Piece, assemble, index_of, local_view, whole_view
+
+from ..annotations.strategies import splits
+from ..sharded_rows import answered
+
+QUIET = list(HealthCheck)
+TOLERANCE = 1e-12
+FACTORS = {2: [(2,)], 3: [(3,)], 4: [(4,), (2, 2)], 6: [(2, 3), (3, 2), (6,)], 8: [(2, 2, 2), (2, 4)]}
+BATCHES: list[Sets] = [(), (((0, 3),), ((3, 4),)), (((0, 1),), ((1, 1),), ((1, 4),))]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Two layouts of one tensor on the ranks of a stage."""
+
+    source: Layout
+    target: Layout
+    ranks: int
+    batch: int
+
+
+@st.composite
+def layouts(draw: st.DrawFn, base: Layout, ranks: int, pending: bool) -> Layout:
+    """The base cut by a drawn product of placements, the last of which varies fastest."""
+    keys: list[object] = ["D", *(["P", "P"] if pending else []), *range(len(base.shape))]
+    chosen = list(dict.fromkeys(draw(st.permutations(keys))))
+    cuts: dict[int, Factor] = {}
+    addends: list[int] | None = None
+    stride = ranks
+    for key, parts in zip(chosen, draw(st.sampled_from(FACTORS[ranks])), strict=False):
+        stride //= parts
+        places = [rank // stride % parts for rank in range(ranks)]
+        if key == "P":
+            addends = places
+        elif isinstance(key, int):
+            cuts[key] = draw(factors(base, key, parts, places))
+    return with_cuts(base, cuts, addends)
+
+
+@st.composite
+def factors(draw: st.DrawFn, base: Layout, dim: int, parts: int, places: Sequence[int]) -> Factor:
+    size, batch = base.shape[dim], base.cut(ranks=False)
+    if batch is not None and batch[0] == dim:
+        sets = batch[1].sets or ()
+        return Factor(size, Axis.BATCH, sets, by_rank=_of_samples(sets, Split(dim, parts), places))
+    pieces = draw(splits(dim, parts, size)).pieces(size)
+    return Factor(size, Axis.TENSOR, tuple(pieces[place] for place in places))
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> Drawn:
+    """Any two layouts; a settled value does not become a sum."""
+    rows = draw(st.sampled_from(BATCHES))
+    first = (Factor(4, Axis.BATCH, rows),) if rows else (Factor(draw(st.sampled_from([1, 4]))),)
+    rest = [(Factor(size),) for size in draw(st.lists(st.sampled_from([1, 2, 3, 5, 8]), max_size=2))]
+    base = make_layout((first, *rest), draw(st.sampled_from([frozenset(), frozenset({Axis.BATCH})])))
+    ranks = draw(st.sampled_from(sorted(FACTORS)))
+    source = draw(layouts(base, ranks, draw(st.booleans())))
+    target = draw(layouts(base, ranks, is_addend(source) and draw(st.booleans())))
+    if draw(st.booleans()):
+        target = collapsed(target) if not is_plain(target) else target
+    return Drawn(source, target, ranks, draw(st.integers(0, max(0, len(rows) - 1))))
+
+
+def held(layout: Layout, ranks: int, batch: int) -> dict[int, Tensor]:
+    """Random local tensors; copies of an element, or of an addend of it, are equal."""
+    generator = torch.Generator().manual_seed(0)
+    numbers = addends_of(layout, ranks)
+    whole = {
+        number: torch.randn(whole_view(layout), generator=generator, dtype=torch.float64)
+        for number in set(numbers)
+    }
+    found = {}
+    for rank in range(ranks):
+        at = Coordinate(rank, batch)
+        found[rank] = whole[numbers[rank]][index_of(layout, at)].reshape(layout.local_shape(at))
+    return found
+
+
+def check(drawn: Drawn) -> None:
+    """After all rounds ranks hold the value as the target says; copies are equal to the last bit."""
+    before = held(drawn.source, drawn.ranks, drawn.batch)
+    local = before
+    for steps in rounds(drawn.source, drawn.target, drawn.ranks, drawn.batch, "float64"):
+        assert set(steps) == set(range(drawn.ranks))
+        local = answered(steps, local)
+    values = []
+    for layout, tensors in ((drawn.source, before), (drawn.target, local)):
+        pieces = []
+        for rank, tensor in tensors.items():
+            at = Coordinate(rank, drawn.batch)
+            assert tuple(tensor.shape) == layout.local_shape(at)
+            pieces.append(Piece(rank, at, layout, tensor.reshape(local_view(layout, at))))
+        values.append(assemble(pieces))
+    wanted, found = values
+    assert found.copies == 0
+    assert torch.equal(found.covered, wanted.covered)
+    assert (found.value - wanted.value).abs().max() <= TOLERANCE
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=QUIET, derandomize=True)
+@given(pairs())
+def test_pairs(drawn: Drawn) -> None:
+    check(drawn)
+
+
+@pytest.mark.slow
+@settings(max_examples=10_000, deadline=None, suppress_health_check=QUIET, database=None)
+@given(pairs())
+def test_many_pairs(drawn: Drawn) -> None:
+    check(drawn)
