@@ -48,7 +48,8 @@ class _Place:
 class Deducer:
     """One pipeline's deduction; implements `graph.rules.RuleContext`.
 
-    used_as: what operators take parameters in that lie in several cuts, by value.
+    used_as: what operators take parameters in that lie in several cuts, by value. made_plain: values in
+    several cuts, by the plain value that was made of them.
     """
 
     graph: LogicalGraph
@@ -68,6 +69,7 @@ class Deducer:
     counts: dict[tuple[int, int], int] = field(default_factory=dict)
     memo: RuleMemo = field(default_factory=RuleMemo)
     used_as: dict[int, Layout] = field(default_factory=dict)
+    made_plain: dict[int, AnnotatedValue] = field(default_factory=dict)
     next_id: int = 0
 
     @property
@@ -111,7 +113,9 @@ class Deducer:
         """The value as a rule can take it: ranks cut at most one dim."""
         if is_plain(value.layout):
             return value
-        return self.convert(value, self.used_as.get(value.id) or collapsed(value.layout))
+        found = self.convert(value, self.used_as.get(value.id) or collapsed(value.layout))
+        self.made_plain[found.id] = value
+        return found
 
     def marked(self, argument: object) -> AnnotatedValue:
         """The value of a Ref in the current stage, as a marker or an override left it."""

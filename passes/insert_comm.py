@@ -308,6 +308,10 @@ def _rows_kept(source: Layout, target: Layout, dim: int, at: Coordinate) -> Inte
 
 
 def _communicate(deducer: Deducer, value: AnnotatedValue, target: Layout) -> AnnotatedValue:
+    """What lay in several cuts goes straight from there, in one move instead of two."""
+    several = deducer.made_plain.get(value.id)
+    if several is not None and not is_addend(target):
+        return _of_several_cuts(deducer, several, target)
     if refine(value.layout, target) is None and not is_addend(target):
         value = deducer.convert(value, uncut(_settled(value.layout), ranks=True))
         return deducer.convert(value, target)

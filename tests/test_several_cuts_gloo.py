@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import hspmd_compiler as hspmd
 from hspmd_compiler.strategy import Override, PipelineSpec, StageSpec, Strategy
 
+from .by_bytes import by_bytes
 from .test_end_to_end_gloo import CONFIG, train_like_eager
 from .training_cases import SUBJECTS, Subject
 
@@ -45,9 +46,19 @@ def strategy(zero: int) -> Strategy:
     )
 
 
-@pytest.mark.parametrize("zero", [0, 2])
-def test_processes_train_like_eager(zero: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def compiled(zero: int, to: Path) -> Path:
+    program = hspmd.compile(lambda: (Marked(), batch(0)), strategy=strategy(zero), optimizer=CONFIG)
+    program.save(to)
+    return to
+
+
+def test_processes_train_like_eager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SUBJECTS, "marked", Subject(Marked, batch))
-    directory = tmp_path / "artifact"
-    hspmd.compile(lambda: (Marked(), batch(0)), strategy=strategy(zero), optimizer=CONFIG).save(directory)
+    train_like_eager("marked", compiled(2, tmp_path / "artifact"))
+
+
+def test_processes_train_in_several_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SUBJECTS, "marked", Subject(Marked, batch))
+    with by_bytes():
+        directory = compiled(0, tmp_path / "artifact")
     train_like_eager("marked", directory)

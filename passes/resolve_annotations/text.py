@@ -89,8 +89,8 @@ def _rounds(moves: Sequence[Move]) -> list[list[Move]]:
 
 
 def choice_text(part: Part) -> str:
-    """`relay by needers 51.2 us; direct exchange 60.4 us`: the way taken, then the others."""
-    others = [_way(way) for way in part.ways if way.method is not part.method]
+    """`relay by needers 51.2 us; direct exchange 60.4 us`: the way taken, then the others that fit."""
+    others = [_way(way) for way in part.ways if way.method is not part.method and way.seconds is not None]
     return "; ".join([_way(part.way) if part.way.seconds else part.method.value, *others])
 
 

@@ -15,7 +15,9 @@ from hspmd_compiler.errors import AnnotationError
 from hspmd_compiler.graph.comm_marker import COMM, COMM_BACKWARD, is_marker
 from hspmd_compiler.graph.ir import Row
 from hspmd_compiler.passes.annotate import annotate
+from hspmd_compiler.passes.annotated_text import annotated_text
 from hspmd_compiler.passes.deduce import deduce
+from hspmd_compiler.passes.deduce_all import deduce_all
 from hspmd_compiler.passes.states_text import states_text
 from hspmd_compiler.strategy import PipelineSpec as P
 from hspmd_compiler.strategy import StageSpec as S
@@ -208,3 +210,12 @@ def test_refused_with_the_users_line(name: str, expect: Callable[[str, str], Non
     with pytest.raises(AnnotationError) as caught:
         layouts(marks, strategy)
     expect(f"comm/{name}", str(caught.value))
+
+
+def test_the_dump_says_the_plan_of_each_move(expect: Callable[[str, str], None]) -> None:
+    marks = texts(norm="[0,1,2,3] <S1x2 S2x2>", down="[0,1,2,3] <Px2 Dx2>", out="[0,1,2,3] <S0x2 S2x2>")
+    graph = case_of(marks).graph
+    _, placements = annotate(graph, ONE)
+    lines = annotated_text(graph, ONE, deduce_all(graph, ONE, placements)).splitlines()
+    moved = (line.split("  #")[0].rstrip() for line in lines)
+    expect("comm/plans", "\n".join(line for line in moved if "comm" in line))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from hspmd_compiler.passes.resolve_layouts import rounds
 from hspmd_compiler.verify.assemble import Piece, assemble, index_of, local_view, whole_view
 
 from ..annotations.strategies import splits
+from ..by_bytes import by_bytes
 from ..sharded_rows import answered
 
 QUIET = list(HealthCheck)
@@ -96,11 +98,15 @@ def held(layout: Layout, ranks: int, batch: int) -> dict[int, Tensor]:
     return found
 
 
-def check(drawn: Drawn) -> None:
-    """After all rounds ranks hold the value as the target says; copies are equal to the last bit."""
+def check(drawn: Drawn) -> int:
+    """After all rounds ranks hold the value as the target says; copies are equal to the last bit.
+
+    Gives the number of rounds.
+    """
     before = held(drawn.source, drawn.ranks, drawn.batch)
     local = before
-    for steps in rounds(drawn.source, drawn.target, drawn.ranks, drawn.batch, "float64"):
+    made = rounds(drawn.source, drawn.target, drawn.ranks, drawn.batch, "float64")
+    for steps in made:
         assert set(steps) == set(range(drawn.ranks))
         local = answered(steps, local)
     values = []
@@ -115,12 +121,26 @@ def check(drawn: Drawn) -> None:
     assert found.copies == 0
     assert torch.equal(found.covered, wanted.covered)
     assert (found.value - wanted.value).abs().max() <= TOLERANCE
+    return len(made)
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=QUIET, derandomize=True)
+@settings(max_examples=150, deadline=None, suppress_health_check=QUIET, derandomize=True)
 @given(pairs())
 def test_pairs(drawn: Drawn) -> None:
     check(drawn)
+
+
+def test_pairs_in_several_rounds() -> None:
+    taken: Counter[int] = Counter()
+
+    @settings(max_examples=150, deadline=None, suppress_health_check=QUIET, derandomize=True)
+    @given(pairs())
+    def several(drawn: Drawn) -> None:
+        taken[check(drawn)] += 1
+
+    with by_bytes():
+        several()
+    assert taken[2] > 10
 
 
 @pytest.mark.slow
