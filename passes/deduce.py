@@ -310,8 +310,10 @@ class Deducer:
             dtype = self.row.dtype if self.row.dtype is not None else operands[0].dtype
         out = self._new(layout, dtype, self.place.stage, pure=pure, constant=constant, via=made_by)
         out.static = static
-        summed = marker is not None and marker.combine is not Combine.COPY  # the same on all ranks
-        out.loose = not summed and (loose or has_unlike_copies(layout))
+        if marker is not None and marker.combine is not Combine.COPY:  # the same on all ranks
+            out.loose = marker.source.addends is not None  # but where they add other copies, in other orders
+        else:
+            out.loose = loose or has_unlike_copies(layout)
         row = AnnotatedRow(
             out, op, args, kwargs or {}, self.place.stage, self.phase, self.row.where, marker, operands
         )
