@@ -72,7 +72,7 @@ def _traced(subject: Subject, capture: Capture) -> TraceResult:
     except Exception as error:  # the model's own code runs in there; tracing it whole tells what is wrong
         reason = _failure(error)
     logger.info("traced whole: %s", reason)
-    return TraceResult(trace_subject(subject), f"the whole model, since {reason}")
+    return TraceResult(_trace_all(subject), f"the whole model, since {reason}")
 
 
 def _failure(error: Exception) -> str:
@@ -97,19 +97,19 @@ def _by_templates(subject: Subject, stacks: Sequence[StackPlan]) -> LogicalGraph
     kept = {id(t): t for t in (*subject.model.parameters(), *subject.model.buffers())}
     reduced = replace(subject, model=reduced_copy(subject.model, kept, stacks))
     with task("trace blocks"):
-        graph = _trace_blocks(reduced)
+        graph = _trace_all(reduced)
     with task("expand blocks"):
         step = expand_all(_step_of(graph), stacks, reduced.model)
         return assemble(subject, step.rows, step.outputs)
 
 
-def _trace_blocks(reduced: Subject) -> LogicalGraph:
-    """The reduced model by one plain run, or, where its step is not plain, by an export."""
+def _trace_all(subject: Subject) -> LogicalGraph:
+    """All blocks by one plain run, or, where the step is not plain, by an export."""
     try:
-        return trace_plain(reduced)
+        return trace_plain(subject)
     except Exception as reason:  # the model's own code runs in there
         logger.debug("exported, since %s", reason)
-        return trace_subject(reduced)
+        return trace_subject(subject)
 
 
 def _check_ties(model: nn.Module, stacks: Sequence[StackPlan]) -> None:
