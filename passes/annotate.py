@@ -194,11 +194,17 @@ def batch_sets(strategy: Strategy) -> Sets:
     return tuple((interval,) for interval in rows)
 
 
+def _layers_to_run(graph: LogicalGraph, strategy: Strategy) -> int | None:
+    """A model without layers counts as one: with two stages, one would have nothing to do."""
+    is_cut = any(len(pipeline.stages) > 1 for pipeline in strategy.pipelines)
+    return len(graph.layers) or (1 if is_cut else None)
+
+
 def annotate(graph: LogicalGraph, strategy: Strategy) -> tuple[ParameterLayouts, list[Placement]]:
     """What each pipeline's deduction starts from; StrategyError where the strategy can't fit the model."""
     groups = find_split_groups(graph)
     heads = [group.units for group in groups if group.kind is SplitKind.HEADS]
-    check(strategy, num_layers=len(graph.layers) or None, num_heads=min(heads, default=None))
+    check(strategy, num_layers=_layers_to_run(graph, strategy), num_heads=min(heads, default=None))
     _check_matched(graph, strategy)
     by_param: dict[str, tuple[SplitGroup, tuple[Member, ...]]] = {}
     for group in groups:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -73,10 +74,16 @@ def graph_sections(graph: LogicalGraph, traced: str, seconds: float) -> list[Sec
         Table("graph", "graph", ("fact", "value"), tuple(facts)),
         Table("operators", "operators", ("operator", "forward", "backward"), summary.operators),
         Listing("without rule", "operators without a rule", without_rule(graph)),
-        Listing("layers", "layers", summary.layers or ("none found",)),
+        Listing("layers", "layers by number", numbered_layers(summary.layers)),
         Listing("parameters", "parameters", tuple(parameter_table(summary))),
         Listing("without gradient", "without gradient, as in eager", summary.without_gradient or ("none",)),
     ]
+
+
+def numbered_layers(paths: Sequence[str]) -> tuple[str, ...]:
+    """The layers as a strategy numbers them: through all lists, in the order in which the model holds them."""
+    lines = tuple(f"{number}  {path}" for number, path in enumerate(paths))
+    return lines or ("0  the whole model: it has no list of several layers",)
 
 
 def without_rule(graph: LogicalGraph) -> tuple[str, ...]:

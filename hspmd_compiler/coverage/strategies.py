@@ -46,8 +46,8 @@ def _unequal_depth(layers: int) -> Strategy:
 
 
 def _mixed(layers: int) -> Strategy:
-    first, second = pairwise(_bounds(layers, 2))
-    deep = (StageSpec((0, 1), first, shares=(2, 1)), StageSpec((2,), second))
+    first, *rest = pairwise(_bounds(layers, min(2, layers)))
+    deep = (StageSpec((0, 1), first, shares=(2, 1)), *(StageSpec((2,), second) for second in rest))
     flat = StageSpec((3, 4, 5), (0, layers))
     return Strategy(
         (PipelineSpec(deep, (1, 1)), PipelineSpec((flat,), (1,))),
@@ -74,8 +74,11 @@ COLUMNS: tuple[Column, ...] = (
 
 
 def strategy_of(column: Column, layers: int, *, whole_statistics: bool) -> Strategy:
-    """The column's strategy; with whole_statistics every pipeline runs its samples as one micro-batch."""
-    strategy = column.of(layers)
+    """The column's strategy; with whole_statistics every pipeline runs its samples as one micro-batch.
+
+    layers: 0 for a model without layers, which counts as one and isn't cut in stages.
+    """
+    strategy = column.of(max(layers, 1))
     assert strategy.global_batch == SAMPLES
     if not whole_statistics:
         return strategy

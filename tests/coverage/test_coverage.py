@@ -33,12 +33,12 @@ def test_batches_have_all_samples() -> None:
         assert {len(tensor) for tensor in batch.values()} == {SAMPLES}, model.name
 
 
-@pytest.mark.parametrize("layers", [2, 3, 4, 11])
+@pytest.mark.parametrize("layers", [0, 1, 2, 3, 4, 11])
 def test_strategies_fit_any_number_of_layers(layers: int) -> None:
     for column in COLUMNS:
         strategy = strategy_of(column, layers, whole_statistics=False)
         check(strategy)
-        assert (strategy.num_layers, strategy.global_batch) == (layers, SAMPLES)
+        assert (strategy.num_layers, strategy.global_batch) == (max(layers, 1), SAMPLES)
         joined = strategy_of(column, layers, whole_statistics=True)
         assert all(len(pipeline.micro_batches) == 1 for pipeline in joined.pipelines)
 
