@@ -81,7 +81,7 @@ def graph_sections(graph: LogicalGraph, traced: str, seconds: float) -> list[Sec
 
 
 def numbered_layers(paths: Sequence[str]) -> tuple[str, ...]:
-    """The layers as a strategy numbers them: through all lists, in the order in which the model holds them."""
+    """The layers as a strategy numbers them: through all lists, in the order in which a model holds them."""
     lines = tuple(f"{number}  {path}" for number, path in enumerate(paths))
     return lines or ("0  the whole model: it has no list of several layers",)
 

@@ -328,6 +328,57 @@ class Dropping(Block):
         return x + nn.functional.dropout(self.down(inner), 0.1, inplace=True)
 
 
+class LiteralByPlace(Stack):
+    """The parent's loop makes a number of the place."""
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        for place, block in enumerate(self.blocks):
+            x = block(x) * (place + 1)
+        return x
+
+
+class WidthByPlace(Block):
+    """Every other block is wider inside."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        wide = 12 + 4 * (place % 2)
+        self.up, self.down = nn.Linear(WIDTH, wide), nn.Linear(wide, WIDTH)
+
+
+class Shifted(Block):
+    """A buffer of one shape, with numbers of its own in every block."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.full((WIDTH,), float(place)))
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return super().forward(x + self.shift)
+
+
+def one_evaluated() -> Stack:
+    """Dropout is off in one block."""
+    model = Stack(lambda _: Dropping())
+    model.blocks[3].eval()
+    return model
+
+
+def one_frozen() -> Stack:
+    """One block in the middle learns nothing."""
+    model = Stack()
+    model.blocks[3].requires_grad_(False)
+    return model
+
+
+def hooked(*scales: float) -> Stack:
+    """Hooks change what the first blocks behind block 0 give."""
+    model = Stack()
+    for block, scale in zip(list(model.blocks)[1:], scales, strict=False):
+        block.register_forward_hook(lambda _, given, made, scale=scale: made * scale)
+    return model
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "plain": Stack,
     "two stacks": TwoStacks,
@@ -358,5 +409,12 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "two values swapped": CarriedSwapped,
     "adapters": Adapted,
     "by number": ByNumber,
+    "literal by place": LiteralByPlace,
+    "width by place": lambda: Stack(WidthByPlace),
+    "buffers of other numbers": lambda: Stack(Shifted),
+    "one is evaluated": one_evaluated,
+    "one is frozen": one_frozen,
+    "one has a hook": lambda: hooked(2.0),
+    "two have other hooks": lambda: hooked(2.0, 3.0),
     "reads its device": ReadsItsDevice,
 }

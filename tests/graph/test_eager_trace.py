@@ -18,6 +18,7 @@ REFUSED = {
     "batch norm": "aten.add_.Tensor changes a tensor in place",
     "in place": "aten.mul_.Tensor changes a tensor in place",
     "dropout": "aten.bernoulli_.float changes a tensor in place",
+    "one is evaluated": "aten.bernoulli_.float changes a tensor in place",
     "one without gradient": "aten.native_layer_norm.default is differentiated, but not recorded",
     "one layer in all places": "a module has several names",
     "place in a tensor": "a tensor comes from elsewhere",

@@ -30,6 +30,11 @@ EXPANDED = {
     "two values": "3 of 6 blocks of blocks",
     "cache": "3 of 6 blocks of blocks",
     "dropout": "3 of 6 blocks of blocks",
+    "width by place": "4 of 6 blocks of blocks",
+    "buffers of other numbers": "3 of 6 blocks of blocks",
+    "one is evaluated": "4 of 6 blocks of blocks",
+    "one is frozen": "4 of 6 blocks of blocks",
+    "one has a hook": "4 of 6 blocks of blocks",
 }
 WHOLE = {
     "one is skipped": "of other values in block 5",
@@ -54,6 +59,8 @@ WHOLE = {
     "frozen half": "reads other values of the block after it",
     "by number": "its forward takes blocks by number",
     "reads its device": "RuntimeError: no numbers here",
+    "literal by place": "aten.mul.Tensor lies between blocks",
+    "two have other hooks": "aten.mul.Tensor of other values in block 2",
 }
 
 
@@ -122,6 +129,7 @@ FAMILIES: dict[str, tuple[int, dict[str, object]]] = {
     "qwen3": (3, {}),
     "qwen3 windows": (4, {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 2}),
     "gemma2": (4, {"attn_implementation": "eager", "sliding_window": 4}),
+    "gemma3_text": (4, {"num_hidden_layers": 12, "sliding_window": 4}),
     "mixtral": (3, {"num_local_experts": 4, "experts_implementation": "batched_mm"}),
     "mixtral auxiliary loss": (
         6,
@@ -187,6 +195,29 @@ def test_vit() -> None:
         return ViTForImageClassification(config).train(), images
 
     _check_family(build, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        ("t5", "the whole model, since"),
+        ("bart", "3 of 5 blocks of model.encoder.layers, 3 of 6 blocks of model.decoder.layers"),
+    ],
+)
+def test_encoder_and_decoder(kind: str, how: str) -> None:
+    def build() -> Made:
+        from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+        sizes = {"num_layers": 5, "encoder_layers": 5, "decoder_layers": 6, "d_kv": 8, "vocab_size": 64}
+        widths = {"d_model": 32, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_heads": 4}
+        config = AutoConfig.for_model(kind, **sizes, **widths, decoder_start_token_id=0, use_cache=False)
+        return AutoModelForSeq2SeqLM.from_config(config).train(), _tokens()
+
+    found = trace_step(build, batch=5)
+    whole = trace_step(build, batch=5, capture=Capture.FULL)
+    assert found.graph == whole.graph
+    assert found.how.startswith(how)
 
 
 def _tokens() -> dict[str, torch.Tensor]:
