@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from importlib.util import find_spec
 from time import perf_counter
@@ -22,6 +22,7 @@ from ..strategy_check import check as check_strategy
 from ..verify.eager import whole_state
 from ..verify.fit import check_fit
 from ..verify.reference import SEED, Reference
+from ..verify.shape_segments import ShapeBook
 from ..verify.training import compare_training
 from .model import SAMPLES, Batch, CoveredModel
 from .strategies import Column, strategy_of
@@ -72,12 +73,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What all cells of a model share."""
+    """What all cells of a model share. shapes: of operators that one of them has met."""
 
     model: CoveredModel
     graph: LogicalGraph
     reference: Reference
     batches: tuple[Batch, ...]
+    shapes: ShapeBook = field(default_factory=ShapeBook)
 
 
 def run_matrix(models: Sequence[CoveredModel], columns: Sequence[Column]) -> Iterator[Cell]:
@@ -140,7 +142,7 @@ def _compared(traced: Traced, strategy: Strategy) -> tuple[float, float, float]:
     check_strategy(strategy)
     program = lower_graph(traced.graph, strategy, DeviceKind.CPU).program
     check_program(program)
-    check_fit(program)
+    check_fit(program, book=traced.shapes)
     steps = compare_training(program, traced.reference, traced.batches, OPTIMIZER).steps
     return (
         max(step.loss.error for step in steps),

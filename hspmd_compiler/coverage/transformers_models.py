@@ -16,6 +16,7 @@ from .model import SAMPLES, Batch, CoveredModel
 PACKAGE = "transformers"
 HIDDEN, HEADS, FFN, LAYERS, VOCAB, SEQ = 24, 3, 20, 2, 30, 6
 IMAGE, PATCH, CHANNELS, CLASSES = 8, 4, 3, 5
+MEL_BINS = 8
 IGNORE = -100
 FIRST_WORD = 3
 """Smaller ids are padding and bounds of a sentence."""
@@ -24,6 +25,7 @@ Fields = Mapping[str, object]
 CAUSAL = "AutoModelForCausalLM"
 MASKED = "AutoModelForMaskedLM"
 SEQUENCES = "AutoModelForSeq2SeqLM"
+SPEECH = "AutoModelForSpeechSeq2Seq"
 IMAGES = "AutoModelForImageClassification"
 
 NO_BOUNDS: Fields = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "use_cache": False}
@@ -74,6 +76,26 @@ BART: Fields = {
     "eos_token_id": 2,
     "decoder_start_token_id": 2,
 }
+ROBERTA: Fields = {
+    **WIDTHS,
+    **NO_DROPOUT,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": SEQ + 2,
+    "pad_token_id": 1,
+}
+OPT: Fields = {
+    "ffn_dim": FFN,
+    "word_embed_proj_dim": HIDDEN,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+}
+WHISPER: Fields = {
+    **BART,
+    "num_mel_bins": MEL_BINS,
+    "max_source_positions": SEQ,
+    "max_target_positions": SEQ,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +131,12 @@ def images(generator: Generator) -> Batch:
     return {"pixel_values": pixels, "labels": torch.randint(CLASSES, (SAMPLES,), generator=generator)}
 
 
+def speech(generator: Generator) -> Batch:
+    """Mel features, two frames per position, and labels."""
+    features = torch.randn(SAMPLES, MEL_BINS, 2 * SEQ, generator=generator)
+    return {"input_features": features, "labels": tokens(generator)["labels"]}
+
+
 def _kept() -> Tensor:
     lengths = SEQ - torch.arange(SAMPLES)
     return torch.arange(SEQ) < lengths[:, None]
@@ -129,8 +157,11 @@ def _decoder(
 TRANSFORMERS_MODELS: tuple[CoveredModel, ...] = (
     _decoder("Llama", "llama"),
     _decoder("Llama, grouped queries, mask", "llama", padded_tokens, num_key_value_heads=1),
+    _decoder("Mistral", "mistral", padded_tokens, num_key_value_heads=1, head_dim=8, sliding_window=4),
     _model("GPT-2", "gpt2", CAUSAL, GPT2),
+    _decoder("OPT", "opt", padded_tokens, **OPT),
     _model("BERT", "bert", MASKED, {**WIDTHS, **NO_DROPOUT, "vocab_size": VOCAB}, padded_tokens),
+    _model("RoBERTa", "roberta", MASKED, ROBERTA, padded_tokens),
     _model("ViT", "vit", IMAGES, VIT, images),
     _decoder("Qwen2", "qwen2", num_key_value_heads=1),
     _decoder("Qwen3", "qwen3", num_key_value_heads=3, head_dim=8),
@@ -138,4 +169,5 @@ TRANSFORMERS_MODELS: tuple[CoveredModel, ...] = (
     _decoder("Phi-3", "phi3", num_key_value_heads=3, resid_pdrop=0.0, embd_pdrop=0.0),
     _model("T5", "t5", SEQUENCES, T5, padded_tokens),
     _model("BART", "bart", SEQUENCES, BART, padded_tokens),
+    _model("Whisper", "whisper", SPEECH, WHISPER, speech),
 )
