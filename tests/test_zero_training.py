@@ -185,7 +185,7 @@ def scatters(program: Program) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize("zero", [2, 3])
+@pytest.mark.parametrize("zero", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_gradients_are_handed_over_micro_batch_by_micro_batch(zero: int) -> None:
     """By pipelines with as many of them, and as often as the shortest can by others; below ZeRO-2 once."""
     assert scatters(made("mlp-ce", "dp2", zero)) == [[1, 2]] * 2
@@ -210,6 +210,7 @@ def test_a_rank_never_holds_two_micro_batches_of_gradients(monkeypatch: pytest.M
     assert peaks[0] - peaks[1] >= 0.3 * whole
 
 
+@pytest.mark.slow
 def test_small_units_train_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of a few parameters each, over pipelines of unlike depth."""
     monkeypatch.setattr(lower_zero, "UNIT_ELEMENTS", 1 << 10)
