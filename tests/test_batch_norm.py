@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import hspmd_compiler as hspmd
 from hspmd_compiler.artifact.program import Program
 from hspmd_compiler.coverage.convolutional_models import ResNet
-from hspmd_compiler.errors import DeduceError
+from hspmd_compiler.errors import DeduceError, VerifyError
 from hspmd_compiler.graph.ir import LogicalGraph
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.runtime.engine import Engine
@@ -267,3 +267,26 @@ def test_processes_train_save_and_load_statistics(tmp_path: Path) -> None:
     assert set(ended) == set(wanted) and int(ended["bn1.num_batches_tracked"]) == 2
     check_equal(differences(ended, wanted, config.lr), 1e-5, "parameters and buffers")
     assert all(torch.equal(again[name], start[name]) for name in start)
+
+
+class Cancelled(nn.Module):
+    """Whatever the bias is, the norm takes it away: its gradient is rounding alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.mse_loss(self.norm(self.inner(x)), y)
+
+
+def test_rounding_that_adamw_takes_for_a_direction_is_told_as_such() -> None:
+    strategy = {"pipelines": [{"stages": [{"devices": [0, 1], "layers": 2}], "micro_batches": [4]}]}
+    inputs = {"x": torch.zeros(4, 6), "y": torch.zeros(4, 6)}
+    torch.manual_seed(0)
+    model = Cancelled()
+    with pytest.raises(VerifyError, match=r"inner\.bias") as raised:
+        hspmd.compile(model, inputs, strategy=strategy).verify(values=True)
+    assert "zero but for rounding" in raised.value.fix
+    optimizer = OptimizerConfig(eps=1e-4)
+    hspmd.compile(model, inputs, strategy=strategy, optimizer=optimizer).verify(values=True)

@@ -16,11 +16,12 @@ from ..graph import graph_json
 from ..graph.ir import LogicalGraph
 from ..log import task
 from ..models import ModelSource
+from .equality import ROUNDING
 from .fit import check_fit
 from .random_batch import random_batch
 from .reference import SEED, Reference, find_reference
 from .report import LockstepReport
-from .rows import RowsReport, compare_rows
+from .rows import FIX, RowsReport, compare_rows
 from .tensors import TensorNames
 from .training import ValuesReport, compare_training
 
@@ -97,7 +98,7 @@ def prove_values(
             at=error.at or (() if first is None else first.at),
             details=[*error.details, *_first_details(first, error)],
             rule=error.rule,
-            fix="report it with the strategy: the compiler made a wrong program",
+            fix=error.fix if error.fix == ROUNDING else FIX,
         ) from error
 
 

@@ -14,6 +14,11 @@ from ..errors import VerifyError
 GRADIENT_FLOOR = 1e-3
 """Part of the model's largest gradient below which a gradient's own scale does not count."""
 SHOWN = 8
+REPORT = "report it with the strategy; `--rows` names the first wrong value"
+ROUNDING = (
+    "its gradient is zero but for rounding, which adamw divides by its own size: compile with a larger --eps,"
+    " such as 1e-4, or with --optimizer sgd, and verify that"
+)
 
 Sides = Callable[[str], list[tuple[str, str]]]
 """What both sides hold of a tensor, for an error."""
@@ -75,7 +80,13 @@ def loss_difference(actual: float, reference: float) -> Difference:
     return Difference("loss", abs(actual - reference), abs(reference))
 
 
-def check_equal(found: Sequence[Difference], tolerance: float, what: str, sides: Sides | None = None) -> None:
+def check_equal(
+    found: Sequence[Difference],
+    tolerance: float,
+    what: str,
+    sides: Sides | None = None,
+    fix: str = REPORT,
+) -> None:
     """Raise a VerifyError that names every tensor beyond `tolerance`, and both sides of the worst."""
     wrong = [difference for difference in found if not difference.within(tolerance)]
     if wrong:
@@ -87,7 +98,7 @@ def check_equal(found: Sequence[Difference], tolerance: float, what: str, sides:
                 *([("...", f"{len(wrong) - SHOWN} more")] if len(wrong) > SHOWN else []),
             ],
             rule="max|a-b| <= tolerance x max(max|reference|, floor), for every tensor",
-            fix="report it with the strategy; `--rows` names the first wrong value",
+            fix=fix,
         )
 
 
