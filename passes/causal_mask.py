@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..graph.ir import LogicalGraph, Ref, Row, map_refs, row_inputs
 from ..graph.norm_attention_rules import FLASH, FLASH_BACKWARD
-from ..graph.pointwise_rules import LINEAR, PRODUCTS, SETTLING, SUMS
+from ..graph.pointwise_operators import LINEAR, PRODUCTS, SETTLING, SUMS
 from ..graph.prune import prune
 from .stages import classify
 

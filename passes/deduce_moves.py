@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from ..annotations.layout import Axis, Factor, Layout, Sets, make_layout, whole
 from ..comm_plan import Combine
-from ..errors import InternalError
 from ..graph.annotated import COMM, STEP_REDUCE, AnnotatedValue, BatchSum, CommMarker
 from ..graph.rules import at_first, batch_coupled, consistent, is_addend
 
@@ -81,19 +80,24 @@ def step_value(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
     """A pure sum over the batch, reduced over all micro-batches and pipelines once a step."""
     found = deducer.steps.get(value.id)
     if found is None:
-        if is_addend(value.layout):
-            raise InternalError(f"a count is pending over ranks in {deducer.row.op}", at=deducer.row.where)
-        settled = make_layout(value.layout.dims, value.layout.partial - {Axis.BATCH})
-        share = value
-        if len(deducer.stage_devices) > 1:
-            pending = make_layout(settled.dims, value.layout.partial | {Axis.TENSOR})
-            share = deducer.emit(
-                "hspmd.zero_unless", (value, at_first(Axis.TENSOR)), pending, dtype=value.dtype
-            )
+        settled, share = _share_of_step(deducer, value)
         count = _count_of(deducer, value)
         found = deducer.emit(STEP_REDUCE, (share, *count), settled, dtype=value.dtype)
         deducer.steps[value.id] = found
     return found
+
+
+def _share_of_step(deducer: Deducer, value: AnnotatedValue) -> tuple[Layout, AnnotatedValue]:
+    """The layout of a step value, and this rank's addend of it: that of the first rank, where all have it."""
+    if is_addend(value.layout) or value.layout.cut(ranks=True) is not None:
+        shape = value.layout.shape
+        return whole(shape), deducer.convert(value, whole(shape, frozenset({Axis.BATCH, Axis.TENSOR})))
+    settled = make_layout(value.layout.dims, value.layout.partial - {Axis.BATCH})
+    if len(deducer.stage_devices) == 1:
+        return settled, value
+    pending = make_layout(settled.dims, value.layout.partial | {Axis.TENSOR})
+    args = (value, at_first(Axis.TENSOR))
+    return settled, deducer.emit("hspmd.zero_unless", args, pending, dtype=value.dtype)
 
 
 def _count_of(deducer: Deducer, value: AnnotatedValue) -> tuple[int, int]:

@@ -97,7 +97,7 @@ def batch_norm(flow: DimFlow, row: Row) -> Found:
 
 _RESIZING = (
     *("max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d"),
-    *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d"),
+    *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
     *("upsample_nearest2d", "upsample_bilinear2d"),
 )
 

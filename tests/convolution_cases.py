@@ -153,6 +153,7 @@ def _pooling_calls() -> Iterator[Call]:
         ("max_pool2d_with_indices", flat, (*uneven, (1, 2), True)),
         ("max_pool3d_with_indices", deep, (triple, triple, (0, 0, 0), (1, 1, 1), False)),
         ("adaptive_max_pool2d", flat, ((2, 3),)),
+        ("adaptive_max_pool3d", deep, ((2, 3, 1),)),
         ("avg_pool2d", flat, (pair, pair, (0, 0), False, True, None)),
         ("avg_pool2d", flat, (*uneven, True, False, None)),
         ("avg_pool3d", deep, (triple, triple, (0, 0, 0), False, True, None)),

@@ -58,13 +58,14 @@ def scatter(
     s: Sketch, take: Take, op: str, operand: Operand, dim: int, index: Operand, source: Operand
 ) -> None:
     """One call; for `scatter.src` the places of a dim are all different."""
-    given: object = 0.7 if op == "aten.scatter.value" else take(source)
+    given: list[object] = [0.7 if op == "aten.scatter.value" else take(source)]
+    given += ["amax"] if op == "aten.scatter_reduce.two" else []
     if op == "aten.scatter.src":
         order = s.call("aten.sort.default", (take(replace(FULL, shape=index.shape)), dim))
         places = s.pick(order, 1)
     else:
         places = take(index)
-    s.call(op, (take(operand), dim, places, given))
+    s.call(op, (take(operand), dim, places, *given))
 
 
 def replacements() -> Iterator[Case]:

@@ -12,7 +12,7 @@ from hspmd_compiler.artifact.kernels import kernel
 from hspmd_compiler.graph.constant_rules import TRIANGLES
 from hspmd_compiler.graph.ir import Ref
 from hspmd_compiler.graph.norm_attention_rules import FLASH, FLASH_BACKWARD
-from hspmd_compiler.graph.pointwise_rules import LINEAR, PRODUCTS, SETTLING, SUMS
+from hspmd_compiler.graph.pointwise_operators import LINEAR, PRODUCTS, SETTLING, SUMS
 from hspmd_compiler.graph.random_operator import RANDOM_MASK
 from hspmd_compiler.graph.random_rows import MASKED
 from hspmd_compiler.graph.reduction_rules import ELEMENT_LOSS_GRADS, ELEMENT_LOSSES
@@ -238,6 +238,11 @@ def cuts_and_joins() -> Iterator[Case]:
     ]
     for op, operand, rest, count in parts:
         yield Case(op, lambda s, take, op=op, o=operand, r=rest, n=count: picked(s, op, (take(o), *r), n))  # type: ignore[misc]
+    yield Case(
+        "aten.cat.default",
+        lambda s, take: s.call("aten.cat.default", ((take(FULL), take(FULL)), 0)),
+        coupled=True,
+    )
     for other, dim in ((FULL, 2), (replace(FULL, shape=(B, T, 3)), 2), (replace(FULL, shape=(B, 1, F)), 1)):
         yield Case(
             "aten.cat.default",
@@ -494,11 +499,24 @@ def constants() -> Iterator[Case]:
         ("aten.ones_like.default", ()),
         ("aten.zeros_like.default", ()),
         ("aten.full_like.default", (0.3,)),
+        ("aten.fill.Scalar", (0.3,)),
     ]
     for op, args in like:
         yield Case(op, lambda s, take, op=op, a=args: _added(s, take, s.call(op, (take(FULL), *a))))  # type: ignore[misc]
-    for op, args in (("aten.empty_like.default", ()), ("aten.new_empty.default", ((B, T, F),))):
+    empty: list[tuple[str, tuple[object, ...]]] = [
+        ("aten.empty_like.default", ()),
+        ("aten.new_empty.default", ((B, T, F),)),
+        ("aten.new_empty_strided.default", ((B, T, F), (1, B, B * T))),
+    ]
+    for op, args in empty:
         yield Case(op, lambda s, take, op=op, a=args: _times_zero(s, take, op, a))  # type: ignore[misc]
+    nothing = "aten.empty.memory_format"
+    yield Case(
+        nothing,
+        lambda s, take: _added(
+            s, take, s.call("aten.zeros_like.default", (s.call(nothing, ((B, T, F),), wide),))
+        ),
+    )
     for op in TRIANGLES:
         yield Case(op, lambda s, take, op=op: s.call(op, (take(FULL), 1)))  # type: ignore[misc]
 

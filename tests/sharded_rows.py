@@ -35,7 +35,12 @@ from hspmd_compiler.strategy import PipelineSpec, StageSpec
 from hspmd_compiler.verify.assemble import Piece, assemble, gap, index_of, local_view, whole_view
 
 TOLERANCE = 1e-10
-UNDEFINED = ("aten.empty_like.default", "aten.new_empty.default")
+UNDEFINED = (
+    "aten.empty_like.default",
+    "aten.new_empty.default",
+    "aten.new_empty_strided.default",
+    "aten.empty.memory_format",
+)
 """Operators whose values are whatever lies in memory."""
 Locals = dict[Coordinate, Tensor]
 Random = random.Random

@@ -36,12 +36,15 @@ RULED: list[tuple[str, str, dict[str, str], list[Operand | float | None]]] = [
 
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
-    """Rules of a test end with it."""
-    known = set(RULES)
+    """Operators of a test have no rule of the package, and their rules end with the test."""
+    before = dict(RULES), dict(LETTERS)
+    for op, *_ in RULED:
+        RULES.pop(op, None)
+        LETTERS.pop(op, None)
     yield
-    for op in set(RULES) - known:
-        del RULES[op]
-        del LETTERS[op]
+    for table, known in zip((RULES, LETTERS), before, strict=True):
+        table.clear()
+        table.update(known)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("op", "letters", "more", "arguments"), RULED, ids=[op for op, *_ in RULED])

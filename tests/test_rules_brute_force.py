@@ -17,10 +17,12 @@ from hspmd_compiler.graph.comm_marker import COMM, COMM_BACKWARD
 from hspmd_compiler.graph.ir import Ref
 from hspmd_compiler.graph.rules import RULES
 
+from .along_dim_cases import along_dims
 from .index_put_cases import index_puts
 from .placement_cases import placements
 from .rule_cases import B, Case, cases
 from .sharded_rows import Mesh, Operand, Sketch, check, random_layout
+from .window_cases import windows
 
 WAYS = (2, 3, 5)
 MICRO_BATCHES = ((), (((0, 3),), ((3, 4),)), (((0, 1),), ((1, 3),), ((3, B),)))
@@ -39,7 +41,7 @@ class Cut(Enum):
 EVERY = frozenset(product(WAYS, Cut))
 
 BY_OP: dict[str, list[Case]] = {}
-for _case in (*cases(), *placements(), *index_puts()):
+for _case in (*cases(), *placements(), *along_dims(), *windows(), *index_puts()):
     BY_OP.setdefault(_case.op, []).append(_case)
 
 

@@ -296,6 +296,14 @@ def covers(size: int, sets: Sets) -> bool:
 
 
 @cache
+def has_empty_piece(layout: Layout) -> bool:
+    """Whether some coordinate holds nothing of a value that isn't empty itself."""
+    return 0 not in layout.shape and any(
+        not held for factor in layout.factors() for held in factor.sets or ()
+    )
+
+
+@cache
 def has_unlike_copies(layout: Layout) -> bool:
     """Whether ranks that hold a common element hold different pieces around it."""
     for factor in layout.factors():

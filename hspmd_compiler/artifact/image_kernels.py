@@ -51,7 +51,9 @@ def picking_gradient(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`op(grad, input, *literals, picked)` as `kernel(grad, shape, input, *literals, picked)`."""
 
     def kernel(grad: Tensor, shape: Sizes, value: Tensor, *rest: Any) -> Tensor:
-        return op(grad, value, *rest) if grad.numel() else grad.new_zeros(tuple(shape))
+        *literals, picked = rest
+        dense = picked.contiguous()  # one of PyTorch's kernels ignores its strides
+        return op(grad, value, *literals, dense) if grad.numel() else grad.new_zeros(tuple(shape))
 
     return kernel
 
@@ -111,7 +113,8 @@ def _poolings() -> dict[str, Callable[..., Any]]:
     for name in ("avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d"):
         kernels[f"hspmd.{name}"] = averaging(getattr(aten, name).default)
         kernels[f"hspmd.{name}_backward"] = averaging_gradient(getattr(aten, f"{name}_backward").default)
-    for name in ("max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d"):
+    picking_names = "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d"
+    for name in picking_names.split():
         kernels[f"hspmd.{name}"] = picking(getattr(aten, name).default)
         kernels[f"hspmd.{name}_backward"] = picking_gradient(getattr(aten, f"{name}_backward").default)
     return kernels

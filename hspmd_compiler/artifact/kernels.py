@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -31,7 +31,35 @@ REFUSED_NAMES = frozenset({"from_file"})
 ALIASES = frozenset({"aten.alias.default", "aten.detach.default"})
 """Operators that give their argument back: a program without autograd skips them."""
 
+
+def unless_empty(
+    op: str,
+    shapes: Sequence[tuple[int, ...] | None],
+    dtypes: Sequence[torch.dtype | None],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """`op(*args, **kwargs)`; where a tensor among its arguments is empty, zeros of these shapes instead.
+
+    PyTorch's kernels refuse some empty tensors, and a sum over nothing is zero.
+    """
+    tensors = [
+        item
+        for argument in args
+        for item in (argument if isinstance(argument, (tuple, list)) else (argument,))
+    ]
+    given = [item for item in tensors if isinstance(item, torch.Tensor)]
+    if all(item.numel() for item in given):
+        return kernel(op)(*args, **kwargs)
+    zeros = tuple(
+        None if shape is None else given[0].new_zeros(tuple(shape), dtype=dtype)
+        for shape, dtype in zip(shapes, dtypes, strict=True)
+    )
+    return zeros[0] if len(zeros) == 1 else zeros
+
+
 OWN_KERNELS: dict[str, Kernel] = {
+    "hspmd.unless_empty": unless_empty,
     "hspmd.take": layout_kernels.take,
     "hspmd.factor_take": layout_kernels.factor_take,
     "hspmd.place": layout_kernels.place,

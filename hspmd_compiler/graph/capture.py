@@ -8,14 +8,17 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 
 import torch
 from torch import fx, nn
+from torch._C import DispatchKey
 from torch._C._autograd import _get_sequence_nr
+from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._dispatch.python import enable_python_dispatcher
 from torch._export.utils import _compiling_state_context
 from torch._functorch._aot_autograd.descriptors import (
@@ -31,17 +34,20 @@ from torch._functorch._aot_autograd.frontend_utils import _detect_attribute_assi
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ..collection import without_collection
 from ..errors import TraceError
-from .ir import Origin, OriginKind
+from .ir import Meta, Origin, OriginKind
 
 OLDEST_TORCH = (2, 11)
 PREFIX = "model."
 _SHAPE_LOG = logging.getLogger("torch.fx.experimental.symbolic_shapes")
 ASSERTION = "aten._assert_tensor_metadata.default"
+Decompositions = Mapping[torch._ops.OpOverload, Callable[..., object]]
+"""What operators are made of: functions with their arguments."""
 
 
 class OutputKind(Enum):
@@ -125,6 +131,26 @@ def exporting() -> AbstractContextManager[None]:
     """Inside, a model sees itself being exported, as in `capture_joint`."""
     context: AbstractContextManager[None] = _compiling_state_context()
     return context
+
+
+@contextmanager
+def written_out(own: Decompositions) -> Iterator[None]:
+    """Inside, tracing writes these operators out in our way instead of PyTorch's."""
+    before = {op: op.py_kernels.get(DispatchKey.Autograd) for op in own}
+    try:
+        for op, made in own.items():
+            _set_kernel(op, made)
+        yield
+    finally:
+        for op, kernel in before.items():
+            _set_kernel(op, kernel)
+
+
+def _set_kernel(op: torch._ops.OpOverload, kernel: Callable[..., object] | None) -> None:
+    op.py_kernels.pop(DispatchKey.Autograd, None)
+    if kernel is not None:
+        op.py_kernels[DispatchKey.Autograd] = kernel
+    op._dispatch_cache.clear()
 
 
 @contextmanager
@@ -221,17 +247,36 @@ def capture_joint(
     inputs: Mapping[str, torch.Tensor],
     mode: FakeTensorMode,
     loss_of: Callable[[object], torch.Tensor],
+    own: Decompositions = MappingProxyType({}),
 ) -> JointGraph:
-    """Trace forward and backward of a fake `model` on fake `inputs`; both belong to `mode`."""
+    """Trace forward and backward of a fake `model` on fake `inputs`; both belong to `mode`.
+
+    own: see `written_out`.
+    """
     names, values = tuple(inputs), tuple(inputs.values())
     wrapped = LossModule(model, names, loss_of)
-    with quiet(), ExitStack() as stack:
+    with quiet(), written_out(own), ExitStack() as stack:
         with tracing(TracingContext(mode)):
             exported = torch.export.export(wrapped, values, strict=False)
         flat = exported.module(check_guards=False)
         joint = aot_export_joint_with_descriptors(stack, flat, values, decompositions=None)
     graph = joint.graph_module.graph
     return JointGraph(graph, tuple(_origins(graph, names)), tuple(_roles(graph)))
+
+
+def trace_decomposed(
+    call: Callable[..., object],
+    operands: Sequence[Meta],
+    own: Decompositions,
+    stays: Callable[[torch._ops.OpOverload], bool],
+) -> fx.Graph:
+    """What `call` does with operands of these shapes and types, in operators that stay as far as may be:
+    all others are replaced by what `own`, or else PyTorch, says they are made of, again and again."""
+    known = {**decomposition_table, **core_aten_decompositions(), **own}
+    table = {op: made for op, made in known.items() if not stays(op)}
+    with quiet(), FakeTensorMode(), torch.no_grad():
+        fakes = [torch.empty(shape, dtype=dtype) for shape, dtype in operands]
+        return make_fx(call, table, "fake")(*fakes).graph
 
 
 @contextmanager

@@ -19,9 +19,12 @@ FILLS: dict[str, object] = {
     "aten.full.default": None,
     "aten.new_full.default": None,
     "aten.full_like.default": None,
+    "aten.fill.Scalar": None,
     "aten.scalar_tensor.default": None,
     "aten.empty_like.default": 0,
     "aten.new_empty.default": 0,
+    "aten.new_empty_strided.default": 0,
+    "aten.empty.memory_format": 0,
 }
 FIRST_IS_VALUE = ("aten.scalar_tensor.default",)
 

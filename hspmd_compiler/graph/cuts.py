@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from ..annotations.layout import Factor, dim_cut, is_exact
 from .annotated import AnnotatedValue
 from .ir import Row
@@ -12,6 +14,24 @@ from .view_maps import deduplicated, flat_factor
 def dim_argument(row: Row, position: int, rank: int) -> int:
     dim = row.args[position] if len(row.args) > position else 0
     return integer(dim) % max(rank, 1)
+
+
+def schema_place(op: str, name: str) -> int:
+    """Where an aten operator takes an argument."""
+    return next(place for place, found in enumerate(_schema(op).arguments) if found.name == name)
+
+
+def schema_argument(row: Row, name: str) -> object:
+    """An argument of an aten operator by name; its default where the row leaves it out."""
+    place = schema_place(row.op, name)
+    if len(row.args) > place:
+        return row.args[place]
+    return row.kwargs.get(name, _schema(row.op).arguments[place].default_value)
+
+
+def _schema(op: str) -> torch.FunctionSchema:
+    _, packet, overload = op.split(".")
+    return getattr(getattr(torch.ops.aten, packet), overload)._schema  # type: ignore[no-any-return]
 
 
 def argument(row: Row, position: int, name: str, default: object) -> object:

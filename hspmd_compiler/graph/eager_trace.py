@@ -23,10 +23,12 @@ from .capture import (
     quiet,
     running_plainly,
     storage_key,
+    written_out,
 )
 from .fx_convert import GETITEM, PLACEHOLDER, is_default, metas_of
 from .ir import Origin, OriginKind, Phase, Ref, Row, row_inputs
 from .layers import assign_layers, find_layers
+from .own_decompositions import TRACED_WRONGLY
 from .trace_checks import ALLOWED_NAMESPACES, is_random, loss_of
 
 DETACH = torch.ops.aten.detach.default
@@ -80,7 +82,13 @@ class _Recorder:
         step = LossModule(self.model, tuple(inputs), loss_of)
         hooks = list(self.places.watch(self.model))
         try:
-            with quiet(), mode, running_plainly(step), DispatchRecorder(self.call):
+            with (
+                quiet(),
+                mode,
+                running_plainly(step),
+                written_out(TRACED_WRONGLY),
+                DispatchRecorder(self.call),
+            ):
                 loss = step(*inputs.values())
                 self.phase = Phase.BACKWARD
                 self.places.follow(loss.grad_fn)

@@ -26,6 +26,7 @@ POOLINGS = {
     "max_pool2d_with_indices": Pooling(2, picks=True),
     "max_pool3d_with_indices": Pooling(3, picks=True),
     "adaptive_max_pool2d": Pooling(2, picks=True),
+    "adaptive_max_pool3d": Pooling(3, picks=True),
     "avg_pool2d": Pooling(2, picks=False),
     "avg_pool3d": Pooling(3, picks=False),
     "_adaptive_avg_pool2d": Pooling(2, picks=False),

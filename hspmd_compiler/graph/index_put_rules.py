@@ -1,164 +1,157 @@
-"""Rules of values put, or added, where indices say: the gradients of advanced indexing.
-
-A table that is indexed by values per token gets addends from every token; a value per sample that is
-indexed alike for all samples, or by a place per sample, keeps its samples apart.
-"""
+"""Rules of operators that put or add values where indices say, as the gradient of indexing does."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import torch
-
-from ..annotations.layout import Layout, make_layout, sum_axis
-from ..errors import DeduceError
+from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, make_layout, sum_axis
 from .annotated import AnnotatedValue
-from .constant_rules import FILLS, fill_value
 from .cuts import argument, exact, whole_dim
 from .ir import Row
-from .lookup_rules import count_samples, counted_dim, counts_up
-from .pointwise_rules import copies, join_dims, operand_layout
-from .rules import Result, RuleContext, items, rule_for, uncut
+from .lookup_rules import count_samples, counts_up, unsupported
+from .pointwise_rules import copies, join_dims, operand_layout, settled_over_ranks
+from .rules import Result, RuleContext, at_first, batch_coupled, items, rule_for, uncut
 
 PUTS = ("aten.index_put.default", "aten._unsafe_index_put.default")
-
-
-@dataclass(frozen=True, slots=True)
-class _Put:
-    """The operands of a row. indices: one for each dim that is indexed, from `first` on."""
-
-    row: Row
-    base: AnnotatedValue
-    values: AnnotatedValue
-    first: int
-    indices: tuple[AnnotatedValue, ...]
-
-    @property
-    def rank(self) -> int:
-        """Dims of the values that stand for the indexed ones."""
-        return len(self.picked)
-
-    @property
-    def picked(self) -> tuple[int, ...]:
-        """Shape in which the indices meet."""
-        rank = max(len(index.layout.dims) for index in self.indices)
-        shapes = [index.layout.shape for index in self.indices]
-        filled = [(*(1,) * (rank - len(shape)), *shape) for shape in shapes]
-        return tuple(max(sizes, key=lambda size: size != 1) for sizes in zip(*filled, strict=True))
-
-    @property
-    def fits(self) -> bool:
-        """Whether the values have one element per place, none repeated by broadcasting."""
-        shape, end = self.base.layout.shape, self.first + len(self.indices)
-        return self.values.layout.shape == (*shape[: self.first], *self.picked, *shape[end:])
+Indices = Sequence[AnnotatedValue | None]
 
 
 @rule_for(*PUTS)
 def index_put(ctx: RuleContext, row: Row) -> Result:
-    """By what is indexed: inner dims, the samples in their order, or the rows of a table."""
-    put = _operands(ctx, row)
-    by_batch = [v for v in (*put.indices, put.values) if v.layout.cut(ranks=False) is not None]
-    if put.first == 0 and not by_batch:
-        return _within(ctx, put)
-    if not put.fits or any(index.dtype is torch.bool for index in put.indices):
-        raise _unsupported(row, "by a mask, or one value in several places")
-    if put.first:
-        return _within(ctx, put)
-    if counts_up(ctx, items(row.args[1])[0], put.base.layout.shape[0]):
-        return _per_sample(ctx, put)
-    return _into_table(ctx, put)
+    """Adding is linear in the values; replacing needs them settled."""
+    adds = bool(argument(row, 3, "accumulate", False))
+    base, values = ctx.settle(ctx.operand(row.args[0])), ctx.operand(row.args[2])
+    values = settled_over_ranks(ctx, values) if adds else ctx.settle(values)
+    given = items(row.args[1])
+    indices = [None if index is None else ctx.settle(ctx.operand(index)) for index in given]
+    if Axis.BATCH in values.layout.partial and _cut_by_batch(base):
+        raise batch_coupled(row, values.layout, "a sum over the batch is put among values per sample")
+    leading = [index for index in indices if index is not None]
+    if len(leading) < len(indices) or not _fit(base, values, leading):
+        return _beside(ctx, row, base, values, indices)
+    if _cut_by_batch(values) and counts_up(ctx, given[0], base.layout.shape[0]):
+        return _sample_by_sample(ctx, row, base, values, leading)
+    if adds:
+        return _added(ctx, row, base, values, leading)
+    return _beside(ctx, row, base, values, indices)
 
 
-def _operands(ctx: RuleContext, row: Row) -> _Put:
-    base, values = (ctx.settle(ctx.operand(row.args[position])) for position in (0, 2))
-    indices = items(row.args[1])
-    first = next(place for place, index in enumerate(indices) if index is not None)
-    if None in indices[first:]:
-        raise _unsupported(row, "in dims that are not neighbours")
-    return _Put(row, base, values, first, tuple(ctx.settle(ctx.operand(i)) for i in indices[first:]))
+def _cut_by_batch(value: AnnotatedValue) -> bool:
+    return value.layout.cut(ranks=False) is not None
 
 
-def _emit(
-    ctx: RuleContext,
-    put: _Put,
-    base: AnnotatedValue,
-    indices: Sequence[AnnotatedValue],
-    values: AnnotatedValue,
-    layout: Layout,
+def _fit(base: AnnotatedValue, values: AnnotatedValue, indices: Sequence[AnnotatedValue]) -> bool:
+    """Whether values for indices of the first dims are not broadcast."""
+    rank, shape = _rank(indices), values.layout.shape
+    shapes = [(1,) * (rank - len(index.layout.shape)) + index.layout.shape for index in indices]
+    joint = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+    return shape[:rank] == joint and shape[rank:] == base.layout.shape[len(indices) :]
+
+
+def _rank(indices: Indices) -> int:
+    """Dims of all indices together."""
+    return max(len(index.layout.dims) for index in indices if index is not None)
+
+
+def _beside(
+    ctx: RuleContext, row: Row, base: AnnotatedValue, values: AnnotatedValue, indices: Indices
 ) -> AnnotatedValue:
-    met = (*(None for _ in range(put.first)), *indices)
-    return ctx.emit(put.row.op, (base, met, values, *put.row.args[3:]), layout, kwargs=put.row.kwargs)
+    """Dims before the first index are parallel, all others whole; indices are the same for all samples."""
+    kept = _kept(base, values, indices)
+    for place in range(kept, len(base.layout.dims)):
+        base = whole_dim(ctx, base, place)
+    shared = kept if len(values.layout.dims) > _behind(base, indices, kept) else 0
+    for place in range(shared, len(values.layout.dims)):
+        values = whole_dim(ctx, values, place)
+    beside = [make_layout(base.layout.dims[:kept]), make_layout(values.layout.dims[:shared])]
+    shape = beside[0].shape
+    dims = join_dims(beside if shared else beside[:1], shape)
+    base = ctx.convert(base, make_layout((*dims, *base.layout.dims[kept:])))
+    if shared:
+        full = (*dims, *values.layout.dims[kept:])
+        values = ctx.convert(values, operand_layout(values, full, (*shape, *values.layout.shape[kept:])))
+    base = _once(ctx, base, values.layout.partial)
+    met = tuple(None if index is None else _everywhere(ctx, index) for index in indices)
+    layout = make_layout(base.layout.dims, values.layout.partial)
+    return ctx.emit(row.op, (base, met, values, *row.args[3:]), layout, kwargs=row.kwargs)
 
 
-def _within(ctx: RuleContext, put: _Put) -> AnnotatedValue:
-    """Alike for every sample: dims before the first index are parallel, the others whole."""
-    base, values = (_whole_from(ctx, value, put.first) for value in (put.base, put.values))
-    shared = [make_layout(value.layout.dims[: put.first]) for value in (base, values)]
-    dims = join_dims(shared, shared[0].shape)
-    base, values = (
-        ctx.convert(value, make_layout((*dims, *value.layout.dims[put.first :]))) for value in (base, values)
-    )
-    indices = [_whole(ctx, index) for index in put.indices]
-    return _emit(ctx, put, base, indices, values, base.layout)
+def _kept(base: AnnotatedValue, values: AnnotatedValue, indices: Indices) -> int:
+    """How many dims of the base stand before neighbouring indices, and so in values that have them."""
+    places = [place for place, index in enumerate(indices) if index is not None]
+    kept, rank = places[0], len(values.layout.dims)
+    behind = _behind(base, indices, kept)
+    neighbours = places == list(range(kept, places[-1] + 1))
+    return kept if neighbours and (rank <= behind or rank == kept + behind) else 0
 
 
-def _per_sample(ctx: RuleContext, put: _Put) -> AnnotatedValue:
-    """Values of sample i go into row i: a piece counts its own samples."""
-    counting = put.indices[0].layout
-    place = counted_dim(counting) + put.rank - len(counting.dims)
-    values = put.values
-    for dim in range(len(values.layout.dims)):
-        values = values if dim == place else whole_dim(ctx, values, dim)
-    values = ctx.convert(values, uncut(values.layout, ranks=True))
-    samples = values.layout.dims[place]
-    if len(samples) != 1:
-        raise _unsupported(put.row, "where samples are merged with another dim")
-    base = _whole_from(ctx, put.base, 1)
-    base = ctx.convert(base, make_layout((samples, *base.layout.dims[1:])))
-    dims, shape = values.layout.dims[: put.rank], values.layout.shape[: put.rank]
-    others = [ctx.convert(index, operand_layout(index, dims, shape)) for index in put.indices[1:]]
-    counted = count_samples(ctx, put.indices[0], samples)
-    return _emit(ctx, put, base, [counted, *others], values, base.layout)
+def _behind(base: AnnotatedValue, indices: Indices, kept: int) -> int:
+    """Dims of values that are not broadcast, behind those that they share with the base."""
+    indexed = sum(index is not None for index in indices)
+    return len(base.layout.dims) - kept - indexed + _rank(indices)
 
 
-def _into_table(ctx: RuleContext, put: _Put) -> AnnotatedValue:
-    """Every token adds to a table of zeros: pieces of tokens make addends."""
-    if not argument(put.row, 3, "accumulate", False) or not _is_zero(ctx, put.row):
-        raise _unsupported(put.row, "into rows that other samples write, too")
-    values = exact(ctx, put.values)
-    tokens = make_layout(values.layout.dims[: put.rank])
-    others = [uncut(index.layout, ranks=True) for index in put.indices]
-    dims = join_dims([tokens, *others], tokens.shape)
-    indices = [ctx.convert(index, operand_layout(index, copies(dims), tokens.shape)) for index in put.indices]
-    behind = values.layout.dims[put.rank :]
-    values = ctx.convert(values, make_layout((*dims, *behind)))
-    base = _whole_from(ctx, put.base, 0)
-    base = ctx.convert(base, make_layout((*base.layout.dims[: len(indices)], *behind)))
-    partial = frozenset(sum_axis(f.axis) for dim in dims for f in dim if f.axis is not None)
-    return _emit(ctx, put, base, indices, values, make_layout(base.layout.dims, partial))
-
-
-def _is_zero(ctx: RuleContext, row: Row) -> bool:
-    made = ctx.row_of(row.args[0])
-    return made.op in FILLS and fill_value(made) == 0
-
-
-def _whole_from(ctx: RuleContext, value: AnnotatedValue, first: int) -> AnnotatedValue:
-    for dim in range(first, len(value.layout.dims)):
-        value = whole_dim(ctx, value, dim)
-    return value
-
-
-def _whole(ctx: RuleContext, value: AnnotatedValue) -> AnnotatedValue:
-    """A value whole on every rank and in every micro-batch."""
+def _everywhere(ctx: RuleContext, value: AnnotatedValue) -> AnnotatedValue:
+    """An index whole on every rank and in every micro-batch."""
     return ctx.convert(value, uncut(uncut(value.layout, ranks=True), ranks=False))
 
 
-def _unsupported(row: Row, how: str) -> DeduceError:
-    return DeduceError(
-        f"{row.op} writes {how}",
-        at=row.where,
-        rule="where the batch is split, values are put alike for every sample, row by row, or added to zeros",
-        fix="use one pipeline with one micro-batch, or write the selection per sample (torch.where, scatter)",
-    )
+def _once(ctx: RuleContext, base: AnnotatedValue, partial: frozenset[Axis]) -> AnnotatedValue:
+    """A base to which addends are added: zero but at one place."""
+    for axis in sorted(partial, key=lambda found: found.value):
+        layout = make_layout(base.layout.dims, base.layout.partial | {axis})
+        base = ctx.emit("hspmd.zero_unless", (base, at_first(axis)), layout, dtype=base.dtype)
+    return base
+
+
+def _added(
+    ctx: RuleContext,
+    row: Row,
+    base: AnnotatedValue,
+    values: AnnotatedValue,
+    indices: Sequence[AnnotatedValue],
+) -> AnnotatedValue:
+    """Each value is added where it lives: a pending sum over every axis that cuts the indices."""
+    if _cut_by_batch(base):
+        raise unsupported(row)
+    rank = _rank(indices)
+    values = exact(ctx, values)
+    shape = values.layout.shape[:rank]
+    tokens = [make_layout(values.layout.dims[:rank]), *(uncut(i.layout, ranks=True) for i in indices)]
+    dims = join_dims(tokens, shape)
+    values = ctx.convert(values, make_layout((*dims, *values.layout.dims[rank:]), values.layout.partial))
+    met = tuple(ctx.convert(index, operand_layout(index, copies(dims), shape)) for index in indices)
+    partial = values.layout.partial | {sum_axis(f.axis) for dim in dims for f in dim if f.axis is not None}
+    base = ctx.convert(base, _indexed(base.layout, len(indices), values.layout.dims[rank:]))
+    base = _once(ctx, base, partial)
+    layout = make_layout(base.layout.dims, partial)
+    return ctx.emit(row.op, (base, met, values, *row.args[3:]), layout, kwargs=row.kwargs)
+
+
+def _indexed(layout: Layout, count: int, rest: tuple[Dim, ...]) -> Layout:
+    """The base with its first dims whole, the others as in the values."""
+    return make_layout((*((Factor(size),) for size in layout.shape[:count]), *rest))
+
+
+def _sample_by_sample(
+    ctx: RuleContext,
+    row: Row,
+    base: AnnotatedValue,
+    values: AnnotatedValue,
+    indices: Sequence[AnnotatedValue],
+) -> AnnotatedValue:
+    """The first index counts samples: each sample's values go to its own row."""
+    rank, first = _rank(indices), indices[0].layout.shape
+    place = next(i for i in range(rank) if dim_cut(values.layout.dims[i], ranks=False) is not None)
+    counted = place + len(first) - rank
+    if counted < 0 or first[counted] != base.layout.shape[0] or len(values.layout.dims[place]) != 1:
+        raise unsupported(row)
+    for dim in range(rank):
+        values = ctx.convert(values, uncut(values.layout, ranks=True, dim=dim))
+    samples, shape = values.layout.dims[place], values.layout.shape[:rank]
+    local = count_samples(ctx, indices[0], samples)
+    met = [ctx.convert(i, operand_layout(i, values.layout.dims[:rank], shape)) for i in indices[1:]]
+    below = _indexed(base.layout, len(indices), values.layout.dims[rank:]).dims[1:]
+    layout = make_layout((samples, *below), values.layout.partial)
+    base = ctx.convert(base, make_layout(layout.dims))
+    return ctx.emit(row.op, (base, (local, *met), values, *row.args[3:]), layout, kwargs=row.kwargs)

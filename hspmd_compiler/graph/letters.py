@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from ..annotations.layout import Axis, Dim, Factor, Layout, dim_size, make_layout, sum_axis
+from ..annotations.layout import (
+    Axis,
+    Dim,
+    Factor,
+    Layout,
+    dim_size,
+    make_layout,
+    sum_axis,
+)
 from ..errors import DeduceError, OptionError
 from .annotated import AnnotatedValue
-from .cuts import whole_dim
+from .cuts import schema_place, whole_dim
+from .empty_pieces import emit_unless_empty
 from .ir import Row, refs_of
 from .pointwise_rules import join_dims, localized
-from .rule_book import RULES
-from .rules import Result, RuleContext, rule_for
+from .rules import RULES, Result, RuleContext, local_shape, rule_for
 from .view_maps import deduplicated
 
 REST = "..."
@@ -27,13 +35,15 @@ Names = tuple[str, ...]
 class LetterRule:
     """The dims of operands and results by name; `...` stands for any number of leading dims.
 
-    summed: letters over which the results are sums. whole: letters that are never split.
+    summed: letters over which the results are sums. whole: letters that are never split. sizes: the
+    argument that is the shape of the first result.
     """
 
     operands: tuple[Names, ...]
     results: tuple[Names, ...]
     summed: frozenset[str]
     whole: frozenset[str]
+    sizes: str = ""
 
     def named(self, ranks: Sequence[int]) -> list[Names]:
         """The names of each operand's dims; dims of `...` are numbered from the right."""
@@ -56,19 +66,24 @@ def rule(op: str | torch._ops.OpOverload, letters: str, *, sum: str = "", whole:
     every operand has them. whole: letters that must not be split. Other arguments may not be sizes.
     """
     name = str(op)
-    made = _parsed(name, letters, frozenset(sum.split()), frozenset(whole.split()))
     if name in RULES:
         raise OptionError(
             f"{name} has a rule already", rule="an operator has one rule", fix="drop one of them"
         )
-    rule_for(name)(_apply)
-    LETTERS[name] = made
+    add_letters(name, parse_letters(name, letters, sum=sum, whole=whole))
 
 
-def _parsed(op: str, letters: str, summed: frozenset[str], whole: frozenset[str]) -> LetterRule:
+def add_letters(op: str, made: LetterRule) -> None:
+    """Register a rule that is read already."""
+    rule_for(op)(_apply)
+    LETTERS[op] = made
+
+
+def parse_letters(op: str, letters: str, *, sum: str = "", whole: str = "", sizes: str = "") -> LetterRule:
+    """As `rule` says, not registered."""
     left, arrow, right = letters.partition("->")
     operands, results = (tuple(tuple(part.split()) for part in side.split(",")) for side in (left, right))
-    made = LetterRule(operands, results, summed, whole)
+    made = LetterRule(operands, results, frozenset(sum.split()), frozenset(whole.split()), sizes)
     bad = [("letters", f"{letters!r} has no ->")] if not arrow else list(_clashes(made))
     if bad:
         raise OptionError(
@@ -110,7 +125,7 @@ def _apply(ctx: RuleContext, row: Row) -> Result:
     made = LETTERS[row.op]
     refs = list(refs_of(row.args))
     values = [ctx.settle(ctx.operand(ref)) for ref in refs]
-    shapes = [(row.shape or ())] if row.outs is None else [meta[0] if meta else () for meta in row.outs]
+    shapes = _shapes(row)
     _check_call(row, made, values, shapes)
     named = made.named([len(value.layout.dims) for value in values])
     values = [_whole_letters(ctx, made, value, names) for value, names in zip(values, named, strict=True)]
@@ -120,13 +135,34 @@ def _apply(ctx: RuleContext, row: Row) -> Result:
         for value, names in zip(values, named, strict=True)
     ]
     axes = [f.axis for name in made.summed for f in met.get(name, ()) if f.axis is not None]
-    partial = frozenset(sum_axis(axis) for axis in axes)
-    outputs = made.outputs([len(shape) for shape in shapes])
-    layouts = [_layout(met, names, shape, partial) for names, shape in zip(outputs, shapes, strict=True)]
+    layouts = _results(made, met, shapes, frozenset(sum_axis(axis) for axis in axes))
+    row = _sized(row, made, layouts[0])
     args = localized(ctx, row, {ref.id: value for ref, value in zip(refs, values, strict=True)})
+    return emit_unless_empty(ctx, row, args, layouts, values)
+
+
+def _shapes(row: Row) -> list[tuple[int, ...] | None]:
     if row.outs is None:
-        return ctx.emit(row.op, args, layouts[0], kwargs=row.kwargs)
-    return ctx.emit_many(row.op, args, layouts, kwargs=row.kwargs)
+        return [row.shape or ()]
+    return [None if meta is None else meta[0] for meta in row.outs]
+
+
+def _results(
+    made: LetterRule, met: dict[str, Dim], shapes: Sequence[tuple[int, ...] | None], partial: frozenset[Axis]
+) -> list[Layout | None]:
+    outputs = made.outputs([0 if shape is None else len(shape) for shape in shapes])
+    return [
+        None if shape is None else _layout(met, names, shape, partial)
+        for names, shape in zip(outputs, shapes, strict=True)
+    ]
+
+
+def _sized(row: Row, made: LetterRule, result: Layout | None) -> Row:
+    """The row with the shape of its result in local sizes."""
+    if not made.sizes or result is None:
+        return row
+    place = schema_place(row.op, made.sizes)
+    return replace(row, args=(*row.args[:place], local_shape(result), *row.args[place + 1 :]))
 
 
 def _whole_letters(ctx: RuleContext, made: LetterRule, value: AnnotatedValue, names: Names) -> AnnotatedValue:
@@ -166,12 +202,17 @@ def _layout(
 
 
 def _check_call(
-    row: Row, made: LetterRule, values: Sequence[AnnotatedValue], shapes: Sequence[Sequence[int]]
+    row: Row, made: LetterRule, values: Sequence[AnnotatedValue], shapes: Sequence[tuple[int, ...] | None]
 ) -> None:
     ranks = [len(value.layout.dims) for value in values]
     fits = len(values) == len(made.operands) and len(shapes) == len(made.results)
     if fits and not list(refs_of(row.kwargs)):
-        pairs = (*zip(made.operands, ranks, strict=True), *zip(made.results, map(len, shapes), strict=True))
+        made_dims = [
+            (names, len(shape))
+            for names, shape in zip(made.results, shapes, strict=True)
+            if shape is not None
+        ]
+        pairs = (*zip(made.operands, ranks, strict=True), *made_dims)
         if all(len(_spelled(names, rank)) == rank for names, rank in pairs):
             return
     raise DeduceError(

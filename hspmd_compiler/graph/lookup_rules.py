@@ -22,6 +22,7 @@ from .rules import (
 )
 
 EMBEDDING = "aten.embedding.default"
+VIEWED = ("aten.unsqueeze.default", "aten.view.default", "aten.reshape.default", "aten.alias.default")
 
 
 @rule_for(EMBEDDING)
@@ -129,7 +130,7 @@ def _index_by_batch(
     """A whole value indexed by values per sample: the result is cut like the indices."""
     present = [tensor for tensor in tensors if tensor is not None]
     if None in tensors[: len(present)]:
-        raise _unsupported(row)
+        raise unsupported(row)
     rank = max(len(tensor.layout.dims) for tensor in present)
     shape = list((row.shape or ())[:rank])
     dims = join_dims([uncut(tensor.layout, ranks=True) for tensor in present], shape)
@@ -144,9 +145,9 @@ def index_within(ctx: RuleContext, row: Row, value: AnnotatedValue, indices: lis
     tensors = [None if index is None else ctx.settle(ctx.operand(index)) for index in indices]
     present = [tensor for tensor in tensors if tensor is not None]
     if indexed != list(range(indexed[0], indexed[-1] + 1)):
-        raise _unsupported(row)
+        raise unsupported(row)
     if any(tensor.layout.cut(ranks=False) is not None for tensor in present):
-        raise _unsupported(row)
+        raise unsupported(row)
     for position in indexed:
         value = whole_dim(ctx, value, position)
     met = tuple(None if t is None else ctx.convert(t, uncut(t.layout, ranks=True)) for t in tensors)
@@ -159,11 +160,11 @@ def index_within(ctx: RuleContext, row: Row, value: AnnotatedValue, indices: lis
 def _index_batch(ctx: RuleContext, row: Row, value: AnnotatedValue, indices: list[object]) -> AnnotatedValue:
     """A value per sample indexed with 0, 1, 2, ... along the sample dim: each sample keeps its own row."""
     if not counts_up(ctx, indices[0], value.layout.shape[0]) or len(value.layout.dims[0]) != 1:
-        raise _unsupported(row)
+        raise unsupported(row)
     local = count_samples(ctx, ctx.operand(indices[0]), value.layout.dims[0])
     rest = [None if index is None else ctx.settle(ctx.operand(index)) for index in indices[1:]]
     if any(tensor is None for tensor in rest):
-        raise _unsupported(row)
+        raise unsupported(row)
     for position in range(1, len(indices)):
         value = whole_dim(ctx, value, position)
     others = [ctx.convert(t, uncut(t.layout, ranks=True)) for t in rest if t is not None]
@@ -195,12 +196,14 @@ def counted_dim(layout: Layout) -> int:
 def counts_up(ctx: RuleContext, argument: object, size: int) -> bool:
     """Whether a value is arange(size), with dims of length 1 put in."""
     row = ctx.row_of(argument)
-    while row.op in ("aten.unsqueeze.default", "aten.view.default", "aten.alias.default"):
+    if size not in (row.shape or ()):
+        return False
+    while row.op in VIEWED:
         row = ctx.row_of(row.args[0])
     return row.op == "aten.arange.default" and row.args == (size,)
 
 
-def _unsupported(row: Row) -> DeduceError:
+def unsupported(row: Row) -> DeduceError:
     return DeduceError(
         f"{row.op} picks across the batch dim",
         at=row.where,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from math import prod
 
@@ -10,6 +11,7 @@ from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, m
 from .addends import as_equal_addends
 from .annotated import AnnotatedValue, PerCoordinate
 from .ir import Ref, Row, map_refs, refs_of
+from .pointwise_operators import CHOICES, LINEAR, MOVES, PRODUCTS, SETTLING, SUMS
 from .rules import (
     Result,
     RuleContext,
@@ -22,44 +24,6 @@ from .rules import (
     rule_for,
     uncut,
 )
-
-LINEAR = (
-    "aten.neg.default",
-    "aten.detach.default",
-    "aten.alias.default",
-    "aten.clone.default",
-    "aten._to_copy.default",
-    "aten.lift_fresh_copy.default",
-    "aten.mul.Scalar",
-    "aten.div.Scalar",
-)
-MOVES = (
-    "aten.detach.default",
-    "aten.alias.default",
-    "aten.clone.default",
-    "aten.lift_fresh_copy.default",
-)
-SUMS = ("aten.add.Tensor", "aten.sub.Tensor")
-PRODUCTS = ("aten.mul.Tensor", "aten.div.Tensor")
-_SETTLING = """
-    pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar rsqrt.default sqrt.default exp.default log.default
-    abs.default silu.default silu_backward.default gelu.default gelu_backward.default relu.default
-    tanh.default tanh_backward.default sigmoid.default sigmoid_backward.default threshold_backward.default
-    hardtanh.default hardtanh_backward.default leaky_relu.default leaky_relu_backward.default elu.default
-    elu_backward.default softplus.default softplus_backward.default sin.default cos.default erf.default
-    reciprocal.default sign.default sgn.default square.default log1p.default expm1.default where.self
-    where.ScalarSelf where.ScalarOther masked_fill.Scalar masked_fill.Tensor le.Tensor lt.Tensor ge.Tensor
-    gt.Tensor eq.Tensor ne.Tensor le.Scalar lt.Scalar ge.Scalar gt.Scalar eq.Scalar ne.Scalar
-    bitwise_and.Tensor bitwise_or.Tensor bitwise_not.default logical_and.default logical_or.default
-    logical_not.default floor_divide.default remainder.Scalar add.Scalar sub.Scalar rsub.Scalar
-    clamp.default clamp_min.default clamp_max.default maximum.default minimum.default hardswish.default
-    hardswish_backward.default hardsigmoid.default hardsigmoid_backward.default mish.default
-    mish_backward.default logical_xor.default floor.default ceil.default round.default isnan.default
-    fmod.Scalar softshrink.default hardshrink.default atan.default asin.default acos.default sinh.default
-    cosh.default tan.default log2.default log10.default exp2.default
-    xlogy.Tensor copy.default fill.Tensor
-"""
-SETTLING = tuple(f"aten.{name}" for name in _SETTLING.split())
 
 
 def broadcast_dims(layout: Layout, shape: Sequence[int]) -> list[Dim | None]:
@@ -164,7 +128,44 @@ def settling(ctx: RuleContext, row: Row) -> Result:
     values = operands(ctx, row)
     if row.op.endswith("_backward.default"):
         return _apply(ctx, row, settled_but_batch(ctx, row, values))
+    if row.op in CHOICES and any(is_batch_sum(value) for value in values.values()):
+        return _chosen(ctx, row, values)
     return _apply(ctx, row, {key: ctx.settle(value) for key, value in values.items()})
+
+
+def is_batch_sum(value: AnnotatedValue) -> bool:
+    """Whether it is a pending sum over the batch that is not known before the step."""
+    return Axis.BATCH in value.layout.partial and not value.pure
+
+
+def _chosen(ctx: RuleContext, row: Row, values: dict[int, AnnotatedValue]) -> AnnotatedValue:
+    """Each element is one of the operands': linear in all of them but the condition."""
+    refs, condition = [ref.id for ref in refs_of(row.args)], CHOICES[row.op]
+    keys = [key for place, key in enumerate(refs) if place != condition]
+    found = dict(zip(keys, jointly_linear(ctx, row, [values[key] for key in keys]), strict=True))
+    if condition is not None:
+        key = refs[condition]
+        found[key] = ctx.settle(values[key])
+        if found[key].layout.cut(ranks=False) is not None:
+            raise batch_coupled(row, found[key].layout, "samples choose parts of a sum over the batch")
+    args = tuple(first_only(item) if isinstance(item, (int, float)) else item for item in row.args)
+    return _apply(ctx, replace(row, args=args), found)
+
+
+def first_only(number: float) -> PerCoordinate:
+    """A number that is added to a sum over the batch once."""
+    return PerCoordinate(lambda at: number if at.batch == 0 else 0 * number, by_position=True)
+
+
+def jointly_linear(ctx: RuleContext, row: Row, values: Sequence[AnnotatedValue]) -> list[AnnotatedValue]:
+    """Operands of an operator that is linear in all of them together: beside a pending sum over the batch
+    the others, which are the same for all samples, count once."""
+    if not any(is_batch_sum(value) for value in values):
+        return [ctx.settle(value) for value in values]
+    return [
+        settled_over_ranks(ctx, value) if is_batch_sum(value) else _once(ctx, row, ctx.settle(value))
+        for value in values
+    ]
 
 
 def settled_but_batch(
@@ -263,8 +264,7 @@ def _plus_literal(ctx: RuleContext, row: Row, value: AnnotatedValue) -> Annotate
     args = list(row.args)
     position = next(i for i, argument in enumerate(args) if not isinstance(argument, Ref))
     if Axis.BATCH in value.layout.partial:
-        literal = args[position]
-        args[position] = PerCoordinate(lambda at: literal if at.batch == 0 else 0 * literal, by_position=True)  # type: ignore[operator]
+        args[position] = first_only(args[position])  # type: ignore[arg-type]
     args = [value if isinstance(argument, Ref) else argument for argument in args]
     return ctx.emit(row.op, tuple(args), value.layout, kwargs=row.kwargs)
 

@@ -1,8 +1,8 @@
-"""Drops the rows of a graph that nothing needs, and numbers the rest anew."""
+"""Numbers the rows of a graph anew, without those that nothing needs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from .ir import LogicalGraph, Ref, Row, map_refs, row_inputs
@@ -17,18 +17,23 @@ def prune(graph: LogicalGraph) -> LogicalGraph:
     if len(ids) == len(graph.rows):
         return graph
     new = {old: Ref(number) for old, number in ids.items()}
-    return LogicalGraph(
-        [_renumbered(row, new) for row in graph.rows if row.id in live],
-        {
-            name: replace(info, row=ids[info.row], grad=None if info.grad is None else ids[info.grad])
+    rows = [_renumbered(row, new) for row in graph.rows if row.id in live]
+    return with_rows(graph, rows, ids.__getitem__)
+
+
+def with_rows(graph: LogicalGraph, rows: list[Row], new: Callable[[int], int]) -> LogicalGraph:
+    """The graph of other rows. new: the place that an old row, or what stands for it, has among them."""
+    return replace(
+        graph,
+        rows=rows,
+        params={
+            name: replace(info, row=new(info.row), grad=None if info.grad is None else new(info.grad))
             for name, info in graph.params.items()
         },
-        {name: replace(info, row=ids[info.row]) for name, info in graph.inputs.items()},
-        ids[graph.loss],
-        ids[graph.tangent],
-        graph.batch,
-        graph.layers,
-        {name: ids[row] for name, row in graph.mutated.items()},
+        inputs={name: replace(info, row=new(info.row)) for name, info in graph.inputs.items()},
+        loss=new(graph.loss),
+        tangent=new(graph.tangent),
+        mutated={name: new(row) for name, row in graph.mutated.items()},
     )
 
 

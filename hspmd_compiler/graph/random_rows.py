@@ -7,14 +7,13 @@ forward pass, which is the order in which eager draws.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
 from ..counter_random import KEY_SIZE
 from .ir import LogicalGraph, Origin, OriginKind, Phase, Ref, Row, map_refs
-from .prune import PLACEHOLDER, prune
+from .prune import PLACEHOLDER, prune, with_rows
 from .random_operator import RANDOM_MASK
 
 NATIVE_DROPOUT = "aten.native_dropout.default"
@@ -41,7 +40,7 @@ def masks_by_position(graph: LogicalGraph) -> LogicalGraph:
     key = Row(first, PLACEHOLDER, (), {}, (KEY_SIZE,), torch.int64, origin=Origin(OriginKind.RANDOM))
     rewriting = _Rewriting(first, {row.id: number for number, row in enumerate(_numbered(drawn))})
     rows = [*rewriting.rows(graph.rows[:first]), key, *rewriting.rows(graph.rows[first:])]
-    return prune(_moved(replace(graph, rows=rows), rewriting.new_id))
+    return prune(with_rows(graph, rows, rewriting.new_id))
 
 
 def _numbered(drawn: list[Row]) -> list[Row]:
@@ -118,18 +117,3 @@ def _meta(row: Row) -> tuple[tuple[int, ...], torch.dtype]:
     """Shape and type of the mask among the results of a dropout."""
     assert row.outs is not None and row.outs[1] is not None, "dropout gives its mask"
     return row.outs[1]
-
-
-def _moved(graph: LogicalGraph, new: Callable[[int], int]) -> LogicalGraph:
-    """The graph whose rows lie at their new places already, with all that points to them."""
-    return replace(
-        graph,
-        params={
-            name: replace(info, row=new(info.row), grad=None if info.grad is None else new(info.grad))
-            for name, info in graph.params.items()
-        },
-        inputs={name: replace(info, row=new(info.row)) for name, info in graph.inputs.items()},
-        loss=new(graph.loss),
-        tangent=new(graph.tangent),
-        mutated={name: new(row) for name, row in graph.mutated.items()},
-    )

@@ -7,9 +7,10 @@ from math import prod
 
 from ..annotations.layout import Axis, Dim, Factor, Layout, dim_size, make_layout, sum_axis
 from .annotated import AnnotatedValue
-from .cuts import exact, whole_dim
+from .cuts import exact, schema_argument, whole_dim
+from .empty_pieces import emit_unless_empty
 from .ir import Row
-from .pointwise_rules import join_dims, operand_layout, settled_but_batch
+from .pointwise_rules import join_dims, operand_layout, settled_but_batch, settled_over_ranks
 from .rules import Result, RuleContext, batch_coupled, integer, is_addend, items, rule_for
 
 SUM = 2
@@ -79,32 +80,31 @@ def _dtype(row: Row) -> dict[str, object]:
     return {"dtype": row.kwargs["dtype"]} if row.kwargs.get("dtype") is not None else {}
 
 
-WHOLE_DIM = {
-    "aten.linalg_vector_norm.default": 2,
-    "aten._softmax.default": 1,
-    "aten._safe_softmax.default": 1,
-    "aten.cumsum.default": 1,
-    "aten.cumprod.default": 1,
-    "aten.amax.default": 1,
-    "aten.amin.default": 1,
-    "aten.any.dim": 1,
-    "aten.all.dim": 1,
-    "aten.argmax.default": 1,
-    "aten.var.correction": 1,
-    "aten.logsumexp.default": 1,
-    "aten.flip.default": 1,
-    "aten.sort.default": 1,
-}
-"""Where the dims stand among the arguments."""
+_ALONG = """
+    linalg_vector_norm.default _softmax.default _safe_softmax.default cumsum.default cumprod.default
+    logcumsumexp.default amax.default amin.default any.dim any.dims all.dim all.dims argmax.default
+    argmin.default var.correction var_mean.correction logsumexp.default flip.default roll.default
+    sort.default sort.stable argsort.default argsort.stable topk.default kthvalue.default mode.default
+    median.dim nanmedian.dim max.dim min.dim aminmax.default cummax.default cummin.default prod.dim_int
+    count_nonzero.default count_nonzero.dim_IntList nansum.default
+"""
+ALONG_DIMS = tuple(f"aten.{name}" for name in _ALONG.split())
+"""Operators along the dims that an argument names; without it, along all."""
+_OVER_ALL = "max.default min.default median.default nanmedian.default prod.default"
+OVER_ALL = tuple(f"aten.{name}" for name in _OVER_ALL.split())
+_LINEAR = ("aten.cumsum.default", "aten.flip.default", "aten.roll.default")
+_DIMS = {"aten.flip.default": "dims", "aten.roll.default": "dims"}
+"""What this argument is called, if not `dim`."""
 
 
-@rule_for(*WHOLE_DIM)
+@rule_for(*ALONG_DIMS, *OVER_ALL)
 def along_dims(ctx: RuleContext, row: Row) -> Result:
     """The dims it works along are whole; the others are parallel."""
-    value = ctx.settle(ctx.operand(row.args[0]))
+    value = ctx.operand(row.args[0])
+    linear = row.op in _LINEAR and row.dtype is not None and value.dtype.is_floating_point
+    value = settled_over_ranks(ctx, value) if linear else ctx.settle(value)
     rank = len(value.layout.dims)
-    place = WHOLE_DIM[row.op]
-    argument = row.args[place] if len(row.args) > place else row.kwargs.get("dim")
+    argument = None if row.op in OVER_ALL else schema_argument(row, _DIMS.get(row.op, "dim"))
     given = [argument] if isinstance(argument, int) else list(items(argument) if argument else range(rank))
     along = {integer(dim) % max(rank, 1) for dim in given}
     for dim in sorted(along):
@@ -113,10 +113,7 @@ def along_dims(ctx: RuleContext, row: Row) -> Result:
         _without(value.layout, along, meta[0] if meta else ())
         for meta in row.outs or ((row.shape or (), row.dtype),)
     ]
-    args = (value, *row.args[1:])
-    if row.outs is not None:
-        return ctx.emit_many(row.op, args, layouts, kwargs=row.kwargs)
-    return ctx.emit(row.op, args, layouts[0], kwargs=row.kwargs)
+    return emit_unless_empty(ctx, row, (value, *row.args[1:]), layouts, (value,))
 
 
 def _without(layout: Layout, along: Collection[int], shape: Sequence[int]) -> Layout:

@@ -11,6 +11,7 @@ from . import (  # noqa: F401  (rules register on import)
     group_norm_rules,
     image_rules,
     index_put_rules,
+    letter_rules,
     lookup_rules,
     loss_rules,
     norm_attention_rules,

@@ -6,7 +6,7 @@ from ..annotations.layout import Dim, Factor, Intervals, Layout, dim_cut, make_l
 from .annotated import AnnotatedValue, PerCoordinate
 from .cuts import argument, dim_argument, exact, single_factor, whole_dim
 from .ir import Row
-from .pointwise_rules import join_dims
+from .pointwise_rules import is_batch_sum, join_dims, jointly_linear
 from .rules import (
     Result,
     RuleContext,
@@ -133,8 +133,12 @@ def cat(ctx: RuleContext, row: Row) -> Result:
     """Parts that are all cut alike along the joined dim join their sets; else the dim is gathered."""
     values = _parts(ctx, row)
     dim = dim_argument(row, 1, len(row.shape or ()))
+    if any(is_batch_sum(value) for value in values):
+        values = jointly_linear(ctx, row, values)
     if any(is_addend(v.layout) for v in values) and not all(_contrib_at(v.layout, dim) for v in values):
         values = [ctx.settle(value) for value in values]
+    if any(dim_cut(value.layout.dims[dim], ranks=False) is not None for value in values):
+        values = [whole_dim(ctx, value, dim) for value in values]
     cuts = [dim_cut(value.layout.dims[dim], ranks=True) for value in values]
     if any(cut is not None for cut in cuts):
         if all(cut is not None for cut in cuts) and all(_one_cut(v.layout.dims[dim]) for v in values):

@@ -21,11 +21,20 @@ from .expand import StepRows, TemplateMismatch, expand
 from .ir import LogicalGraph
 from .layers import find_layers
 from .precision import narrowed
-from .random_rows import masks_by_position
 from .reduced_model import copy_with, reduced_copy
 from .signatures import StackPlan, plan_stacks
 from .step_record import CallTable, meta_like, record_step
-from .tracer import Factory, Inputs, Subject, alias_groups, assemble, subject_of, trace_plain, trace_subject
+from .tracer import (
+    Factory,
+    Inputs,
+    Subject,
+    alias_groups,
+    assemble,
+    finished,
+    subject_of,
+    trace_plain,
+    trace_subject,
+)
 
 KINDS = "one block of each kind"
 
@@ -57,7 +66,7 @@ def trace_step(
         narrow = narrowed(subject, getattr(torch, precision.value))
         result = _traced(narrow.subject, capture)
         result = replace(result, graph=narrow.graph(result.graph))
-    return replace(result, graph=masks_by_position(result.graph))
+    return replace(result, graph=finished(result.graph))
 
 
 def _traced(subject: Subject, capture: Capture) -> TraceResult:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import TraceError
 from .capture import LossModule, storage_key
@@ -13,7 +14,13 @@ from .ir import LogicalGraph, Row, row_inputs
 from .random_rows import is_drawn_by_position
 
 ALLOWED_NAMESPACES = ("aten", "hspmd")
+CHANGING = {
+    "aten.embedding_renorm.default": "changes the rows that it looks up (max_norm)",
+    "aten._sparse_coo_tensor_with_dims_and_tensors.default": "gives a gradient of the rows in use (sparse)",
+}
+"""Operators of embeddings that a step can't have."""
 _SHOWN = 12
+_READS_VALUES = ("data-dependent", "datadependent", "item()", "unbacked", "_local_scalar", "dynamicoutput")
 _RNG_TAG = torch.Tag.nondeterministic_seeded
 
 
@@ -68,6 +75,23 @@ def check_shared_memory(model: nn.Module) -> None:
         )
 
 
+def check_modules(model: nn.Module) -> None:
+    """A batch norm without a momentum divides by how many batches it has seen: a number inside a tensor."""
+    found = [
+        (name or "the model", f"{type(module).__name__}(momentum=None)")
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and module.momentum is None
+        if module.training and module.track_running_stats
+    ]
+    if found:
+        raise TraceError(
+            "a batch norm keeps the average over all batches so far",
+            details=found[:_SHOWN],
+            rule="a step runs the same operators every time; this average weights each batch otherwise",
+            fix="give it a momentum, such as momentum=0.1",
+        )
+
+
 def loss_of(output: object) -> torch.Tensor:
     """The scalar loss that a forward returned, itself or as `.loss`."""
     loss = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
@@ -117,7 +141,15 @@ def value_dependent(at: Iterable[str]) -> TraceError:
 def _is_data_dependent(error: Exception) -> bool:
     text = f"{type(error).__name__} {error}".lower()
     return any(
-        word in text for word in ("data-dependent", "datadependent", "item()", "unbacked", "_local_scalar")
+        word in text
+        for word in (
+            "data-dependent",
+            "datadependent",
+            "item()",
+            "unbacked",
+            "_local_scalar",
+            "dynamicoutput",
+        )
     )
 
 
@@ -132,6 +164,15 @@ def check_operators(graph: LogicalGraph) -> None:
             rule="artifacts hold aten operators only, so that loading needs no model library",
             fix="choose the library's plain implementation (for HF: attn_implementation='sdpa',"
             " experts_implementation='batched_mm')",
+        )
+    changing = [row for row in graph.rows if row.op in CHANGING]
+    if changing:
+        raise TraceError(
+            "an embedding is not a plain lookup",
+            at=_places(changing),
+            details=sorted({(row.op, CHANGING[row.op]) for row in changing}),
+            rule="a step reads parameters, and gives a whole gradient for each",
+            fix="build the embedding without max_norm= and sparse=",
         )
     scalars = [row for row in graph.rows if row.shape is None and row.outs is None]
     if scalars:

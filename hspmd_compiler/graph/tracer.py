@@ -26,6 +26,7 @@ from .capture import (
     stack_trace,
 )
 from .constants import replace_constants
+from .decompose import decompose
 from .eager_trace import run_step
 from .fx_convert import PLACEHOLDER, RowFacts, rows_of
 from .init_record import build_fake
@@ -43,6 +44,7 @@ from .ir import (
 )
 from .layers import LayerMap, assign_layers, find_layers
 from .library_operators import lower_library_operators
+from .own_decompositions import TRACED_WRONGLY
 from .random_rows import is_drawn_by_position, masks_by_position
 from .source_lines import causes, line_of_error, line_of_trace
 
@@ -66,7 +68,12 @@ def trace(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, b
     model: a live model, which stays as it is, a model of fake tensors, or a factory that returns
     (model, example_inputs). Dim 0 of every example input is replaced by `batch`.
     """
-    return masks_by_position(trace_subject(subject_of(model, example_inputs, batch=batch)))
+    return finished(trace_subject(subject_of(model, example_inputs, batch=batch)))
+
+
+def finished(graph: LogicalGraph) -> LogicalGraph:
+    """The traced graph in operators that have rules: random masks by position, the rest decomposed."""
+    return decompose(masks_by_position(graph))
 
 
 def subject_of(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, batch: int) -> Subject:
@@ -77,6 +84,7 @@ def subject_of(model: nn.Module | Factory, example_inputs: Inputs | None = None,
         example_inputs = made_inputs if example_inputs is None else example_inputs
     checks.check_inputs(example_inputs, batch)
     checks.check_shared_memory(model)
+    checks.check_modules(model)
     mode = fake_mode_of(model)
     if mode is None:
         mode = new_fake_mode()
@@ -114,7 +122,7 @@ def _check(graph: LogicalGraph, subject: Subject) -> None:
 
 def _capture(model: nn.Module, inputs: Inputs, mode: torch._subclasses.FakeTensorMode) -> JointGraph:
     try:
-        return capture_joint(model, inputs, mode, checks.loss_of)
+        return capture_joint(model, inputs, mode, checks.loss_of, TRACED_WRONGLY)
     except Exception as error:
         for cause in causes(error):
             if isinstance(cause, HspmdError):

@@ -145,6 +145,14 @@ def test_parameters_that_overlap_in_memory_are_refused() -> None:
         trace(model, {"x": torch.ones(2, 4)}, batch=3)
 
 
+def test_a_batch_norm_without_momentum_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None))
+    with pytest.raises(TraceError) as caught:
+        trace(model, {"input": torch.ones(2, 4)}, batch=3)
+    assert "1    BatchNorm1d(momentum=None)" in caught.value.text()
+    assert "momentum=0.1" in caught.value.fix
+
+
 def test_a_lost_gradient_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on the meta device, where torch captures some losses without any backward and says nothing."""
     own = capture._roles

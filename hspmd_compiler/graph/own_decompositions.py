@@ -1,0 +1,118 @@
+"""What operators are made of where PyTorch has no answer, or none that splits, in PyTorch's own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from string import ascii_lowercase
+
+import torch
+from torch import Tensor
+
+from .cuts import argument
+from .ir import Ref, Row
+
+aten = torch.ops.aten
+
+
+class Reduction(IntEnum):
+    """How PyTorch numbers what becomes of a loss per sample."""
+
+    NONE = 0
+    MEAN = 1
+    SUM = 2
+
+
+def trilinear(
+    first: Tensor,
+    second: Tensor,
+    third: Tensor,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Tensor:
+    """Operands with dims put in at `expand`, multiplied and summed over `sumdim`: two matrix products."""
+    letters = ascii_lowercase[: first.dim() + len(expand1)]
+    spelled = [
+        "".join(letter for place, letter in enumerate(letters) if place not in put_in)
+        for put_in in (expand1, expand2, expand3, sumdim)
+    ]
+    made: Tensor = torch.einsum(f"{','.join(spelled[:3])}->{spelled[3]}", first, second, third)
+    return made
+
+
+def weight_norm_backward(
+    grad: Tensor, direction: Tensor, length: Tensor, norms: Tensor, dim: int
+) -> tuple[Tensor, Tensor]:
+    """Gradients of w = length * direction / norms, where norms are over all dims but `dim`."""
+    others = [place for place in range(direction.dim()) if place != dim % direction.dim()]
+    along = (grad * direction).sum(others, keepdim=True) / norms
+    return (grad - direction * (along / norms)) * (length / norms), along
+
+
+def masked_put(base: Tensor, indices: Sequence[Tensor], values: Tensor, accumulate: bool = False) -> Tensor:
+    """One number where a mask of the first dims is true."""
+    (mask,) = indices
+    while mask.dim() < base.dim():
+        mask = mask.unsqueeze(-1)
+    return torch.where(mask, base + values if accumulate else values, base)
+
+
+def multilabel_margin(scores: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
+    """PyTorch 2.13 counts places behind the first -1 as class 0 when it traces; in eager it does not."""
+    rows, listed = (item.reshape(-1, item.shape[-1]) for item in (scores, target))
+    places = torch.arange(rows.shape[1], device=scores.device)
+    ends = torch.where(listed == -1, places, rows.shape[1]).amin(-1, keepdim=True)
+    counts = places < ends
+    chosen = rows.gather(1, torch.where(counts, listed, 0))
+    is_target = (places == torch.where(counts, listed, -1).unsqueeze(-1)).any(1)
+    margins = (1 - chosen.unsqueeze(-1) + rows.unsqueeze(1)).clamp_min(0) / rows.shape[1]
+    loss = torch.where(counts.unsqueeze(-1) & ~is_target.unsqueeze(1), margins, 0).sum((1, 2))
+    match Reduction(reduction):
+        case Reduction.NONE:
+            loss = loss.reshape(scores.shape[:-1])
+        case Reduction.MEAN:
+            loss = loss.mean()
+        case Reduction.SUM:
+            loss = loss.sum()
+    return loss, is_target.to(scores.dtype).reshape(target.shape)
+
+
+def stack(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """PyTorch joins along the dim behind and cuts it again, where samples may lie."""
+    return torch.cat([part.unsqueeze(dim) for part in parts], dim)
+
+
+OWN: Mapping[torch._ops.OpOverload, Callable[..., object]] = {
+    aten.stack.default: stack,
+    aten._trilinear.default: trilinear,
+    aten.multilabel_margin_loss_forward.default: multilabel_margin,
+    aten._weight_norm_interface_backward.default: weight_norm_backward,
+}
+TRACED_WRONGLY: Mapping[torch._ops.OpOverload, Callable[..., object]] = {
+    aten.multilabel_margin_loss_forward.default: multilabel_margin,
+}
+"""Operators that PyTorch writes out while it traces, in a way that differs from eager."""
+MASKED_PUTS: Mapping[torch._ops.OpOverload, Callable[..., object]] = {
+    aten.index_put.default: masked_put,
+    aten._unsafe_index_put.default: masked_put,
+}
+
+
+def has_class_weights(row: Row) -> bool:
+    """Whether a row is cross-entropy with weights of classes: the rule of the operator counts targets."""
+    places = {"aten.nll_loss_forward.default": 2, "aten.nll_loss_backward.default": 3}
+    return row.op in places and argument(row, places[row.op], "weight", None) is not None
+
+
+def is_masked_put(row: Row, rows: Sequence[Row]) -> bool:
+    """Whether a row puts one number where a mask says."""
+    if row.op not in map(str, MASKED_PUTS):
+        return False
+    indices, values = row.args[1], row.args[2]
+    if not isinstance(indices, (tuple, list)) or len(indices) != 1 or not isinstance(indices[0], Ref):
+        return False
+    one = isinstance(values, Ref) and all(size == 1 for size in rows[values.id].shape or ())
+    return one and rows[indices[0].id].dtype is torch.bool
