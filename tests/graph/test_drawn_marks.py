@@ -63,7 +63,7 @@ def test_every_value_is_right(name: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None, suppress_health_check=QUIET, database=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=QUIET, database=None)
 @given(programs())
 def test_many_markers_change_no_number(drawn: tuple[Marks, Strategy]) -> None:
     check_rows(check(*drawn), drawn[1])

@@ -144,7 +144,7 @@ def test_pairs_in_several_rounds() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=10_000, deadline=None, suppress_health_check=QUIET, database=None)
+@settings(max_examples=4_000, deadline=None, suppress_health_check=QUIET, database=None)
 @given(pairs())
 def test_many_pairs(drawn: Drawn) -> None:
     check(drawn)
