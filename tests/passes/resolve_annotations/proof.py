@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import pytest
 import torch
@@ -52,9 +53,16 @@ COSTS: tuple[CostModel, ...] = (FlatCost(), FlatCost(latency=0.0, message=0.0, b
 def check_pair(source: Annotation, target: Annotation, shape: tuple[int, ...], cost: CostModel) -> Resolution:
     """Run the plan in lockstep and compare every piece; returns the plan."""
     found = resolve(source, target, shape, "float64", cost=cost)
-    whole = whole_tensor(shape)
-    check_pieces(source, target, whole, convert_in_lockstep(found.steps(), pieces_of(source, whole)))
+    whole, pieces = before(source, shape)
+    check_pieces(source, target, whole, convert_in_lockstep(found.steps(), pieces))
     return found
+
+
+@lru_cache(maxsize=16)
+def before(source: Annotation, shape: tuple[int, ...]) -> tuple[Tensor, dict[int, Tensor]]:
+    """The whole tensor, and what devices hold of it."""
+    whole = whole_tensor(shape)
+    return whole, pieces_of(source, whole)
 
 
 def check_every_way(found: Resolution, cost: CostModel) -> None:
