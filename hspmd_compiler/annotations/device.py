@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from .problems import Problem, refuse
 
+MOST_DEVICES = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
@@ -37,6 +39,12 @@ class DeviceGroup:
             if device < 0:
                 yield Problem(
                     f"device {device} is negative", "device ids are 0 or more", "number devices from 0"
+                )
+            if device >= MOST_DEVICES:
+                yield Problem(
+                    f"device {device} is too large",
+                    f"device ids are below {MOST_DEVICES}, since sets of devices are bits of a number",
+                    "number devices from 0",
                 )
             if (times := self.devices.count(device)) > 1:
                 yield Problem(

@@ -45,6 +45,8 @@ def checked_pair(
         element_bytes(dtype)
     except AnnotationError as error:
         errors.append(error)
+    if before is not None and before.is_partial and dtype == "bool":
+        errors.append(_sum_of_bools())
     if errors or before is None or after is None:
         raise _refused(source, target, errors)
     return before, after
@@ -93,6 +95,14 @@ def _to_a_sum() -> AnnotationError:
         "a whole value is to become a pending sum",
         rule="only a computation makes addends; a sum that is done is not undone",
         fix="name splits or duplicates after, or say before which addends there are (Px, hetero=partial)",
+    )
+
+
+def _sum_of_bools() -> AnnotationError:
+    return AnnotationError(
+        "addends are bool",
+        rule="a sum of true and false is a number",
+        fix="add numbers, as torch does: int64 for counts",
     )
 
 

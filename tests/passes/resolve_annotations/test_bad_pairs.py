@@ -34,6 +34,7 @@ BAD: dict[str, tuple[str, str, Shape, Shape | None]] = {
     "negative_length": ("[0,1]  <S0x2>", "[0,1]  <S1x2>", (4, -6), None),
     "too_many_states": ("[0,1]  <S0x2 | S0x2>", "[0,1]  <S1x2>", (4, 6), None),
     "too_few_devices": ("[0,1]  <S0x2 S1x2>", "[0,1]  <S1x2>", (4, 6), None),
+    "device_too_large": ("[0,1048576,4000000000]  <S0x3>", "[0,1]  <S1x2>", (4, 6), None),
     "scalar": ("[0,1]  <Dx2>", "[0,1]  <S0x2>", (), None),
 }
 
@@ -54,6 +55,12 @@ def test_either_side_names_the_pair() -> None:
         with pytest.raises(AnnotationError) as raised:
             resolve(*pair, (4, 6))
         assert all(str(one) in str(raised.value) for one in pair)
+
+
+def test_a_sum_of_bools() -> None:
+    resolve("[0,1]  <S0x2>", "[0,1]  <Dx2>", (4,), "bool")
+    with pytest.raises(AnnotationError, match="addends are bool"):
+        resolve("[0,1]  <Px2>", "[0,1]  <Dx2>", (4,), "bool")
 
 
 def test_unknown_element_type() -> None:
