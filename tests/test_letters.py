@@ -19,7 +19,7 @@ from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
 from .equal_to_eager import Case as TrainingCase
 from .rule_cases import FULL, MATRIX, Case, F, Take, normal, picked
 from .sharded_rows import Mesh, Operand, Sketch, check
-from .test_rules_brute_force import try_one
+from .test_rules_brute_force import WAYS, try_one
 
 ROW = Operand((F,), normal, sample=None)
 PAIR = replace(ROW, shape=(5, F))
@@ -62,7 +62,7 @@ def test_split_equals_whole(
 
     draws = random.Random(1)
     for _ in range(24):
-        try_one(Case(op, call), draws.randrange(2**32))
+        try_one(Case(op, call), draws.randrange(2**32), draws.choice(WAYS))
 
 
 class Running(nn.Module):

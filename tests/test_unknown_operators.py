@@ -22,7 +22,7 @@ from hspmd_compiler.strategy import DeviceKind, PipelineSpec, StageSpec, Strateg
 
 from .equal_to_eager import Case as TrainingCase
 from .rule_cases import pointwise
-from .test_rules_brute_force import try_one
+from .test_rules_brute_force import WAYS, try_one
 
 POINTWISE = (
     "lerp.Tensor",
@@ -80,7 +80,7 @@ def test_pointwise_operators_split_without_a_rule(name: str) -> None:
     draws = random.Random(0)
     for case in pointwise(op):
         for _ in range(6):
-            try_one(case, draws.randrange(2**32))
+            try_one(case, draws.randrange(2**32), draws.choice(WAYS))
 
 
 def test_others_are_computed_whole_and_equal_eager() -> None:
