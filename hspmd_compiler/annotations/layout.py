@@ -20,6 +20,7 @@ from itertools import pairwise
 from math import prod
 
 from ..comm_plan import Interval
+from ..errors import InternalError
 
 Intervals = tuple[Interval, ...]
 Sets = tuple[Intervals, ...]
@@ -217,11 +218,21 @@ def _sum_axis(axis: Axis | None) -> Axis:
 sum_axis = _sum_axis
 
 
+def _check_bounds(factor: Factor) -> None:
+    """Pieces lie inside the dim: one beyond it would be elements that the whole tensor does not have."""
+    ends = [
+        (held[0][0], held[-1][1]) for sets in (factor.sets, factor.by_rank) for held in sets or () if held
+    ]
+    if any(low < 0 or high > factor.size for low, high in ends):
+        raise InternalError(f"pieces {factor.sets} of a dim of {factor.size}", fix="report this strategy")
+
+
 @cache
 def canonical_dim(dim: Dim) -> Dim:
     """Merge, absorb and drop factors until one spelling is left for each way to cut a dim."""
     factors: list[Factor] = []
     for factor in dim:
+        _check_bounds(factor)
         for part in _simplify(factor):
             _append(factors, part)
     return tuple(_absorb_left(factors))

@@ -6,6 +6,7 @@ from itertools import product
 from math import prod
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ from hspmd_compiler.annotations.layout import (
     within,
 )
 from hspmd_compiler.annotations.refine import cut_factor, local_boxes, refine
+from hspmd_compiler.errors import InternalError
 from hspmd_compiler.graph.view_maps import flat_factor, map_view
 
 SOME = settings(max_examples=40, deadline=None)
@@ -233,3 +235,10 @@ def test_both_ends_of_a_transfer_cut_the_same_boxes() -> None:
     received = local_boxes(refined, Coordinate(1, 0), False, wanted)
     sizes = [[tuple(high - low for low, high in box) for box in boxes] for boxes in (sent, received)]
     assert sizes[0] == sizes[1]
+
+
+def test_pieces_beyond_the_dim_are_no_layout() -> None:
+    """Five rows in pieces of two would be six, in three ranks."""
+    padded = Factor(5, Axis.SEQUENCE, (((0, 2),), ((2, 4),), ((4, 6),)))
+    with pytest.raises(InternalError, match="of a dim of 5"):
+        make_layout(((padded,),))
