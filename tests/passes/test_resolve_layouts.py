@@ -124,7 +124,7 @@ def check(drawn: Drawn) -> int:
     return len(made)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=QUIET, derandomize=True)
+@settings(max_examples=100, deadline=None, suppress_health_check=QUIET, derandomize=True)
 @given(pairs())
 def test_pairs(drawn: Drawn) -> None:
     check(drawn)
@@ -133,7 +133,7 @@ def test_pairs(drawn: Drawn) -> None:
 def test_pairs_in_several_rounds() -> None:
     taken: Counter[int] = Counter()
 
-    @settings(max_examples=150, deadline=None, suppress_health_check=QUIET, derandomize=True)
+    @settings(max_examples=100, deadline=None, suppress_health_check=QUIET, derandomize=True)
     @given(pairs())
     def several(drawn: Drawn) -> None:
         taken[check(drawn)] += 1
