@@ -133,14 +133,14 @@ def test_pairs(drawn: Drawn) -> None:
 def test_pairs_in_several_rounds() -> None:
     taken: Counter[int] = Counter()
 
-    @settings(max_examples=100, deadline=None, suppress_health_check=QUIET, derandomize=True)
+    @settings(max_examples=150, deadline=None, suppress_health_check=QUIET, derandomize=True)
     @given(pairs())
     def several(drawn: Drawn) -> None:
         taken[check(drawn)] += 1
 
     with by_bytes():
         several()
-    assert taken[2] > 10
+    assert taken[2] > 3
 
 
 @pytest.mark.slow
