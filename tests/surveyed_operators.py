@@ -120,7 +120,7 @@ MODULES: dict[str, Entry] = {
 
 def _place(x: Tensor) -> Tensor:
     x = x.clone()
-    x[:, 1] = x[:, 0].sin()
+    x[:, 1] = x[:, 0].clone().sin()
     return x
 
 
