@@ -67,6 +67,8 @@ PYRAMID: Fields = {
     "num_stages": 2,
 }
 
+EXPERTS: Fields = {"num_experts_per_tok": 2, "experts_implementation": "batched_mm"}
+"""The library's other ways sort the tokens of all samples, or read how many an expert gets."""
 MAMBA: Fields = {"state_size": 4, "num_heads": 6, "head_dim": 8, "n_groups": 1, "chunk_size": 4}
 
 DECODERS: dict[str, Fields] = {
@@ -89,6 +91,9 @@ DECODERS: dict[str, Fields] = {
     "phi": {**GROUPED, "resid_pdrop": 0.0, "embd_pdrop": 0.0},
     "starcoder2": {**GROUPED, "residual_dropout": 0.0, "embedding_dropout": 0.0},
     "nemotron": NARROW,
+    "mixtral": {**GROUPED, **EXPERTS, "num_local_experts": 4},
+    "qwen3_moe": {**NARROW, **EXPERTS, "num_experts": 4, "moe_intermediate_size": 10},
+    "bloom": {**QUIET, "n_layer": LAYERS, "n_head": HEADS},
 }
 MASKERS: dict[str, Fields] = {
     "distilbert": DISTIL,
