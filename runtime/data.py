@@ -116,12 +116,12 @@ class FactoryData:
         return {"epoch": self.epoch, "batches": self._batches, "seed": self._seed, "iterator": inner}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on behind the last batch that was used."""
+        """Go on behind the last batch that was used; an iterator that takes no state skips batches."""
         self.epoch, self._batches, self._seed = read_position(state)
         self._inner = None
-        if state.get("iterator") is not None:
-            self._inner = self._start()
-            self._inner.load_state_dict(state["iterator"])  # type: ignore[attr-defined]
+        if state.get("iterator") is not None and hasattr(inner := self._start(), "load_state_dict"):
+            inner.load_state_dict(state["iterator"])
+            self._inner = inner
 
     def _start(self) -> Iterator[Mapping[str, Tensor]]:
         offered = {"seed": self._seed, "epoch": self.epoch, "batch_size": self._shape.batch}
@@ -164,9 +164,10 @@ def load_factory(name: str) -> Factory:
 def read_position(state: Mapping[str, object]) -> tuple[int, int, int]:
     """Epoch, batches and seed of a data state."""
     values = [state.get(key) for key in ("epoch", "batches", "seed")]
-    if not all(isinstance(value, int) for value in values):
+    counts = [value for value in values if type(value) is int]
+    if len(counts) < len(values) or min(counts[:2]) < 0:
         raise RunError("not the state of a data iterator", rule="it has epoch, batches and seed")
-    epoch, batches, seed = cast(list[int], values)
+    epoch, batches, seed = counts
     return epoch, batches, seed
 
 

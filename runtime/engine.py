@@ -81,6 +81,12 @@ class Engine:
         return self._plan.program.shards
 
     @property
+    def updated(self) -> frozenset[str]:
+        """Parameters that a step updates on this rank: those that get a gradient."""
+        buckets = self._plan.program.grad_buckets
+        return frozenset(piece.param for bucket in buckets for piece in bucket.kept)
+
+    @property
     def steps(self) -> int:
         """Optimizer steps taken."""
         return self.optimizer.steps

@@ -27,6 +27,8 @@ VERSION = 1
 KEY = "hspmd_training_state"
 MOMENT = "optimizer."
 ITERATOR = "iterator"
+WORD = 2**63
+"""What a count or a seed stays below, to be one of a tensor's integers."""
 FIX = "name a file that `hspmd run --save-state` wrote for this model"
 
 Found = tuple[str, int, str | None]
@@ -48,11 +50,9 @@ class Progress:
 
     @classmethod
     def of(cls, engine: Engine, data: DataSource) -> Progress:
-        """A data iterator whose own state is no JSON is brought back by skipping batches."""
+        """A data iterator whose own state JSON would change is brought back by skipping batches."""
         state = data.state_dict()
-        try:
-            json.dumps(state)
-        except (TypeError, ValueError):
+        if not _survives_json(state):
             state = {**state, ITERATOR: None}
         name = engine.optimizer.config.name.value
         return cls(VERSION, engine.steps, engine.seed, engine.program.batch, name, state)
@@ -74,7 +74,18 @@ class Progress:
         wrong = [name for name, kind in kinds.items() if type(found[name]) is not kind]
         if wrong:
             raise ValueError(f"{', '.join(wrong)}: of another type")
-        return cls(**found)
+        progress = cls(**found)
+        if not 0 <= progress.steps < WORD or not -WORD <= progress.seed < WORD:
+            raise ValueError("steps or seed: out of range")
+        return progress
+
+
+def _survives_json(state: Mapping[str, object]) -> bool:
+    """Whether it comes back the same: a tuple would be a list, as in what Python's random keeps."""
+    try:
+        return bool(json.loads(json.dumps(state)) == state)
+    except (TypeError, ValueError):
+        return False
 
 
 def save_state(engine: Engine, data: DataSource, path: Path) -> None:
@@ -162,6 +173,14 @@ def _progress(reader: SafetensorsReader) -> Progress:
         raise RunError(f"{reader.path} can't be read", details=[("reason", reason)], fix=FIX) from error
 
 
+def _moments_due(engine: Engine, steps: int) -> list[str]:
+    """The moments that so many steps have left of what this rank updates."""
+    updated = [
+        shard.name for shard in engine.shards if shard.name in engine.updated and all(shard.whole_shape)
+    ]
+    return [f"{MOMENT}{moment}/{name}" for moment in engine.optimizer.moments for name in updated if steps]
+
+
 def _check_fits(engine: Engine, progress: Progress, moments: Mapping[str, Shape]) -> None:
     """All that keeps this program from going on, at once."""
     config = engine.optimizer.config
@@ -173,6 +192,7 @@ def _check_fits(engine: Engine, progress: Progress, moments: Mapping[str, Shape]
     ]
     wrong = [(name, f"{held} in the file, {own} here") for name, held, own in pairs if held != own]
     shapes = {shard.name: shard.whole_shape for shard in engine.shards if shard.trainable}
+    wrong += [(name, "missing") for name in _moments_due(engine, progress.steps) if name not in moments]
     for name, shape in moments.items():
         kind, _, parameter = name.partition("/")
         if kind not in wanted:

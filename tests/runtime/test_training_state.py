@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -16,14 +19,14 @@ import hspmd_compiler as hspmd
 from hspmd_compiler.errors import RunError
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.runtime.checkpoint import save
-from hspmd_compiler.runtime.data import FactoryData
+from hspmd_compiler.runtime.data import FactoryData, read_position
 from hspmd_compiler.runtime.engine import Engine
 from hspmd_compiler.runtime.launch import launch
 from hspmd_compiler.runtime.opening import StartOptions
 from hspmd_compiler.runtime.rank_process import Emit
 from hspmd_compiler.runtime.rendezvous import Timeouts
 from hspmd_compiler.runtime.train import train
-from hspmd_compiler.runtime.training_state import KEY, load_state, save_state
+from hspmd_compiler.runtime.training_state import KEY, Progress, load_state, save_state
 from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.verify.equality import check_equal, differences
 
@@ -128,6 +131,71 @@ def test_what_does_not_fit_is_told_at_once(folder: Path, tmp_path: Path) -> None
     text = refused(compiled("mlp-ce", half, tmp_path / "half", sgd), folder / "state.safetensors")
     assert "adamw in the file, sgd here" in text and "10 in the file, 5 here" in text
     assert "optimizer.exp_avg/head.weight" in text and "keeps no such moment" in text
+
+
+def test_moments_that_steps_must_have_left_are_missed(folder: Path, tmp_path: Path) -> None:
+    """Momentum that begins at zero in mid-training would be another optimizer's."""
+    plain, heavy = (OptimizerConfig(OptimizerName.SGD, lr=0.1, momentum=momentum) for momentum in (0.0, 0.9))
+    with opened(compiled("mlp-ce", STRATEGIES["one"], tmp_path / "plain", plain)) as engine:
+        data = data_for(engine, "mlp-ce")
+        save_state(engine, data, tmp_path / "new.safetensors")
+        train(engine, data, steps=1)
+        save_state(engine, data, tmp_path / "old.safetensors")
+    directory = compiled("mlp-ce", STRATEGIES["one"], tmp_path / "heavy", heavy)
+    text = refused(directory, tmp_path / "old.safetensors")
+    assert re.search(r"optimizer.momentum_buffer/head.weight +missing", text)
+    with opened(directory) as engine:
+        load_state(engine, data_for(engine, "mlp-ce"), tmp_path / "new.safetensors")
+
+
+class Drawn:
+    """Batches in a drawn order; its own state has tuples."""
+
+    def __init__(self) -> None:
+        self.random = Random(1)
+
+    def __iter__(self) -> Drawn:
+        return self
+
+    def __next__(self) -> dict[str, Tensor]:
+        return SUBJECTS["mlp-ce"].batch(self.random.randrange(100))
+
+    def state_dict(self) -> dict[str, object]:
+        return {"random": self.random.getstate()}
+
+    def load_state_dict(self, state: dict[str, tuple[object, ...]]) -> None:
+        self.random.setstate(state["random"])
+
+
+def test_an_iterator_whose_state_json_would_change_skips_batches(folder: Path, tmp_path: Path) -> None:
+    state = tmp_path / "drawn.safetensors"
+    with opened(folder / "one") as engine:
+        data = FactoryData(Drawn, engine.shape)
+        train(engine, data, steps=2)
+        save_state(engine, data, state)
+        train(engine, data, steps=1)
+        wanted = engine.state_dict()
+    with opened(folder / "one") as engine:
+        data = FactoryData(Drawn, engine.shape)
+        load_state(engine, data, state)
+        train(engine, data, steps=1)
+        found = engine.state_dict()
+    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+
+
+@pytest.mark.parametrize(("field", "value"), [("steps", -1), ("steps", 10**30), ("seed", 10**30)])
+def test_numbers_out_of_range(field: str, value: int) -> None:
+    fields = {"version": 1, "steps": 0, "seed": 0, "batch": 1, "optimizer": "adamw", "data": {}}
+    assert Progress.read(json.dumps(fields)).steps == 0
+    with pytest.raises(ValueError, match="out of range"):
+        Progress.read(json.dumps(fields | {field: value}))
+
+
+@pytest.mark.parametrize("field", ["epoch", "batches"])
+@pytest.mark.parametrize("value", [-1, True])
+def test_a_position_in_the_data_is_counted(field: str, value: int) -> None:
+    with pytest.raises(RunError, match="not the state of a data iterator"):
+        read_position({"epoch": 0, "batches": 0, "seed": 0, field: value})
 
 
 def test_another_strategy_goes_on(tmp_path: Path) -> None:
