@@ -40,6 +40,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from ..collection import without_collection
 from ..errors import TraceError
+from .checkpoints import without_checkpoints
 from .ir import Meta, Origin, OriginKind
 
 OLDEST_TORCH = (2, 11)
@@ -127,10 +128,11 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._on_call(func, args, kwargs or {})
 
 
-def exporting() -> AbstractContextManager[None]:
-    """Inside, a model sees itself being exported, as in `capture_joint`."""
-    context: AbstractContextManager[None] = _compiling_state_context()
-    return context
+@contextmanager
+def exporting() -> Iterator[None]:
+    """Inside, a model sees itself being exported, as in `capture_joint`, and computes nothing twice."""
+    with _compiling_state_context(), without_checkpoints():
+        yield
 
 
 @contextmanager
@@ -255,7 +257,7 @@ def capture_joint(
     """
     names, values = tuple(inputs), tuple(inputs.values())
     wrapped = LossModule(model, names, loss_of)
-    with quiet(), written_out(own), ExitStack() as stack:
+    with quiet(), written_out(own), without_checkpoints(), ExitStack() as stack:
         with tracing(TracingContext(mode)):
             exported = torch.export.export(wrapped, values, strict=False)
         flat = exported.module(check_guards=False)

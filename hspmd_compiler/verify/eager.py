@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import VerifyError
+from ..graph.checkpoints import without_checkpoints
 from .same_masks import SEED, SameMasks
 from .widen import wide_casts
 
@@ -58,7 +59,7 @@ def eager_step(
     model.zero_grad(set_to_none=True)
     rows = {key: _widened(value) if widen else value for key, value in batch.items()}
     with wide_casts() if widen else nullcontext():
-        with SameMasks(seed, step):
+        with SameMasks(seed, step), without_checkpoints():
             loss = loss_of(model(**rows))
         loss.backward()  # type: ignore[no-untyped-call]
     grads = {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}

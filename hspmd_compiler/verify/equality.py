@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 from rich.table import Table
@@ -18,6 +19,11 @@ REPORT = "report it with the strategy; `--rows` names the first wrong value"
 ROUNDING = (
     "its gradient is zero but for rounding, which adamw divides by its own size: compile with a larger --eps,"
     " such as 1e-4, or with --optimizer sgd, and verify that"
+)
+NOT_FINITE = (
+    "eager's own numbers are not finite, so nothing can be compared: find where they arise in the model"
+    " (a sqrt or log on the other side of a torch.where gives them in backward), or verify with other"
+    " weights and data"
 )
 
 Sides = Callable[[str], list[tuple[str, str]]]
@@ -98,7 +104,7 @@ def check_equal(
                 *([("...", f"{len(wrong) - SHOWN} more")] if len(wrong) > SHOWN else []),
             ],
             rule="max|a-b| <= tolerance x max(max|reference|, floor), for every tensor",
-            fix=fix,
+            fix=fix if all(isfinite(item.scale) for item in wrong) else NOT_FINITE,
         )
 
 

@@ -39,17 +39,18 @@ def widen_program(program: Program) -> Program:
 
 
 class WideCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Every narrow floating type that eager code asks for is double instead."""
+    """Every narrow floating type that eager code asks for, or brings from elsewhere, is double instead."""
 
     def __torch_dispatch__(
         self,
-        func: Callable[..., Any],
+        func: torch._ops.OpOverload,
         types: tuple[type, ...],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Called by PyTorch for each operator."""
-        wide_args, wide_kwargs = tree_map(_wide_type, (args, kwargs or {}))
+        widen = _wide_type if func._schema.is_mutable else _wide_value
+        wide_args, wide_kwargs = tree_map(widen, (args, kwargs or {}))
         return func(*wide_args, **wide_kwargs)
 
 
@@ -104,6 +105,13 @@ def _eps(args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
 
 def _wide_type(item: object) -> object:
     return torch.float64 if isinstance(item, torch.dtype) and item in NARROW_TYPES else item
+
+
+def _wide_value(item: object) -> object:
+    """Also tensors that are no parameter, buffer or batch, such as weights of classes."""
+    if isinstance(item, torch.Tensor) and item.dtype in NARROW_TYPES:
+        return item.double()
+    return _wide_type(item)
 
 
 def _wide(dtype: str) -> str:

@@ -84,3 +84,14 @@ def test_wide_casts_leave_no_narrow_number() -> None:
     assert torch.allclose(loss, expected, rtol=1e-15, atol=0)
     assert x.grad is not None and exact.grad is not None
     assert torch.allclose(x.grad, exact.grad, rtol=1e-12, atol=1e-14)
+
+
+def test_wide_casts_widen_what_comes_from_elsewhere() -> None:
+    weights = torch.tensor([0.5, 1.0, 2.0])
+    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    target = torch.tensor([0, 2, 1, 2])
+    with wide_casts():
+        loss = nn.functional.cross_entropy(x, target, weight=weights)
+        loss.backward()
+    assert torch.equal(loss, nn.functional.cross_entropy(x, target, weight=weights.double()))
+    assert x.grad is not None and weights.dtype == torch.float32

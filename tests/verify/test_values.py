@@ -111,6 +111,13 @@ def test_differences_are_judged_by_scale_and_floor() -> None:
         differences({}, reference, 0.0)
 
 
+def test_a_reference_that_is_no_number_is_told_as_such() -> None:
+    lost = {"x": torch.tensor([torch.nan, 1.0])}
+    with pytest.raises(VerifyError) as found:
+        check_equal(differences(lost, lost, 0.0), 1e-10, "gradients")
+    assert "not finite" in found.value.fix
+
+
 def test_memory_that_may_be_overwritten_is() -> None:
     """A wrong permission to reduce in place would change numbers here, as it would between processes."""
     torch.manual_seed(0)
