@@ -21,6 +21,7 @@ from .expand import StepRows, TemplateMismatch, expand
 from .ir import LogicalGraph
 from .layers import find_layers
 from .precision import narrowed
+from .python_state import traced_steadily
 from .reduced_model import copy_with, reduced_copy
 from .signatures import StackPlan, plan_stacks
 from .step_record import CallTable, meta_like, record_step
@@ -71,7 +72,8 @@ def trace_step(
 
 def _traced(subject: Subject, capture: Capture) -> TraceResult:
     if capture is Capture.FULL:
-        return TraceResult(trace_subject(subject), "the whole model, as asked for")
+        graph = traced_steadily(subject.model, lambda: trace_subject(subject))
+        return TraceResult(graph, "the whole model, as asked for")
     stacks = plan_stacks(subject.model)
     try:
         with without_collection():
@@ -113,6 +115,11 @@ def _by_templates(subject: Subject, stacks: Sequence[StackPlan]) -> LogicalGraph
 
 
 def _trace_all(subject: Subject) -> LogicalGraph:
+    """All blocks, and again where forward changes what Python holds."""
+    return traced_steadily(subject.model, lambda: _trace_once(subject))
+
+
+def _trace_once(subject: Subject) -> LogicalGraph:
     """All blocks by one plain run, or, where the step is not plain, by an export."""
     try:
         return trace_plain(subject)

@@ -45,6 +45,7 @@ from .ir import (
 from .layers import LayerMap, assign_layers, find_layers
 from .library_operators import lower_library_operators
 from .own_decompositions import TRACED_WRONGLY
+from .python_state import traced_steadily
 from .random_rows import is_drawn_by_position, masks_by_position
 from .source_lines import causes, line_of_error, line_of_trace
 
@@ -68,7 +69,8 @@ def trace(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, b
     model: a live model, which stays as it is, a model of fake tensors, or a factory that returns
     (model, example_inputs). Dim 0 of every example input is replaced by `batch`.
     """
-    return finished(trace_subject(subject_of(model, example_inputs, batch=batch)))
+    subject = subject_of(model, example_inputs, batch=batch)
+    return finished(traced_steadily(subject.model, lambda: trace_subject(subject)))
 
 
 def finished(graph: LogicalGraph) -> LogicalGraph:

@@ -1,0 +1,136 @@
+"""What a forward pass changes in Python, where no graph sees it: numbers that modules hold, random draws."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from ..errors import TraceError
+from ..log import logger
+from .ir import LogicalGraph
+
+PLAIN = (bool, int, float, str, type(None))
+RULE = "a compiled step does at every step what forward did once, while it was traced"
+FIX = (
+    "keep what changes from step to step in a buffer, or pass it, and what is drawn, as an input of the"
+    " batch; switch off layerdrop and the like"
+)
+ABSENT = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that a forward pass left otherwise. holder: the module, None for a generator of numbers."""
+
+    where: str
+    before: object
+    after: object
+    holder: nn.Module | None = None
+    name: str = ""
+
+    def make(self) -> None:
+        """Leave it so again: tracing puts back what modules held."""
+        if self.holder is not None:
+            setattr(self.holder, self.name, self.after)
+
+    def undo(self) -> None:
+        """Leave it as it was before."""
+        if self.holder is not None and self.before is ABSENT:
+            delattr(self.holder, self.name)
+        elif self.holder is not None:
+            setattr(self.holder, self.name, self.before)
+
+
+def traced_steadily(model: nn.Module, trace: Callable[[], LogicalGraph]) -> LogicalGraph:
+    """What `trace` gives of `model`; where forward changes what Python holds, the step after it is compared.
+
+    A TraceError where that is another one; a warning where it is the same, but goes on changing.
+    """
+    with _watching(model) as changes:
+        graph = trace()
+    if not changes:
+        return graph
+    made = list(changes)
+    for change in made:
+        change.make()
+    try:
+        with _watching(model) as changes:
+            again = trace()
+    finally:
+        for change in made:
+            change.undo()
+    if _calls(graph) != _calls(again):
+        raise _unsteady(made)
+    if changes:
+        logger.warning("forward changes %s: %s", ", ".join(change.where for change in changes), RULE)
+    return graph
+
+
+def _unsteady(made: list[Change]) -> TraceError:
+    return TraceError(
+        "forward does something else at the next step",
+        details=[(change.where, f"{change.before} before, {change.after} after") for change in made],
+        rule=RULE,
+        fix=FIX,
+    )
+
+
+@contextmanager
+def _watching(model: nn.Module) -> Iterator[list[Change]]:
+    """Gathers what the latest forward pass of the model in this block changed."""
+    held: dict[tuple[str, str], tuple[nn.Module | None, object]] = {}
+    changes: list[Change] = []
+
+    def before(*_: object) -> None:
+        held.clear()
+        held.update(_state(model))
+
+    def after(*_: object) -> None:
+        changes[:] = _differences(held, _state(model))
+
+    hooks = (model.register_forward_pre_hook(before), model.register_forward_hook(after))
+    try:
+        yield changes
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _state(model: nn.Module) -> dict[tuple[str, str], tuple[nn.Module | None, object]]:
+    """Who holds what, by the path of the module and the name there."""
+    found: dict[tuple[str, str], tuple[nn.Module | None, object]] = {
+        (path, name): (module, value)
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, PLAIN)
+    }
+    found["random numbers of Python", ""] = None, random.getstate()
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        _, key, place, *_ = numpy.random.get_state()
+        found["random numbers of NumPy", ""] = None, (key.tobytes(), place)
+    return found
+
+
+def _differences(
+    before: dict[tuple[str, str], tuple[nn.Module | None, object]],
+    after: dict[tuple[str, str], tuple[nn.Module | None, object]],
+) -> list[Change]:
+    found = []
+    for key, (holder, value) in after.items():
+        old = before.get(key, (None, ABSENT))[1]
+        if type(old) is type(value) and (old == value or value != value):
+            continue
+        shown = (old, value) if holder is not None else ("one state", "another")
+        found.append(Change(".".join(filter(None, key)), *shown, holder, key[1]))
+    return found
+
+
+def _calls(graph: LogicalGraph) -> list[str]:
+    return [repr((row.op, row.args, row.kwargs)) for row in graph.rows]

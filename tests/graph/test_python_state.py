@@ -1,0 +1,82 @@
+"""Models whose forward changes what Python holds: the next step must be the same one, or none is compiled."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hspmd_compiler.errors import TraceError
+from hspmd_compiler.graph.templates import trace_step
+from hspmd_compiler.graph.tracer import trace
+from hspmd_compiler.options import Capture
+
+
+class Counting(nn.Module):
+    """Counts its calls; `use` says what becomes of the count."""
+
+    def __init__(self, use: Callable[[Counting, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 4)
+        self.use = use
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.use(self, self.out(x)).sum()
+
+
+def warmed_up(model: Counting, x: Tensor) -> Tensor:
+    return x * min(1.0, model.calls / 10)
+
+
+def skipped(model: Counting, x: Tensor) -> Tensor:
+    return x * random.random()
+
+
+def drawn(model: Counting, x: Tensor) -> Tensor:
+    return x * float(np.random.rand())
+
+
+def unused(model: Counting, x: Tensor) -> Tensor:
+    return x
+
+
+def remembered(model: Counting, x: Tensor) -> Tensor:
+    model.calls, model.width = 0, x.shape[-1]
+    return x
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (warmed_up, ["calls", "0 before, 1 after", "a buffer"]),
+        (skipped, ["random numbers of Python", "input of the batch"]),
+        (drawn, ["random numbers of NumPy", "input of the batch"]),
+    ],
+)
+@pytest.mark.parametrize("capture", Capture)
+def test_another_step_is_refused(
+    use: Callable[[Counting, Tensor], Tensor], words: list[str], capture: Capture
+) -> None:
+    with pytest.raises(TraceError) as caught:
+        trace_step(Counting(use), {"x": torch.ones(2, 4)}, batch=2, capture=capture)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_the_same_step_is_warned_of_while_something_changes(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        trace(Counting(unused), {"x": torch.ones(2, 4)}, batch=2)
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["forward changes calls"]
+
+
+def test_what_is_kept_once_is_no_matter(caplog: pytest.LogCaptureFixture) -> None:
+    model = Counting(remembered)
+    with caplog.at_level(logging.WARNING):
+        trace(model, {"x": torch.ones(2, 4)}, batch=2)
+    assert not caplog.records and not hasattr(model, "width")
