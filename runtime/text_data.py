@@ -14,6 +14,8 @@ from .tokens import BYTE_VALUES, ByteTokens, FileTokens, Tokens, tokenized
 
 IDS, LABELS, MASK = "input_ids", "labels", "attention_mask"
 SEEDS_PER_EPOCH = 1_000_003
+SEEDS = 2**64
+"""As many as torch has."""
 
 
 class TextData:
@@ -63,7 +65,7 @@ class TextData:
 
     def _order(self) -> Tensor:
         """The samples of this epoch, the same on every rank."""
-        generator = torch.Generator().manual_seed(self._seed * SEEDS_PER_EPOCH + self.epoch)
+        generator = torch.Generator().manual_seed((self._seed * SEEDS_PER_EPOCH + self.epoch) % SEEDS)
         return torch.randperm(len(self._tokens) // self._length, generator=generator)
 
     def _batch(self, samples: Tensor) -> Batch:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ..runtime.rank_process import Emit
     from ..runtime.rendezvous import Timeouts
 
+SEEDS = range(-(2**63), 2**63)
+"""Those that torch's generators take and a tensor of integers holds."""
 LONGEST_WAIT = 30 * 24 * 3600.0  # a month
 
 
@@ -92,6 +94,8 @@ def _check(args: Namespace) -> None:
         bad.append(("--steps", "neither --steps nor --epochs is given"))
     if args.lr is not None and not 0 <= args.lr < float("inf"):
         bad.append(("--lr", f"{args.lr}: a number of 0 or more"))
+    if args.seed not in SEEDS:
+        bad.append(("--seed", f"{args.seed}: a whole number from -2**63 to 2**63 - 1"))
     waits = (("--start-timeout", args.start_timeout), ("--timeout", args.timeout))
     bad += [
         (name, f"{value:g}: seconds above 0, at most {LONGEST_WAIT:.0f}")

@@ -107,7 +107,7 @@ CASES: dict[str, list[str]] = {
     "run-no-end": ["run", "good", "--data", "m:f"],
     "run-bad-values": [
         *["run", "good", "--text", "nowhere.txt", "--steps", "0", "--lr", "nan", "--init", "nowhere"],
-        *["--threads", "-1", "--timeout", "0", "--start-timeout", "inf"],
+        *["--threads", "-1", "--timeout", "0", "--start-timeout", "inf", "--seed", "9223372036854775808"],
     ],
     "run-tokenizer-without-text": ["run", "good", "--data", "m:f", "--steps", "1", "--tokenizer", "empty"],
     "run-ranks-not-numbers": ["run", "good", "--data", "m:f", "--steps", "1", "--ranks", "4,x"],

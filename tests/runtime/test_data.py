@@ -148,6 +148,11 @@ def test_text_order_is_that_of_the_seed(files: list[Path]) -> None:
     assert torch.equal(first, same) and not torch.equal(first, other)
 
 
+@pytest.mark.parametrize("seed", [2**63 - 1, -(2**63)])
+def test_text_takes_any_seed(files: list[Path], seed: int) -> None:
+    assert len(list(text(files, seed=seed))) == 6
+
+
 def test_ranks_read_their_rows_of_one_order(files: list[Path]) -> None:
     for whole, one, two in zip(
         text(files), text(files, [(0, 1), (3, 4)]), text(files, [(1, 3)]), strict=True
