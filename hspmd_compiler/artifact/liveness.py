@@ -105,7 +105,7 @@ def fresh_values(segment: Segment) -> set[int]:
     fresh: set[int] = set()
     for row in segment.rows:
         reads = row_reads(row)
-        own = row.op in FRESH_OPS or (row.op in VIEW_OPS and reads[0] in fresh)
+        own = row.op in FRESH_OPS or (row.op in VIEW_OPS and not fresh.isdisjoint(reads[:1]))
         if own and readers.get(row.out.id) == 1:
             fresh.add(row.out.id)
     return fresh

@@ -13,6 +13,7 @@ from hspmd_compiler.artifact.check import check
 from hspmd_compiler.artifact.decode import decode
 from hspmd_compiler.artifact.encode import encode
 from hspmd_compiler.artifact.json_node import Node
+from hspmd_compiler.artifact.liveness import dead_after, fresh_grads, overwritable_comms
 from hspmd_compiler.artifact.program import ClassProgram, Program, RankProgram
 from hspmd_compiler.artifact.store import ProgramHead
 from hspmd_compiler.errors import ArtifactError
@@ -60,7 +61,26 @@ def test_a_changed_value_is_read_or_refused(data: st.DataObject) -> None:
     container, key = data.draw(st.sampled_from(places(content[data.draw(st.sampled_from(sorted(content)))])))
     container[key] = data.draw(VALUES)
     with suppress(ArtifactError):
-        check(read(content))
+        program = read(content)
+        check(program)
+        look_at_memory(program)
+
+
+def look_at_memory(program: Program) -> None:
+    """What lives how long, as code is made by it."""
+    for segment in (segment for shared in program.classes.values() for segment in shared.segments):
+        overwritable_comms(segment, dead_after(segment))
+        fresh_grads(segment)
+
+
+def test_a_view_of_nothing_is_no_failure_of_ours() -> None:
+    content = deepcopy(FILES)
+    dicts = [own[key] for own, key in places(content) if isinstance(own[key], dict)]
+    views = [row for row in dicts if row.get("op") == "aten.t.default"]
+    for row in views:
+        row["args"].clear()
+    assert views
+    look_at_memory(read(content))
 
 
 def test_unchanged_it_is_read() -> None:
