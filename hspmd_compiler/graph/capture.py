@@ -42,6 +42,7 @@ from ..collection import without_collection
 from ..errors import TraceError
 from .checkpoints import without_checkpoints
 from .ir import Meta, Origin, OriginKind
+from .own_functions import without_own_functions
 
 OLDEST_TORCH = (2, 11)
 PREFIX = "model."
@@ -258,12 +259,21 @@ def capture_joint(
     names, values = tuple(inputs), tuple(inputs.values())
     wrapped = LossModule(model, names, loss_of)
     with quiet(), written_out(own), without_checkpoints(), ExitStack() as stack:
-        with tracing(TracingContext(mode)):
+        with tracing(TracingContext(mode)), without_own_functions(_loses_backward):
             exported = torch.export.export(wrapped, values, strict=False)
         flat = exported.module(check_guards=False)
         joint = aot_export_joint_with_descriptors(stack, flat, values, decompositions=None)
     graph = joint.graph_module.graph
     return JointGraph(graph, tuple(_origins(graph, names)), tuple(_roles(graph)))
+
+
+def _loses_backward(name: str) -> TraceError:
+    return TraceError(
+        f"the backward pass of {name} can't be traced",
+        rule="a torch.autograd.Function, or a hook on a gradient, is traced only where the rest of the step"
+        " makes new tensors and no more: nothing changed in place, no buffer updated, no dropout of channels",
+        fix="write it with tensor operators, such as x + (f(x) - x).detach() for the gradient of x",
+    )
 
 
 def trace_decomposed(

@@ -29,6 +29,7 @@ from .fx_convert import GETITEM, PLACEHOLDER, is_default, metas_of
 from .ir import Origin, OriginKind, Phase, Ref, Row, row_inputs
 from .layers import assign_layers, find_layers
 from .own_decompositions import TRACED_WRONGLY
+from .own_functions import InsideFunctions
 from .trace_checks import ALLOWED_NAMESPACES, is_random, loss_of
 
 DETACH = torch.ops.aten.detach.default
@@ -68,6 +69,7 @@ class _Recorder:
     phase: Phase = Phase.FORWARD
     places: CallPlaces = field(default_factory=CallPlaces)
     refusal: NotPlain | None = None
+    inside: InsideFunctions = field(default_factory=InsideFunctions)
     _row_of: dict[int, tuple[Ref, int]] = field(default_factory=dict)  # by id of the tensor: row, memory
     _alive: list[torch.Tensor] = field(default_factory=list)
     _names: dict[torch._ops.OpOverload, str] = field(default_factory=dict)
@@ -87,6 +89,7 @@ class _Recorder:
                 mode,
                 running_plainly(step),
                 written_out(TRACED_WRONGLY),
+                self.inside.watch(),
                 DispatchRecorder(self.call),
             ):
                 loss = step(*inputs.values())
@@ -172,8 +175,9 @@ class _Recorder:
             raise NotPlain(f"{name} gives a {type(result).__name__}")
 
     def _is_unrecorded(self, name: str) -> bool:
-        """Whether autograd does not see a call; operators of our own record themselves."""
-        return self.phase is Phase.FORWARD and not torch.is_grad_enabled() and name.startswith("aten.")
+        """Whether autograd does not see a call; operators and functions that record themselves apart."""
+        seen = torch.is_grad_enabled() or self.inside or not name.startswith("aten.")
+        return self.phase is Phase.FORWARD and not seen
 
     def _is_wrapping(self, value: object, result: object) -> bool:
         """Whether a detach is torch's own: it wraps every new tensor that Python asks for once."""

@@ -92,6 +92,28 @@ def check_modules(model: nn.Module) -> None:
         )
 
 
+def check_hooks(model: nn.Module) -> None:
+    """A hook on the gradients of parameters or modules is no operator of the step."""
+    found = [
+        (name, "a hook on its gradient")
+        for name, parameter in model.named_parameters()
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
+    ]
+    found += [
+        (name or "the model", "a backward hook")
+        for name, module in model.named_modules()
+        if module._backward_hooks or module._backward_pre_hooks
+    ]
+    if found:
+        raise TraceError(
+            "hooks on gradients would be lost",
+            details=found[:_SHOWN],
+            rule="a step is what forward computes and its derivative; gradients are summed over micro-batches"
+            " and ranks, which no hook sees",
+            fix="remove the hooks before compiling, or write what they do into forward (weight * mask)",
+        )
+
+
 def loss_of(output: object) -> torch.Tensor:
     """The scalar loss that a forward returned, itself or as `.loss`."""
     loss = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)

@@ -87,6 +87,7 @@ def subject_of(model: nn.Module | Factory, example_inputs: Inputs | None = None,
     checks.check_inputs(example_inputs, batch)
     checks.check_shared_memory(model)
     checks.check_modules(model)
+    checks.check_hooks(model)
     mode = fake_mode_of(model)
     if mode is None:
         mode = new_fake_mode()
