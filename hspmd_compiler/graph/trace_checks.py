@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
 from ..errors import TraceError
 from .capture import LossModule, storage_key
@@ -89,6 +90,19 @@ def check_modules(model: nn.Module) -> None:
             details=found[:_SHOWN],
             rule="a step runs the same operators every time; this average weights each batch otherwise",
             fix="give it a momentum, such as momentum=0.1",
+        )
+
+
+def check_lazy(model: nn.Module) -> None:
+    """A lazy module has no shapes before its first call."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    found = [(name, "has no shape yet") for name, tensor in tensors if is_lazy(tensor)]
+    if found:
+        raise TraceError(
+            "lazy modules were never called",
+            details=found[:_SHOWN],
+            rule="parameters have their shapes before the model is traced",
+            fix="call the model once on a batch, or give the sizes (nn.Linear instead of nn.LazyLinear)",
         )
 
 

@@ -85,6 +85,7 @@ def subject_of(model: nn.Module | Factory, example_inputs: Inputs | None = None,
         model, made_inputs = build_fake(model)
         example_inputs = made_inputs if example_inputs is None else example_inputs
     checks.check_inputs(example_inputs, batch)
+    checks.check_lazy(model)
     checks.check_shared_memory(model)
     checks.check_modules(model)
     checks.check_hooks(model)

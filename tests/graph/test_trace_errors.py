@@ -145,6 +145,12 @@ def test_parameters_that_overlap_in_memory_are_refused() -> None:
         trace(model, {"x": torch.ones(2, 4)}, batch=3)
 
 
+def test_lazy_modules_are_refused() -> None:
+    with pytest.raises(TraceError, match="lazy modules were never called") as caught:
+        trace(nn.Sequential(nn.LazyLinear(4)), {"input": torch.ones(2, 4)}, batch=2)
+    assert "0.weight" in str(caught.value) and "0.bias" in str(caught.value)
+
+
 def test_a_batch_norm_without_momentum_is_refused() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None))
     with pytest.raises(TraceError) as caught:
