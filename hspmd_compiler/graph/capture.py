@@ -331,10 +331,21 @@ def _roles(graph: fx.Graph) -> Iterator[OutputRole | None]:
                 yield OutputRole(OutputKind.GRAD, _user_name(target))
             case InputMutationAOTOutput(mutated_input=BufferAOTInput(target=target)):
                 yield OutputRole(OutputKind.BUFFER, _user_name(target))
+            case InputMutationAOTOutput(mutated_input=ParamAOTInput(target=target)):
+                raise _changes_parameter(_user_name(target))
             case GradAOTOutput(grad_of=other) | InputMutationAOTOutput(mutated_input=other):
                 yield OutputRole(OutputKind.GRAD, f"<{other.expr()}>")
             case other:
                 raise TraceError(f"the traced graph has an output of an unknown kind: {other}")
+
+
+def _changes_parameter(name: str) -> TraceError:
+    return TraceError(
+        f"forward changes the parameter {name}",
+        rule="between two updates parameters stay as they are; only buffers may be changed by forward",
+        fix=f"use a changed copy in forward ({name.rpartition('.')[2]}.clamp(...) without no_grad), or change"
+        " the parameter between steps",
+    )
 
 
 def _user_name(name: str) -> str:

@@ -108,8 +108,8 @@ def _wide_type(item: object) -> object:
 
 
 def _wide_value(item: object) -> object:
-    """Also tensors that are no parameter, buffer or batch, such as weights of classes."""
-    if isinstance(item, torch.Tensor) and item.dtype in NARROW_TYPES:
+    """Also tensors that are no parameter or batch, such as weights of classes. Autograd casts others."""
+    if isinstance(item, torch.Tensor) and item.dtype in NARROW_TYPES and not item.requires_grad:
         return item.double()
     return _wide_type(item)
 

@@ -38,6 +38,13 @@ class Masked(Linear):
         return self.out(x)[x > 0].sum()
 
 
+class Clamped(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        with torch.no_grad():
+            self.out.weight.clamp_(-1, 1)
+        return self.out(x).sum()
+
+
 class WrongShape(Linear):
     def forward(self, x: torch.Tensor) -> object:
         return self.out(x.view(7, 5)).sum()
@@ -97,6 +104,7 @@ class OutsideTensor(Linear):
         (OwnChances, ["random numbers", "in OwnChances.forward", "pass them as an input", "aten.bernoulli"]),
         (Sampled, ["random numbers", "in Sampled.forward", "aten.multinomial"]),
         (RandomSlopes, ["random numbers", "in RandomSlopes.forward", "aten.rrelu"]),
+        (Clamped, ["forward changes the parameter out.weight", "changed copy"]),
         (NotScalar, ["the loss is float32[3, 4], not a scalar", ".mean()"]),
         (NoLoss, ["dict without a loss", "return the loss"]),
         (NoGradient, ["does not depend on any trainable parameter"]),
