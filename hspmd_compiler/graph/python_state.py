@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,9 @@ FIX = (
     " batch; switch off layerdrop and the like"
 )
 ABSENT = "nothing"
+MOST = 1000
+Held = dict[tuple[str, str], tuple[nn.Module | None, object]]
+"""Value by path and name; the module that holds it, None for the state of a generator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ def _unsteady(made: list[Change]) -> TraceError:
 @contextmanager
 def _watching(model: nn.Module) -> Iterator[list[Change]]:
     """Gathers what the latest forward pass of the model in this block changed."""
-    held: dict[tuple[str, str], tuple[nn.Module | None, object]] = {}
+    held: Held = {}
     changes: list[Change] = []
 
     def before(*_: object) -> None:
@@ -102,14 +106,18 @@ def _watching(model: nn.Module) -> Iterator[list[Change]]:
             hook.remove()
 
 
-def _state(model: nn.Module) -> dict[tuple[str, str], tuple[nn.Module | None, object]]:
+def _state(model: nn.Module) -> Held:
     """Who holds what, by the path of the module and the name there."""
-    found: dict[tuple[str, str], tuple[nn.Module | None, object]] = {
-        (path, name): (module, value)
-        for path, module in model.named_modules()
-        for name, value in vars(module).items()
-        if isinstance(value, PLAIN)
-    }
+    found: Held = {}
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            numbers = _random_state(value)
+            if numbers is not None:
+                found[path, name] = None, numbers
+            elif isinstance(value, PLAIN):
+                found[path, name] = module, value
+            elif type(value) in (list, dict, set) and _is_plain(value):
+                found[path, name] = module, copy(value)
     found["random numbers of Python", ""] = None, random.getstate()
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
@@ -118,10 +126,23 @@ def _state(model: nn.Module) -> dict[tuple[str, str], tuple[nn.Module | None, ob
     return found
 
 
-def _differences(
-    before: dict[tuple[str, str], tuple[nn.Module | None, object]],
-    after: dict[tuple[str, str], tuple[nn.Module | None, object]],
-) -> list[Change]:
+def _random_state(value: object) -> object:
+    """Of a generator that a module holds, else None."""
+    if isinstance(value, random.Random):
+        return value.getstate()
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.random.Generator):
+        return repr(value.bit_generator.state)
+    return None
+
+
+def _is_plain(values: list[object] | dict[object, object] | set[object]) -> bool:
+    """Whether a container is small and holds nothing that is not plain itself."""
+    items = values.values() if isinstance(values, dict) else values
+    return len(values) <= MOST and all(isinstance(item, PLAIN) for item in items)
+
+
+def _differences(before: Held, after: Held) -> list[Change]:
     found = []
     for key, (holder, value) in after.items():
         old = before.get(key, (None, ABSENT))[1]

@@ -25,6 +25,8 @@ class Counting(nn.Module):
         self.out = nn.Linear(4, 4)
         self.use = use
         self.calls = 0
+        self.seen: list[int] = []
+        self.numbers, self.generator = random.Random(0), np.random.default_rng(0)
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
@@ -43,6 +45,19 @@ def drawn(model: Counting, x: Tensor) -> Tensor:
     return x * float(np.random.rand())
 
 
+def listed(model: Counting, x: Tensor) -> Tensor:
+    model.seen.append(1)
+    return x * len(model.seen)
+
+
+def own(model: Counting, x: Tensor) -> Tensor:
+    return x * model.numbers.random()
+
+
+def own_of_numpy(model: Counting, x: Tensor) -> Tensor:
+    return x * float(model.generator.random())
+
+
 def unused(model: Counting, x: Tensor) -> Tensor:
     return x
 
@@ -57,6 +72,9 @@ def remembered(model: Counting, x: Tensor) -> Tensor:
     [
         (warmed_up, ["calls", "0 before, 1 after", "a buffer"]),
         (skipped, ["random numbers of Python", "input of the batch"]),
+        (listed, ["seen", "[] before, [1"]),
+        (own, ["numbers", "one state before"]),
+        (own_of_numpy, ["generator", "one state before"]),
         (drawn, ["random numbers of NumPy", "input of the batch"]),
     ],
 )
