@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from .errors import RunError
-from .options import Capture, OptimizerConfig, Precision
+from .options import Capture, OptimizerConfig, Precision, check_choices
 from .strategy import DeviceKind, Strategy
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def compile(
     strategy: Strategy | str | Path | Mapping[str, object],
     optimizer: OptimizerConfig | None = None,
     device: DeviceKind | str = DeviceKind.CPU,
-    dump: Path | None = None,
+    dump: str | Path | None = None,
     capture: Capture | str = Capture.AUTO,
     precision: Precision | str = Precision.MODEL,
 ) -> CompiledProgram:
@@ -95,6 +95,12 @@ def compile(
     from .compiler import compile_model
     from .strategy_read import read_strategy
 
+    choices = {
+        "device": (DeviceKind, device),
+        "capture": (Capture, capture),
+        "precision": (Precision, precision),
+    }
+    check_choices("compile", choices)
     plan = strategy if isinstance(strategy, Strategy) else read_strategy(strategy)
     config = optimizer if optimizer is not None else OptimizerConfig()
     compiled = compile_model(
@@ -103,7 +109,7 @@ def compile(
         plan,
         config,
         DeviceKind(device),
-        dump,
+        None if dump is None else Path(dump),
         Capture(capture),
         Precision(precision),
     )

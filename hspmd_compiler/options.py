@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -46,6 +46,16 @@ class Precision(Enum):
 
     MODEL = "model"
     BFLOAT16 = "bfloat16"
+
+
+def check_choices(subject: str, given: Mapping[str, tuple[type[Enum], object]]) -> None:
+    """Raise one OptionError for all values that are no member, or a member's text, of their kind."""
+    clashes = []
+    for name, (kind, value) in given.items():
+        texts = [str(member.value) for member in kind]
+        if not isinstance(value, kind) and value not in texts:
+            clashes.append((name, f"{value!r}: one of {', '.join(texts)}"))
+    raise_clashes(subject, clashes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from ..annotations.layout import Axis, Dim, Factor, Layout, has_unlike_copies, make_layout, whole
+from ..annotations.layout import Factor, Layout, has_unlike_copies, make_layout, whole
 from ..annotations.several_cuts import collapsed, is_plain
 from ..comm_plan import Combine
 from ..errors import DeduceError, HspmdError, InternalError
@@ -21,10 +21,10 @@ from ..graph.annotated import (
     PipelineGraph,
     values_in,
 )
-from ..graph.ir import LogicalGraph, OriginKind, Phase, Ref, Row
-from ..graph.lookup_rules import EMBEDDING
+from ..graph.ir import LogicalGraph, Phase, Ref, Row
 from ..graph.unknown_operators import find_rule
 from ..strategy import PipelineSpec
+from .deduce_leaves import leaf, lookup_cut
 from .deduce_memo import MadeRow, RuleMemo, filled
 from .deduce_moves import all_reduce, over_batch, settle, step_value, transfer
 from .deduce_results import add_results
@@ -191,7 +191,7 @@ class Deducer:
 
     def _compute(self, row: Row, stage: int) -> AnnotatedValue | tuple[AnnotatedValue, ...]:
         if row.op == "placeholder":
-            return self._leaf(row, stage)
+            return leaf(self, row, stage)
         if row.op == "getitem":
             whole_value = self.value_of(self.row_of(row.args[0]).id, stage)
             picked = whole_value[int(row.args[1])]  # type: ignore[index, call-overload]
@@ -248,29 +248,7 @@ class Deducer:
         else:
             self.result.logical[row.id] = value
 
-    def _leaf(self, row: Row, stage: int) -> AnnotatedValue:
-        kind, name = row.origin.kind, row.origin.name
-        if kind is OriginKind.TANGENT:
-            return self.emit("hspmd.full", ((), 1.0, row.dtype), whole(()), dtype=row.dtype)
-        if kind is OriginKind.RANDOM:
-            value = self._new(whole(row.shape or ()), row.dtype, stage, pure=True)
-            self.result.keys[stage] = value
-        elif kind is OriginKind.INPUT:
-            dims: tuple[Dim, ...] = ((Factor(self.graph.batch, Axis.BATCH, self.placement.batch),),)
-            layout = make_layout(dims + tuple((Factor(size),) for size in (row.shape or ())[1:]))
-            value = self._new(layout, row.dtype, stage, pure=True)
-            self.result.inputs[name, stage] = value
-        else:
-            buffer = kind is OriginKind.BUFFER
-            layout = whole(row.shape or ()) if buffer else self.placement.layouts(name, stage)
-            value = self._new(layout, row.dtype, stage, pure=buffer, constant=buffer)
-            value.static = True
-            self.result.params[name, stage] = value
-            if not is_plain(layout):
-                self.used_as[value.id] = self.placement.used(name, stage)
-        return value
-
-    def _new(
+    def new(
         self,
         layout: Layout,
         dtype: torch.dtype | None,
@@ -280,6 +258,7 @@ class Deducer:
         constant: bool = False,
         via: tuple[Row, AnnotatedValue] | None = None,
     ) -> AnnotatedValue:
+        """A value that no row makes yet."""
         if dtype is None:
             raise InternalError(f"{self.row.op} has no dtype", at=self.row.where)
         self.next_id += 1
@@ -308,7 +287,7 @@ class Deducer:
         made_by = (self.row, via) if via is not None else None
         if dtype is None:
             dtype = self.row.dtype if self.row.dtype is not None else operands[0].dtype
-        out = self._new(layout, dtype, self.place.stage, pure=pure, constant=constant, via=made_by)
+        out = self.new(layout, dtype, self.place.stage, pure=pure, constant=constant, via=made_by)
         out.static = static
         if marker is not None and marker.combine is not Combine.COPY:  # the same on all ranks
             out.loose = marker.source.addends is not None  # but where they add other copies, in other orders
@@ -390,14 +369,7 @@ class Deducer:
     def is_lookup_of(self, index_row: int, rows: int) -> Factor | None:
         """How the table that the forward looked up with this index is cut along its rows."""
         self.memo.looked = True
-        for row in self.graph.rows:
-            if row.op != EMBEDDING or row.args[1] != Ref(index_row):
-                continue
-            table = self.operand(row.args[0])
-            if table.layout.shape[0] == rows and len(table.layout.dims[0]) == 1:
-                factor = table.layout.dims[0][0]
-                return factor if factor.axis is not None else None
-        return None
+        return lookup_cut(self, index_row, rows)
 
 
 def deduce(

@@ -87,6 +87,23 @@ def test_others_are_computed_whole_and_equal_eager() -> None:
     TrainingCase.of(Model, batch()).check(strategy(SAMPLES))
 
 
+class Spectral(Model):
+    """A filter over frequencies, whose numbers are complex."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter = nn.Parameter(torch.linspace(0, 1, 2 * (WIDTH // 2 + 1)).view(-1, 2))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + torch.fft.irfft(torch.fft.rfft(layer(x)) * torch.view_as_complex(self.filter), n=WIDTH)
+        return nn.functional.mse_loss(x, y)
+
+
+def test_complex_numbers_are_widened_in_the_proof() -> None:
+    TrainingCase.of(Spectral, batch()).check(strategy(SAMPLES))
+
+
 def test_one_warning_an_operator_with_its_cost(caplog: pytest.LogCaptureFixture) -> None:
     graph = TrainingCase.of(Model, batch()).graph
     with caplog.at_level(logging.WARNING, "hspmd_compiler"):

@@ -213,9 +213,29 @@ def check_operators(graph: LogicalGraph) -> None:
     scalars = [row for row in graph.rows if row.shape is None and row.outs is None]
     if scalars:
         raise value_dependent(_places(scalars))
+    imaginary = [row for row in graph.rows if _has_complex_number(row)]
+    if imaginary:
+        raise TraceError(
+            "the model computes with a complex number written in its code",
+            at=_places(imaginary),
+            rule="an artifact holds complex tensors, and numbers that are real",
+            fix="torch.complex(real, imag) of two tensors, or self.register_buffer(name, tensor)",
+        )
     random = [row for row in graph.rows if is_random(row)]
     if random:
         raise _random_error(random)
+
+
+def _has_complex_number(row: Row) -> bool:
+    if row.dtype is None or not row.dtype.is_complex:  # no other result has one
+        return False
+    return _holds_complex((*row.args, *row.kwargs.values()))
+
+
+def _holds_complex(argument: object) -> bool:
+    if isinstance(argument, (tuple, list)):
+        return any(_holds_complex(item) for item in argument)
+    return isinstance(argument, complex)
 
 
 def _places(rows: list[Row]) -> list[str]:

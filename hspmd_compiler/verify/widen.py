@@ -20,9 +20,14 @@ from ..artifact.arguments import map_leaves
 from ..artifact.program import ClassProgram, DType, LocalRow, Program, RankProgram, Segment
 from ..comm_plan import CommStep
 
-NARROW = ("float32", "bfloat16", "float16")
-WIDE = "float64"
-NARROW_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+WIDER = {
+    torch.float32: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float16: torch.float64,
+    torch.complex64: torch.complex128,
+    torch.complex32: torch.complex128,
+}
+WIDER_NAMES = {str(a).removeprefix("torch."): str(b).removeprefix("torch.") for a, b in WIDER.items()}
 RMS_NORMS = (torch.rms_norm, torch.nn.functional.rms_norm)
 RMS_EPS = 3
 """The place of eps among the arguments of both."""
@@ -76,7 +81,7 @@ class NarrowNumbers(TorchFunctionMode):
         if func is torch.tensor:
             with default_type(self.dtype):
                 made = torch.tensor(*args, **given)
-            return made.double() if made.dtype in NARROW_TYPES else made
+            return made.to(WIDER.get(made.dtype, made.dtype))
         return func(*args, **given)
 
 
@@ -104,18 +109,18 @@ def _eps(args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
 
 
 def _wide_type(item: object) -> object:
-    return torch.float64 if isinstance(item, torch.dtype) and item in NARROW_TYPES else item
+    return WIDER.get(item, item) if isinstance(item, torch.dtype) else item
 
 
 def _wide_value(item: object) -> object:
     """Also tensors that are no parameter or batch, such as weights of classes. Autograd casts others."""
-    if isinstance(item, torch.Tensor) and item.dtype in NARROW_TYPES and not item.requires_grad:
-        return item.double()
+    if isinstance(item, torch.Tensor) and item.dtype in WIDER and not item.requires_grad:
+        return item.to(WIDER[item.dtype])
     return _wide_type(item)
 
 
 def _wide(dtype: str) -> str:
-    return WIDE if dtype in NARROW else dtype
+    return WIDER_NAMES.get(dtype, dtype)
 
 
 def _wide_leaf(leaf: object) -> object:

@@ -70,6 +70,11 @@ class RandomSlopes(Linear):
         return functional.rrelu(self.out(x), training=True).sum()
 
 
+class Imaginary(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        return (torch.fft.fft(self.out(x)) * 1j).real.sum()
+
+
 class NotScalar(Linear):
     def forward(self, x: torch.Tensor) -> object:
         return self.out(x)
@@ -105,6 +110,7 @@ class OutsideTensor(Linear):
         (Sampled, ["random numbers", "in Sampled.forward", "aten.multinomial"]),
         (RandomSlopes, ["random numbers", "in RandomSlopes.forward", "aten.rrelu"]),
         (Clamped, ["forward changes the parameter out.weight", "changed copy"]),
+        (Imaginary, ["a complex number written in its code", "in Imaginary.forward", "torch.complex("]),
         (NotScalar, ["the loss is float32[3, 4], not a scalar", ".mean()"]),
         (NoLoss, ["dict without a loss", "return the loss"]),
         (NoGradient, ["does not depend on any trainable parameter"]),

@@ -9,7 +9,16 @@ import torch
 from transformers import get_scheduler
 
 from hspmd_compiler.errors import OptionError
-from hspmd_compiler.options import LearningRateSchedule, OptimizerConfig, OptimizerName, ScheduleName
+from hspmd_compiler.options import (
+    Capture,
+    LearningRateSchedule,
+    OptimizerConfig,
+    OptimizerName,
+    Precision,
+    ScheduleName,
+    check_choices,
+)
+from hspmd_compiler.strategy import DeviceKind
 
 
 def test_json_both_ways() -> None:
@@ -72,3 +81,14 @@ def test_schedules_are_those_of_transformers(name: str, theirs: str, warmup: int
         assert config.lr_at(step) == pytest.approx(reference.get_last_lr()[0], rel=1e-15)
         optimizer.step()
         reference.step()
+
+
+def test_choices_that_do_not_exist_are_told_together() -> None:
+    choices = {"device": (DeviceKind, "gpu"), "capture": (Capture, "full"), "precision": (Precision, "fp8")}
+    with pytest.raises(OptionError) as caught:
+        check_choices("compile", choices)
+    assert str(caught.value) == (
+        "OptionError: bad compile options: device, precision\n"
+        "  device    'gpu': one of cpu, cuda\n"
+        "  precision 'fp8': one of model, bfloat16"
+    )
