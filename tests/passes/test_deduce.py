@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hspmd_compiler.errors import DeduceError, RuleMissing, StrategyError
 from hspmd_compiler.graph.ir import LogicalGraph
+from hspmd_compiler.graph.rule_book import RULES
 from hspmd_compiler.graph.tracer import trace
 from hspmd_compiler.passes.annotate import annotate, parameter_text
 from hspmd_compiler.passes.annotated_text import annotated_text
@@ -100,7 +101,8 @@ def test_the_refusal_of_a_contrastive_loss(expect: Expect) -> None:
     expect("deduce/batch-coupled", without_numbers(caught.value.text()))
 
 
-def test_an_operator_without_a_rule(expect: Expect) -> None:
+def test_an_operator_without_a_rule(expect: Expect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(RULES, "aten.logcumsumexp.default")
     graph = graph_of(strange, 4)
     with pytest.raises(RuleMissing) as caught:
         program_for(graph, one_pipeline(2, 2))
