@@ -1,4 +1,4 @@
-"""What a forward pass changes in Python, where no graph sees it: numbers that modules hold, random draws."""
+"""What a forward pass changes in Python, where no graph sees it: what modules hold, random draws."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..errors import TraceError
@@ -28,6 +29,25 @@ Held = dict[tuple[str, str], tuple[nn.Module | None, object]]
 """Value by path and name; the module that holds it, None for the state of a generator."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """A tensor that a module holds beside its parameters and buffers; equal where it is the same one."""
+
+    tensor: torch.Tensor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Kept) and other.tensor is self.tensor
+
+    def __str__(self) -> str:
+        return f"a tensor of shape {list(self.tensor.shape)}"
+
+    def stand_in(self) -> torch.Tensor:
+        """One of its shape with other numbers, in the memory of one element."""
+        kind = self.tensor.dtype
+        number = torch.nan if kind.is_floating_point or kind.is_complex else 101
+        return torch.full((), number, dtype=kind).expand(self.tensor.shape)
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One thing that a forward pass left otherwise. holder: the module, None for a generator of numbers."""
@@ -41,20 +61,23 @@ class Change:
     def make(self) -> None:
         """Leave it so again: tracing puts back what modules held."""
         if self.holder is not None:
-            setattr(self.holder, self.name, self.after)
+            after = self.after.stand_in() if isinstance(self.after, Kept) else self.after
+            setattr(self.holder, self.name, after)
 
     def undo(self) -> None:
         """Leave it as it was before."""
         if self.holder is not None and self.before is ABSENT:
             delattr(self.holder, self.name)
         elif self.holder is not None:
-            setattr(self.holder, self.name, self.before)
+            before = self.before.tensor if isinstance(self.before, Kept) else self.before
+            setattr(self.holder, self.name, before)
 
 
 def traced_steadily(model: nn.Module, trace: Callable[[], LogicalGraph]) -> LogicalGraph:
     """What `trace` gives of `model`; where forward changes what Python holds, the step after it is compared.
 
-    A TraceError where that is another one; a warning where it is the same, but goes on changing.
+    A TraceError where that is another one; a warning where it is the same, but goes on changing. A tensor
+    that every step leaves anew, as a loss to be read later, is no matter.
     """
     with _watching(model) as changes:
         graph = trace()
@@ -66,13 +89,16 @@ def traced_steadily(model: nn.Module, trace: Callable[[], LogicalGraph]) -> Logi
     try:
         with _watching(model) as changes:
             again = trace()
+    except Exception as error:  # what one step can do and the next can't
+        raise _unsteady(made) from error
     finally:
         for change in made:
             change.undo()
     if _calls(graph) != _calls(again):
         raise _unsteady(made)
-    if changes:
-        logger.warning("forward changes %s: %s", ", ".join(change.where for change in changes), RULE)
+    counts = [change.where for change in changes if not isinstance(change.after, Kept)]
+    if counts:
+        logger.warning("forward changes %s: %s", ", ".join(counts), RULE)
     return graph
 
 
@@ -114,6 +140,8 @@ def _state(model: nn.Module) -> Held:
             numbers = _random_state(value)
             if numbers is not None:
                 found[path, name] = None, numbers
+            elif isinstance(value, torch.Tensor):
+                found[path, name] = module, Kept(value)
             elif isinstance(value, PLAIN):
                 found[path, name] = module, value
             elif type(value) in (list, dict, set) and _is_plain(value):

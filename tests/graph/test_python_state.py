@@ -26,6 +26,7 @@ class Counting(nn.Module):
         self.use = use
         self.calls = 0
         self.seen: list[int] = []
+        self.last: Tensor | None = None
         self.numbers, self.generator = random.Random(0), np.random.default_rng(0)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -58,12 +59,17 @@ def own_of_numpy(model: Counting, x: Tensor) -> Tensor:
     return x * float(model.generator.random())
 
 
+def smoothed(model: Counting, x: Tensor) -> Tensor:
+    before, model.last = model.last, x.detach()
+    return x if before is None else x + before
+
+
 def unused(model: Counting, x: Tensor) -> Tensor:
     return x
 
 
 def remembered(model: Counting, x: Tensor) -> Tensor:
-    model.calls, model.width = 0, x.shape[-1]
+    model.calls, model.width, model.last = 0, x.shape[-1], x.detach()
     return x
 
 
@@ -75,6 +81,7 @@ def remembered(model: Counting, x: Tensor) -> Tensor:
         (listed, ["seen", "[] before, [1"]),
         (own, ["numbers", "one state before"]),
         (own_of_numpy, ["generator", "one state before"]),
+        (smoothed, ["last", "None before, a tensor of shape [2, 4] after", "a buffer"]),
         (drawn, ["random numbers of NumPy", "input of the batch"]),
     ],
 )
@@ -97,4 +104,4 @@ def test_what_is_kept_once_is_no_matter(caplog: pytest.LogCaptureFixture) -> Non
     model = Counting(remembered)
     with caplog.at_level(logging.WARNING):
         trace(model, {"x": torch.ones(2, 4)}, batch=2)
-    assert not caplog.records and not hasattr(model, "width")
+    assert not caplog.records and not hasattr(model, "width") and model.last is None
