@@ -29,7 +29,16 @@ STRATEGIES = {
     ),
     "mixed": MIXED,
 }
-QUICK = ("nn.PReLU", "nn.ReLU in place", "nn.Bilinear", "nn.GRUCell", "topk", "x[mask] = 0.5", "w.sort")
+QUICK = (
+    "nn.PReLU",
+    "nn.ReLU in place",
+    "nn.Bilinear",
+    "nn.GRUCell",
+    "nn.LSTM",
+    "topk",
+    "x[mask] = 0.5",
+    "w.sort",
+)
 QUICK_LOSSES = ("cross entropy, 2d, weights, mean", "multilabel margin, mean")
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "max of all": (lambda x: x / x.abs().max(), "mixes samples of different micro-batches"),

@@ -132,8 +132,19 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @contextmanager
 def exporting() -> Iterator[None]:
     """Inside, a model sees itself being exported, as in `capture_joint`, and computes nothing twice."""
-    with _compiling_state_context(), without_checkpoints():
+    with _compiling_state_context(), without_checkpoints(), recurrence_in_steps():
         yield
+
+
+@contextmanager
+def recurrence_in_steps() -> Iterator[None]:
+    """Inside, an LSTM is its products and gates, token by token, and not one kernel of the CPU's library."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 @contextmanager
@@ -258,7 +269,7 @@ def capture_joint(
     """
     names, values = tuple(inputs), tuple(inputs.values())
     wrapped = LossModule(model, names, loss_of)
-    with quiet(), written_out(own), without_checkpoints(), ExitStack() as stack:
+    with quiet(), written_out(own), without_checkpoints(), recurrence_in_steps(), ExitStack() as stack:
         with tracing(TracingContext(mode)), without_own_functions(_loses_backward):
             exported = torch.export.export(wrapped, values, strict=False)
         flat = exported.module(check_guards=False)
