@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Kept:
         return f"a tensor of shape {list(self.tensor.shape)}"
 
     def stand_in(self) -> torch.Tensor:
-        """One of its shape with other numbers, in the memory of one element."""
+        """One of its shape with other numbers, all equal, in the memory of one: a graph takes such."""
         kind = self.tensor.dtype
         number = torch.nan if kind.is_floating_point or kind.is_complex else 101
         return torch.full((), number, dtype=kind).expand(self.tensor.shape)
@@ -77,32 +77,41 @@ def traced_steadily(model: nn.Module, trace: Callable[[], LogicalGraph]) -> Logi
     """What `trace` gives of `model`; where forward changes what Python holds, the step after it is compared.
 
     A TraceError where that is another one; a warning where it is the same, but goes on changing. A tensor
-    that every step leaves anew, as a loss to be read later, is no matter.
+    that every step leaves anew, as a loss to be read later, is no matter, nor is one that the first step
+    leaves for all others, as a mask.
     """
     with _watching(model) as changes:
         graph = trace()
     if not changes:
         return graph
     made = list(changes)
+    again, goes_on = _next_step(model, trace, made)
+    numbers = [change for change in made if not isinstance(change.after, Kept)]
+    if _calls(graph) != _calls(again) and (numbers or goes_on):
+        raise _unsteady(made)
+    moving = [change.where for change in goes_on if not isinstance(change.after, Kept)]
+    if moving:
+        logger.warning("forward changes %s: %s", ", ".join(moving), RULE)
+    return graph
+
+
+def _next_step(
+    model: nn.Module, trace: Callable[[], LogicalGraph], made: Sequence[Change]
+) -> tuple[LogicalGraph, Sequence[Change]]:
+    """The step after these changes, and what it changes in turn."""
     for change in made:
         change.make()
     try:
         with _watching(model) as changes:
-            again = trace()
+            return trace(), changes
     except Exception as error:  # what one step can do and the next can't
         raise _unsteady(made) from error
     finally:
         for change in made:
             change.undo()
-    if _calls(graph) != _calls(again):
-        raise _unsteady(made)
-    counts = [change.where for change in changes if not isinstance(change.after, Kept)]
-    if counts:
-        logger.warning("forward changes %s: %s", ", ".join(counts), RULE)
-    return graph
 
 
-def _unsteady(made: list[Change]) -> TraceError:
+def _unsteady(made: Sequence[Change]) -> TraceError:
     return TraceError(
         "forward does something else at the next step",
         details=[(change.where, f"{change.before} before, {change.after} after") for change in made],

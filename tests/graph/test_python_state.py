@@ -64,6 +64,11 @@ def smoothed(model: Counting, x: Tensor) -> Tensor:
     return x if before is None else x + before
 
 
+def looked_at(model: Counting, x: Tensor) -> Tensor:
+    before, model.last = model.last, x.detach()
+    return x if before is None else x * before.sum().item()
+
+
 def unused(model: Counting, x: Tensor) -> Tensor:
     return x
 
@@ -82,6 +87,7 @@ def remembered(model: Counting, x: Tensor) -> Tensor:
         (own, ["numbers", "one state before"]),
         (own_of_numpy, ["generator", "one state before"]),
         (smoothed, ["last", "None before, a tensor of shape [2, 4] after", "a buffer"]),
+        (looked_at, ["last", "None before, a tensor of shape [2, 4] after"]),
         (drawn, ["random numbers of NumPy", "input of the batch"]),
     ],
 )
@@ -98,6 +104,31 @@ def test_the_same_step_is_warned_of_while_something_changes(caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING):
         trace(Counting(unused), {"x": torch.ones(2, 4)}, batch=2)
     assert [record.getMessage().split(":")[0] for record in caplog.records] == ["forward changes calls"]
+
+
+WIDE = 512
+"""A graph holds fewer numbers than this."""
+
+
+class Masked(nn.Module):
+    """Makes its mask at the first call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(WIDE, WIDE)
+        self.mask: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.mask is None:
+            self.mask = torch.ones(x.shape[-1]).cumsum(0)
+        return (self.out(x) * self.mask).sum()
+
+
+def test_a_mask_that_the_first_step_keeps(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        graph = trace(Masked(), {"x": torch.ones(2, WIDE)}, batch=2)
+    assert any(row.op == "aten.cumsum.default" for row in graph.rows)
+    assert not caplog.records
 
 
 def test_what_is_kept_once_is_no_matter(caplog: pytest.LogCaptureFixture) -> None:
