@@ -16,6 +16,7 @@ from torch import nn
 from ..errors import TraceError
 from ..log import logger
 from .ir import LogicalGraph
+from .kept_tensors import Kept, does_the_same
 
 PLAIN = (bool, int, float, str, type(None))
 RULE = "a compiled step does at every step what forward did once, while it was traced"
@@ -27,25 +28,6 @@ ABSENT = "nothing"
 MOST = 1000
 Held = dict[tuple[str, str], tuple[nn.Module | None, object]]
 """Value by path and name; the module that holds it, None for the state of a generator."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Kept:
-    """A tensor that a module holds beside its parameters and buffers; equal where it is the same one."""
-
-    tensor: torch.Tensor
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Kept) and other.tensor is self.tensor
-
-    def __str__(self) -> str:
-        return f"a tensor of shape {list(self.tensor.shape)}"
-
-    def stand_in(self) -> torch.Tensor:
-        """One of its shape with other numbers, all equal, in the memory of one: a graph takes such."""
-        kind = self.tensor.dtype
-        number = torch.nan if kind.is_floating_point or kind.is_complex else 101
-        return torch.full((), number, dtype=kind).expand(self.tensor.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +43,7 @@ class Change:
     def make(self) -> None:
         """Leave it so again: tracing puts back what modules held."""
         if self.holder is not None:
-            after = self.after.stand_in() if isinstance(self.after, Kept) else self.after
+            after = self.after.stand_in() if isinstance(self.after, Kept) else copy(self.after)
             setattr(self.holder, self.name, after)
 
     def undo(self) -> None:
@@ -69,7 +51,7 @@ class Change:
         if self.holder is not None and self.before is ABSENT:
             delattr(self.holder, self.name)
         elif self.holder is not None:
-            before = self.before.tensor if isinstance(self.before, Kept) else self.before
+            before = self.before.tensor if isinstance(self.before, Kept) else copy(self.before)
             setattr(self.holder, self.name, before)
 
 
@@ -78,7 +60,7 @@ def traced_steadily(model: nn.Module, trace: Callable[[], LogicalGraph]) -> Logi
 
     A TraceError where that is another one; a warning where it is the same, but goes on changing. A tensor
     that every step leaves anew, as a loss to be read later, is no matter, nor is one that the first step
-    leaves for all others, as a mask.
+    makes from constants for all others, as a mask.
     """
     with _watching(model) as changes:
         graph = trace()
@@ -86,8 +68,9 @@ def traced_steadily(model: nn.Module, trace: Callable[[], LogicalGraph]) -> Logi
         return graph
     made = list(changes)
     again, goes_on = _next_step(model, trace, made)
-    numbers = [change for change in made if not isinstance(change.after, Kept)]
-    if _calls(graph) != _calls(again) and (numbers or goes_on):
+    anew = {change.where for change in goes_on}
+    kept = [item.after for item in made if isinstance(item.after, Kept) and item.where not in anew]
+    if not does_the_same(graph, again, kept):
         raise _unsteady(made)
     moving = [change.where for change in goes_on if not isinstance(change.after, Kept)]
     if moving:
@@ -188,7 +171,3 @@ def _differences(before: Held, after: Held) -> list[Change]:
         shown = (old, value) if holder is not None else ("one state", "another")
         found.append(Change(".".join(filter(None, key)), *shown, holder, key[1]))
     return found
-
-
-def _calls(graph: LogicalGraph) -> list[str]:
-    return [repr((row.op, row.args, row.kwargs)) for row in graph.rows]

@@ -64,6 +64,24 @@ def smoothed(model: Counting, x: Tensor) -> Tensor:
     return x if before is None else x + before
 
 
+def centred(model: Counting, x: Tensor) -> Tensor:
+    if model.last is None:
+        model.last = x.detach().mean(0)
+    return x - model.last
+
+
+def masked_alike(model: Counting, x: Tensor) -> Tensor:
+    if model.last is None:
+        model.last = nn.functional.dropout(torch.ones(x.shape[-1]))
+    return x * model.last
+
+
+def warm_at_the_second(model: Counting, x: Tensor) -> Tensor:
+    """Changes a tensor in place, so that a plain run gives up and an export does it again."""
+    model.seen.append(1)
+    return x.clone().clamp_(min=-1) * min(1.0, len(model.seen) / 2)
+
+
 def looked_at(model: Counting, x: Tensor) -> Tensor:
     before, model.last = model.last, x.detach()
     return x if before is None else x * before.sum().item()
@@ -83,10 +101,13 @@ def remembered(model: Counting, x: Tensor) -> Tensor:
     [
         (warmed_up, ["calls", "0 before, 1 after", "a buffer"]),
         (skipped, ["random numbers of Python", "input of the batch"]),
-        (listed, ["seen", "[] before, [1"]),
+        (listed, ["seen", "[] before, [1] after"]),
         (own, ["numbers", "one state before"]),
         (own_of_numpy, ["generator", "one state before"]),
         (smoothed, ["last", "None before, a tensor of shape [2, 4] after", "a buffer"]),
+        (centred, ["last", "None before, a tensor of shape [4] after"]),
+        (masked_alike, ["last", "None before, a tensor of shape [4] after"]),
+        (warm_at_the_second, ["seen", "[] before, [1] after"]),
         (looked_at, ["last", "None before, a tensor of shape [2, 4] after"]),
         (drawn, ["random numbers of NumPy", "input of the batch"]),
     ],
@@ -110,24 +131,31 @@ WIDE = 512
 """A graph holds fewer numbers than this."""
 
 
-class Masked(nn.Module):
-    """Makes its mask at the first call."""
+class Table(nn.Module):
+    """Makes a table at the first call, and again for longer inputs; and keeps its loss for others to read."""
 
     def __init__(self) -> None:
         super().__init__()
         self.out = nn.Linear(WIDE, WIDE)
-        self.mask: Tensor | None = None
+        self.length = 0
+        self.loss: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.mask is None:
-            self.mask = torch.ones(x.shape[-1]).cumsum(0)
-        return (self.out(x) * self.mask).sum()
+        if x.shape[-1] > self.length:
+            self.length = x.shape[-1]
+            self.table = torch.ones(self.length).cumsum(0).cos()
+            self.causal = torch.ones(self.length, dtype=torch.bool)
+        self.loss = (self.out(x) * self.table).masked_fill(~self.causal, 0).sum()
+        return self.loss
 
 
-def test_a_mask_that_the_first_step_keeps(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("capture", Capture)
+def test_a_table_of_constants_that_the_first_step_keeps(
+    capture: Capture, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
-        graph = trace(Masked(), {"x": torch.ones(2, WIDE)}, batch=2)
-    assert any(row.op == "aten.cumsum.default" for row in graph.rows)
+        traced = trace_step(Table(), {"x": torch.ones(2, WIDE)}, batch=2, capture=capture)
+    assert any(row.op == "aten.cumsum.default" for row in traced.graph.rows)
     assert not caplog.records
 
 
