@@ -8,7 +8,7 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass
 from enum import Enum
@@ -250,9 +250,12 @@ def fake_like(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
     return nn.Parameter(fake, requires_grad=tensor.requires_grad) if is_param else fake
 
 
-def fake_copy(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
-    """A copy of `model` with fake parameters and buffers, ties kept; the model itself is untouched."""
-    memo = {id(t): fake_like(t, mode) for t in (*model.parameters(), *model.buffers())}
+def fake_copy(model: nn.Module, mode: FakeTensorMode, others: Iterable[torch.Tensor] = ()) -> nn.Module:
+    """A copy of `model` with fake parameters and buffers, ties kept; the model itself is untouched.
+
+    others: what else that the model holds is fake in the copy, so that no step can read its numbers.
+    """
+    memo = {id(t): fake_like(t, mode) for t in (*model.parameters(), *model.buffers(), *others)}
     return copy.deepcopy(model, memo)
 
 

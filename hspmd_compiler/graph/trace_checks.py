@@ -10,7 +10,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from ..errors import TraceError
-from .capture import LossModule, storage_key
+from .capture import LossModule, is_fake, storage_key
+from .held_tensors import held_tensors
 from .ir import LogicalGraph, Row, row_inputs
 from .random_rows import is_drawn_by_position
 
@@ -20,6 +21,8 @@ CHANGING = {
     "aten._sparse_coo_tensor_with_dims_and_tensors.default": "gives a gradient of the rows in use (sparse)",
 }
 """Operators of embeddings that a step can't have."""
+_PAST_PARAMETERS = "Unexpected fake buffer"
+"""What an export says of a tensor of its own kind that is no parameter, buffer or input."""
 _SHOWN = 12
 _READS_VALUES = ("data-dependent", "datadependent", "item()", "unbacked", "_local_scalar", "dynamicoutput")
 _RNG_TAG = torch.Tag.nondeterministic_seeded
@@ -60,16 +63,19 @@ def _random_error(rows: list[Row]) -> TraceError:
 
 
 def check_shared_memory(model: nn.Module) -> None:
-    """Different parameters must not be windows on one memory: an update of one would change the other."""
+    """No parameter may share memory with another or a buffer: an update of one would change the other."""
     owners: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters():
         owners.setdefault(storage_key(parameter), []).append(name)
+    for name, buffer in model.named_buffers():
+        if storage_key(buffer) in owners:
+            owners[storage_key(buffer)].append(name)
     shared = [
         (names[0], f"shares memory with {', '.join(names[1:])}") for names in owners.values() if names[1:]
     ]
     if shared:
         raise TraceError(
-            "parameters overlap in memory",
+            "parameters and buffers overlap in memory",
             details=shared[:_SHOWN],
             rule="a parameter has memory of its own; tied weights are one parameter under several names",
             fix="tie whole parameters (b.weight = a.weight), or clone the part",
@@ -149,8 +155,10 @@ def loss_of(output: object) -> torch.Tensor:
     return loss
 
 
-def capture_failed(error: Exception, where: str) -> TraceError:
+def capture_failed(error: Exception, where: str, model: nn.Module) -> TraceError:
     """The error for a model that torch could not capture."""
+    if _PAST_PARAMETERS in str(error):
+        return _past_parameters(where, model)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     message = lines[0][:200] if lines else ""
     return TraceError(
@@ -161,6 +169,17 @@ def capture_failed(error: Exception, where: str) -> TraceError:
         fix="remove branches, .item() and sizes that depend on tensor values from this line"
         if _is_data_dependent(error)
         else "see that forward(**example_inputs) runs in eager; write this line with plain tensor operators",
+    )
+
+
+def _past_parameters(where: str, model: nn.Module) -> TraceError:
+    held = [(name, "is no constant") for name, tensor in held_tensors(model) if is_fake(tensor)]
+    return TraceError(
+        "forward reads memory of a parameter, or of an earlier call, by another way",
+        at=where,
+        details=held[:_SHOWN] or [("such as", "self.weight.data")],
+        rule="a step reads parameters, buffers and inputs as themselves; nothing else keeps up with them",
+        fix="use the parameter in forward (self.weight, self.weight.detach()), or register a buffer",
     )
 
 

@@ -29,6 +29,7 @@ from .constants import replace_constants
 from .decompose import decompose
 from .eager_trace import run_step
 from .fx_convert import PLACEHOLDER, RowFacts, rows_of
+from .held_tensors import moving_tensors
 from .init_record import build_fake
 from .ir import (
     InputInfo,
@@ -92,7 +93,7 @@ def subject_of(model: nn.Module | Factory, example_inputs: Inputs | None = None,
     mode = fake_mode_of(model)
     if mode is None:
         mode = new_fake_mode()
-        model = fake_copy(model, mode)
+        model = fake_copy(model, mode, [tensor for _, tensor in moving_tensors(model)])
     with mode:
         inputs = {
             k: torch.empty((batch, *v.shape[1:]), dtype=v.dtype) for k, v in (example_inputs or {}).items()
@@ -131,7 +132,7 @@ def _capture(model: nn.Module, inputs: Inputs, mode: torch._subclasses.FakeTenso
         for cause in causes(error):
             if isinstance(cause, HspmdError):
                 raise cause from None
-        raise checks.capture_failed(error, line_of_error(error)) from error
+        raise checks.capture_failed(error, line_of_error(error), model) from error
 
 
 class _Assembler:

@@ -13,6 +13,7 @@ from ..artifact.literals import torch_dtype
 from ..artifact.program import Program, Shard
 from ..artifact.store import Artifact
 from ..errors import ArtifactError, HspmdError
+from ..graph.held_tensors import moving_tensors
 from ..models import ModelSource, rebuild
 from .eager import whole_state
 
@@ -38,7 +39,13 @@ def find_reference(artifact: Artifact, given: ModelSource | nn.Module | None) ->
     model, examples = _made(artifact, given)
     check_model(artifact.program, model)
     state = {name: value.detach().cpu().clone() for name, value in whole_state(model).items()}
-    return Reference(lambda: deepcopy(model).cpu(), state, examples)
+    return Reference(lambda: _copied(model), state, examples)
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """A copy on the CPU; what the model keeps of an earlier call is no part of that call any more."""
+    kept: dict[int, object] = {id(tensor): tensor.detach() for _, tensor in moving_tensors(model)}
+    return deepcopy(model, kept).cpu()
 
 
 def _made(

@@ -98,9 +98,39 @@ class OutsideTensor(Linear):
         return (self.out(x) * TABLE_OF_LITERALS[:1]).sum()
 
 
+class Windowed(Linear):
+    """Holds a window on a parameter, whose numbers move with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row = self.out.weight.detach()[0]
+
+    def forward(self, x: torch.Tensor) -> object:
+        return (self.out(x) * self.row).sum()
+
+
+class Remembering(Linear):
+    """Was called before it was traced, and reads what that call left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = self.out(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> object:
+        return (self.out(x) * self.last).sum()
+
+
+class ByData(Linear):
+    def forward(self, x: torch.Tensor) -> object:
+        return (self.out(x) * self.out.bias.data).sum()
+
+
 @pytest.mark.parametrize(
     ("model", "words"),
     [
+        (Windowed, ["reads memory of a parameter", "row  is no constant"]),
+        (Remembering, ["or of an earlier call", "last is no constant", "a buffer"]),
+        (ByData, ["reads memory of a parameter", "such as self.weight.data", "self.weight.detach()"]),
         (Branch, ["can't be traced", "test_trace_errors.py:", "in Branch.forward", "remove branches"]),
         (Item, ["value of a tensor", "test_trace_errors.py:", "x.max().item()"]),
         (Masked, ["value of a tensor", "in Masked.forward", "boolean indexing"]),
@@ -157,6 +187,22 @@ def test_parameters_that_overlap_in_memory_are_refused() -> None:
     model.part = nn.Parameter(model.out.weight.data[:2])
     with pytest.raises(TraceError, match=r"out\.weight +shares memory with part|part +shares memory with"):
         trace(model, {"x": torch.ones(2, 4)}, batch=3)
+
+
+def test_a_buffer_that_overlaps_with_a_parameter_is_refused() -> None:
+    model = Plain()
+    model.register_buffer("part", model.out.weight.detach()[:2])
+    with pytest.raises(TraceError, match=r"out\.weight +shares memory with part"):
+        trace(model, {"x": torch.ones(2, 4)}, batch=3)
+
+
+def test_what_an_earlier_call_left_is_no_matter_where_nobody_reads_it() -> None:
+    model = Plain()
+    model.last = model.out(torch.ones(2, 4))
+    model.seen = [model.last]
+    assert (
+        trace(model, {"x": torch.ones(2, 4)}, batch=3).params.keys() == dict(model.named_parameters()).keys()
+    )
 
 
 def test_lazy_modules_are_refused() -> None:

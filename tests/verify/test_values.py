@@ -5,13 +5,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+import hspmd_compiler as hspmd
 from hspmd_compiler.artifact.arrays import TorchArrays
 from hspmd_compiler.artifact.execute import micro_batches, run_step
 from hspmd_compiler.artifact.program import Program
 from hspmd_compiler.artifact.requests import AllReduce, StepRun
 from hspmd_compiler.artifact.segments import Observation
 from hspmd_compiler.errors import VerifyError
+from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.verify.blocked import RankRun
 from hspmd_compiler.verify.eager import eager_model, eager_step
 from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor, loss_difference
@@ -149,3 +152,26 @@ def _watched(
             return end.value
 
     return RankRun(rank.plan, rank.state, TorchArrays(), steps())
+
+
+class Keeping(nn.Module):
+    """Leaves what it computed for others to read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = self.out(x)
+        return self.last.square().mean()
+
+
+def test_a_model_that_was_called_before() -> None:
+    model = Keeping()
+    model(torch.ones(1, 4)).backward()
+    model.zero_grad()
+    stages = (StageSpec((0, 1), (0, 1)),)
+    program = hspmd.compile(
+        model, {"x": torch.ones(1, 4)}, strategy=Strategy((PipelineSpec(stages, (2, 1)),))
+    )
+    program.verify(values=True)

@@ -1,0 +1,39 @@
+"""Tensors that modules hold beside parameters and buffers, as attributes or in lists and dicts there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from .capture import storage_key
+
+Held = tuple[str, torch.Tensor]
+"""The path of an attribute, and a tensor there."""
+
+
+def held_tensors(model: nn.Module) -> Iterator[Held]:
+    """All of them, by the module and the attribute that hold them."""
+    own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            where = f"{path}.{name}" if path else name
+            yield from ((where, found) for found in _within(value) if id(found) not in own)
+
+
+def _within(value: object) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        items = value.values() if isinstance(value, dict) else value
+        yield from (item for item in items if isinstance(item, torch.Tensor))
+
+
+def moving_tensors(model: nn.Module) -> Iterator[Held]:
+    """Those that are no constants: windows on a parameter, and results of an earlier call."""
+    memories = {storage_key(parameter) for parameter in model.parameters()}
+    for where, tensor in held_tensors(model):
+        strided = tensor.layout is torch.strided
+        if tensor.grad_fn is not None or (strided and storage_key(tensor) in memories):
+            yield where, tensor
