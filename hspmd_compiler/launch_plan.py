@@ -10,6 +10,7 @@ from itertools import groupby
 
 from .cluster import ClusterSpec, family_of
 from .errors import ClusterError
+from .number_ranges import number_ranges
 from .strategy import DeviceKind
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -167,7 +168,7 @@ def _ranks_command(share: NodeShare, meeting: Meeting, arguments: Sequence[str])
     """Ranks in the order of their devices, which is that of their local indices."""
     seats = sorted(share.seats, key=lambda seat: seat.local)
     variables = (("MASTER_ADDR", meeting.address), ("MASTER_PORT", str(meeting.port)), *_visible(seats))
-    listed = ",".join(_ranges([seat.rank for seat in seats]))
+    listed = number_ranges(seat.rank for seat in seats)
     directory, *flags = arguments
     return NodeCommand(share, variables, ("hspmd", "run", directory, "--ranks", listed, *flags))
 
@@ -182,7 +183,7 @@ def _check_torchrun(shares: Sequence[NodeShare]) -> None:
     """torchrun gives a node consecutive ranks, and the local index of a rank is its place among them."""
     details = []
     for share in shares:
-        if len(_ranges(share.ranks)) > 1:
+        if "," in number_ranges(share.ranks):
             details.append((share.address, f"{ranks_text(share.ranks)}: not consecutive"))
         cuda = [seat.is_cuda for seat in share.seats]
         if cuda != sorted(cuda, reverse=True):
@@ -199,15 +200,4 @@ def _check_torchrun(shares: Sequence[NodeShare]) -> None:
 def ranks_text(ranks: Iterable[int]) -> str:
     """`rank 4`, or `ranks 0-2,5`."""
     listed = sorted(ranks)
-    return f"rank{'s' * (len(listed) > 1)} {','.join(_ranges(listed))}"
-
-
-def _ranges(numbers: Sequence[int]) -> list[str]:
-    """Runs of numbers that each are one more than the one before: 0-2, 5."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    return f"rank{'s' * (len(listed) > 1)} {number_ranges(listed)}"

@@ -8,7 +8,8 @@ from functools import partial
 from itertools import pairwise
 
 from ..annotations.annotation import Annotation
-from ..annotations.layout import Axis, Factor, Intervals, Layout, Sets, covers, make_layout, union, whole
+from ..annotations.intervals import Intervals, Sets, covers, union
+from ..annotations.layout import Axis, Factor, Layout, make_layout, whole
 from ..annotations.several_cuts import with_cuts
 from ..annotations.text import parse_annotation
 from ..errors import AnnotationError, StrategyError

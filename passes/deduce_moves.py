@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..annotations.layout import Axis, Factor, Layout, Sets, make_layout, whole
+from ..annotations.intervals import Sets
+from ..annotations.layout import Axis, Factor, Layout, make_layout, whole
 from ..comm_plan import Combine
 from ..graph.annotated import COMM, STEP_REDUCE, AnnotatedValue, BatchSum, CommMarker
 from ..graph.rules import at_first, batch_coupled, consistent, is_addend

@@ -8,7 +8,8 @@ from functools import cache
 from itertools import pairwise, product
 from math import prod
 
-from ..annotations.layout import Axis, Coordinate, Intervals, Layout, union, within
+from ..annotations.intervals import Intervals, union, within
+from ..annotations.layout import Axis, Coordinate, Layout
 from ..annotations.layout_rows import held_rows
 from ..annotations.refine import boxes_of
 from ..comm_plan import Box, GradBucket, GradPiece, Interval, box_volume

@@ -6,18 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..annotations.layout import (
-    Axis,
-    Coordinate,
-    Dim,
-    Factor,
-    Intervals,
-    Layout,
-    intersect,
-    make_layout,
-    union,
-    within,
-)
+from ..annotations.intervals import Intervals, intersect, union, within
+from ..annotations.layout import Axis, Coordinate, Dim, Factor, Layout, make_layout
 from ..annotations.layout_rows import held_rows
 from ..annotations.refine import Refined, refine
 from ..annotations.several_cuts import is_plain

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..annotations.layout import Layout, Sets
+from ..annotations.intervals import Sets
+from ..annotations.layout import Layout
 from ..errors import InternalError
 from ..graph.ir import LogicalGraph
 from ..strategy import Strategy

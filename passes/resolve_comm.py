@@ -6,16 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..annotations.layout import (
-    Axis,
-    Coordinate,
-    Intervals,
-    Layout,
-    Sets,
-    intersect,
-    subtract,
-    union,
-)
+from ..annotations.intervals import Intervals, Sets, intersect, subtract, union
+from ..annotations.layout import Axis, Coordinate, Layout
 from ..annotations.refine import Refined, elementary, local_boxes, refine
 from ..comm_plan import Combine, CommKind, CommStep, Piece, box_volume
 from ..errors import InternalError

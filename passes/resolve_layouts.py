@@ -12,7 +12,8 @@ from functools import cache
 from itertools import count
 
 from ..annotations.annotation import Addend
-from ..annotations.layout import Coordinate, Layout, intersect
+from ..annotations.intervals import intersect
+from ..annotations.layout import Coordinate, Layout
 from ..annotations.layout_rows import held_rows
 from ..annotations.several_cuts import addends_of, is_plain
 from ..comm_plan import Combine, CommKind, CommStep, Piece, box_volume

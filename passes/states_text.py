@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import permutations
 from math import prod
 
-from ..annotations.layout import Axis, Coordinate, Factor, Intervals, Layout, within
+from ..annotations.intervals import Intervals, within
+from ..annotations.layout import Axis, Coordinate, Factor, Layout
 from ..annotations.layout_rows import held_rows
 from ..annotations.recut import split_from_pieces
 from ..annotations.several_cuts import addends_of, is_plain, without_ranks

@@ -9,16 +9,8 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from hspmd_compiler.annotations.layout import (
-    Axis,
-    Coordinate,
-    Factor,
-    Layout,
-    Sets,
-    make_layout,
-    union,
-    whole,
-)
+from hspmd_compiler.annotations.intervals import Sets, union
+from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, make_layout, whole
 from hspmd_compiler.artifact.arrays import TorchArrays
 from hspmd_compiler.artifact.interpret import run_row
 from hspmd_compiler.artifact.kernels import kernel

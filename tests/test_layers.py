@@ -24,6 +24,7 @@ FLOORS = {
     "dtypes": -1,
     "json_fields": -1,
     "name_glob": -1,
+    "number_ranges": -1,
     "annotations": 0,
     "cluster": 0,
     "strategy": 0,

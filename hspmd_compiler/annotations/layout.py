@@ -12,18 +12,23 @@ micro-batch; the addends of a sum over ranks are cut, or have copies. Operators 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from itertools import pairwise
 from math import prod
 
-from ..comm_plan import Interval
 from ..errors import InternalError
-
-Intervals = tuple[Interval, ...]
-Sets = tuple[Intervals, ...]
+from .intervals import (
+    Intervals,
+    Sets,
+    first_period,
+    intersect,
+    is_disjoint,
+    is_exact,
+    is_full,
+    period_of,
+)
 
 
 class Axis(Enum):
@@ -204,7 +209,7 @@ def make_layout(
     result = []
     for dim in dims:
         for factor in dim:
-            if factor.contrib and factor.sets is not None and _all_full(factor.size, factor.sets):
+            if factor.contrib and factor.sets is not None and is_full(factor.size, factor.sets):
                 pending.add(_sum_axis(factor.axis))
         result.append(canonical_dim(dim))
     return Layout(tuple(result), frozenset(pending), addends)
@@ -244,11 +249,11 @@ def _simplify(factor: Factor) -> tuple[Factor, ...]:
         return (factor,)
     if factor.sets is None or factor.axis is None:
         return () if factor.size == 1 else (Factor(factor.size),)
-    if _all_full(factor.size, factor.sets):
+    if is_full(factor.size, factor.sets):
         return () if factor.size == 1 else (Factor(factor.size),)
     contrib = factor.contrib and not is_exact(factor.size, factor.sets)
-    period = factor.size if _all_or_nothing(factor) else _period(factor.size, factor.sets)
-    inner = Factor(period, factor.axis, _first_period(factor.sets, period), contrib)
+    period = factor.size if _all_or_nothing(factor) else period_of(factor.size, factor.sets)
+    inner = Factor(period, factor.axis, first_period(factor.sets, period), contrib)
     return (inner,) if period == factor.size else (Factor(factor.size // period), inner)
 
 
@@ -282,28 +287,8 @@ def scale(factor: Factor, inner: int) -> Factor:
     return Factor(factor.size * inner, factor.axis, sets, factor.contrib)
 
 
-def _all_full(size: int, sets: Sets) -> bool:
-    return all(held == ((0, size),) for held in sets)
-
-
 def _all_or_nothing(factor: Factor) -> bool:
     return factor.sets is not None and all(held in ((), ((0, factor.size),)) for held in factor.sets)
-
-
-def is_exact(size: int, sets: Sets) -> bool:
-    """Whether the sets cover [0, size) and no two overlap."""
-    flat = sorted(interval for held in sets for interval in held)
-    return sum(high - low for low, high in flat) == size and is_disjoint(flat)
-
-
-def is_disjoint(intervals: Sequence[Interval]) -> bool:
-    """Whether sorted intervals have no common element."""
-    return all(first[1] <= second[0] for first, second in pairwise(intervals))
-
-
-def covers(size: int, sets: Sets) -> bool:
-    """Whether every element of [0, size) is held somewhere."""
-    return union(interval for held in sets for interval in held) == (((0, size),) if size else ())
 
 
 @cache
@@ -323,79 +308,3 @@ def has_unlike_copies(layout: Layout) -> bool:
             if not is_disjoint(flat):
                 return True
     return False
-
-
-def union(intervals: Iterable[Interval]) -> Intervals:
-    """Sorted, merged, without empty intervals."""
-    merged: list[Interval] = []
-    for low, high in sorted(interval for interval in intervals if interval[1] > interval[0]):
-        if merged and low <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
-        else:
-            merged.append((low, high))
-    return tuple(merged)
-
-
-def intersect(first: Intervals, second: Intervals) -> Intervals:
-    """Common elements of two interval sets."""
-    return union((max(a, c), min(b, d)) for a, b in first for c, d in second)
-
-
-def subtract(first: Intervals, second: Intervals) -> Intervals:
-    """Elements of `first` that are not in `second`."""
-    left = list(first)
-    for low, high in second:
-        left = [part for a, b in left for part in ((a, min(b, low)), (max(a, high), b)) if part[1] > part[0]]
-    return union(left)
-
-
-def within(held: Intervals, wanted: Intervals) -> Intervals:
-    """Positions of `wanted` (a subset of `held`) in the local tensor that stores `held` in order."""
-    return union(placed(held, wanted))
-
-
-def placed(held: Intervals, wanted: Intervals) -> Intervals:
-    """As `within`, but intervals that are apart in the whole dim stay apart where they touch locally."""
-    result = []
-    offset = 0
-    for low, high in held:
-        for start, stop in wanted:
-            begin, end = max(low, start), min(high, stop)
-            if begin < end:
-                result.append((offset + begin - low, offset + end - low))
-        offset += high - low
-    return tuple(result)
-
-
-def map_sets(sets: Sets, change: Callable[[Intervals], Intervals]) -> Sets:
-    """Apply `change` to the set of each coordinate."""
-    return tuple(change(held) for held in sets)
-
-
-def _first_period(sets: Sets, period: int) -> Sets:
-    return tuple(intersect(held, ((0, period),)) for held in sets)
-
-
-def _period(size: int, sets: Sets) -> int:
-    """The smallest divisor of `size` with which every set repeats."""
-    if all(len(held) <= 1 and held != ((0, size),) for held in sets):
-        return size
-    for period in _divisors(size):
-        if all(_repeats(held, size, period) for held in sets):
-            return period
-    return size
-
-
-def _repeats(held: Intervals, size: int, period: int) -> bool:
-    first = intersect(held, ((0, period),))
-    copies = ((low + k * period, high + k * period) for k in range(size // period) for low, high in first)
-    return (
-        sum(b - a for a, b in held) == (size // period) * sum(b - a for a, b in first)
-        and union(copies) == held
-    )
-
-
-@cache
-def _divisors(size: int) -> tuple[int, ...]:
-    small = [d for d in range(1, int(size**0.5) + 1) if size % d == 0]
-    return tuple(sorted({*small, *(size // d for d in small)}))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from .layout import Coordinate, Dim, Factor, Intervals, Layout, dim_size, union
+from .intervals import Intervals, union
+from .layout import Coordinate, Dim, Factor, Layout, dim_size
 
 
 def dim_intervals(dim: Dim, at: Coordinate) -> Intervals:

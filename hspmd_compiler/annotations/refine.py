@@ -7,19 +7,8 @@ from functools import cache
 from itertools import pairwise, product
 
 from ..comm_plan import Box, Interval
-from .layout import (
-    Coordinate,
-    Dim,
-    Factor,
-    Intervals,
-    Layout,
-    Sets,
-    dim_size,
-    intersect,
-    map_sets,
-    placed,
-    union,
-)
+from .intervals import Intervals, Sets, intersect, map_sets, placed, union
+from .layout import Coordinate, Dim, Factor, Layout, dim_size
 
 FactorPair = tuple[Factor, Factor]
 

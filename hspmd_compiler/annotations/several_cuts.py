@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import combinations
 
-from .layout import Addends, Axis, Factor, Intervals, Layout, Sets, covers, intersect, make_layout
+from .intervals import Intervals, Sets, covers, intersect
+from .layout import Addends, Axis, Factor, Layout, make_layout
 
 
 @cache

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..annotations.layout import Axis, Factor, Layout, Sets, make_layout
+from ..annotations.intervals import Sets
+from ..annotations.layout import Axis, Factor, Layout, make_layout
 from ..errors import ArtifactError
 
 Json = dict[str, object]

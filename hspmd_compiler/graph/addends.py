@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..annotations.layout import Axis, Dim, Factor, Layout, make_layout, union
+from ..annotations.intervals import union
+from ..annotations.layout import Axis, Dim, Factor, Layout, make_layout
 from ..annotations.refine import refine_dim
 from .annotated import AnnotatedValue
 from .rules import RuleContext, uncut

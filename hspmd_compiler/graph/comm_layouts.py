@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..annotations.annotation import Annotation
-from ..annotations.layout import Axis, Factor, Intervals, Layout, Sets, union
+from ..annotations.intervals import Intervals, Sets, union
+from ..annotations.layout import Axis, Factor, Layout
 from ..annotations.several_cuts import with_cuts, without_ranks
 from ..annotations.split import Split
 from ..annotations.states import PARTIAL, DistributedStates

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..annotations.layout import (
-    Axis,
-    Dim,
-    Factor,
-    Layout,
-    dim_cut,
-    dim_size,
-    is_exact,
-    make_layout,
-)
+from ..annotations.intervals import is_exact
+from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout
 from .annotated import AnnotatedValue
 from .ir import Row
 from .pointwise_rules import join_dims, most_split

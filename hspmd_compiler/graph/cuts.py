@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ..annotations.layout import Factor, dim_cut, is_exact
+from ..annotations.intervals import is_exact
+from ..annotations.layout import Factor, dim_cut
 from .annotated import AnnotatedValue
 from .ir import Row
 from .rules import RuleContext, consistent, integer, uncut

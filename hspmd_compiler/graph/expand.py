@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from .capture import OutputRole
-from .ir import Origin, OriginKind, Phase, Ref, Row, row_inputs
+from .ir import Origin, OriginKind, Phase, Ref, Row, moved, row_inputs
 from .signatures import StackPlan
 
 PLACEHOLDER = "placeholder"
@@ -243,20 +243,8 @@ class _Expansion:
 
 
 def _moved(row: Row, new: int, change: Callable[[Ref], Ref]) -> Row:
-    return Row(
-        new,
-        row.op,
-        _changed(row.args, change),
-        {key: _change(value, change) for key, value in row.kwargs.items()} if row.kwargs else {},
-        row.shape,
-        row.dtype,
-        row.outs,
-        row.layer,
-        row.module,
-        row.phase,
-        row.origin,
-        row.where,
-    )
+    named = {key: _change(value, change) for key, value in row.kwargs.items()} if row.kwargs else {}
+    return moved(row, new, _changed(row.args, change), named)
 
 
 def _changed(values: Iterable[object], change: Callable[[Ref], Ref]) -> tuple[object, ...]:

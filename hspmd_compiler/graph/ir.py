@@ -121,6 +121,24 @@ class LogicalGraph:
     mutated: dict[str, int] = field(default_factory=dict)
 
 
+def moved(row: Row, new: int, args: tuple[object, ...], kwargs: dict[str, object]) -> Row:
+    """The row at another place, with what it reads there; `replace` takes five times as long."""
+    return Row(
+        new,
+        row.op,
+        args,
+        kwargs,
+        row.shape,
+        row.dtype,
+        row.outs,
+        row.layer,
+        row.module,
+        row.phase,
+        row.origin,
+        row.where,
+    )
+
+
 def refs_of(value: object) -> Iterator[Ref]:
     """Every Ref inside a nested argument, in order."""
     if isinstance(value, Ref):

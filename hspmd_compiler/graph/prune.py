@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from .ir import LogicalGraph, Ref, Row, map_refs, row_inputs
+from .ir import LogicalGraph, Ref, Row, map_refs, moved, row_inputs
 
 PLACEHOLDER = "placeholder"
 
@@ -48,29 +48,16 @@ def _live(graph: LogicalGraph) -> set[int]:
 
 
 def _renumbered(row: Row, new: Mapping[int, Ref]) -> Row:
-    found = Row(
-        new[row.id].id,
-        row.op,
-        _moved(row.args, new),
-        row.kwargs and {key: map_refs(value, lambda ref: new[ref.id]) for key, value in row.kwargs.items()},
-        row.shape,
-        row.dtype,
-        row.outs,
-        row.layer,
-        row.module,
-        row.phase,
-        row.origin,
-        row.where,
-    )
-    return found
+    named = {key: map_refs(value, lambda ref: new[ref.id]) for key, value in row.kwargs.items()}
+    return moved(row, new[row.id].id, _changed(row.args, new), named)
 
 
-def _moved(values: Sequence[object], new: Mapping[int, Ref]) -> tuple[object, ...]:
+def _changed(values: Sequence[object], new: Mapping[int, Ref]) -> tuple[object, ...]:
     return tuple(
         [
             new[value.id]
             if type(value) is Ref
-            else _moved(value, new)
+            else _changed(value, new)
             if isinstance(value, (tuple, list))
             else value
             for value in values

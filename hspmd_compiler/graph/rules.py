@@ -8,7 +8,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from ..annotations.layout import Axis, Coordinate, Factor, Layout, covers, make_layout
+from ..annotations.intervals import covers
+from ..annotations.layout import Axis, Coordinate, Factor, Layout, make_layout
 from ..comm_plan import Combine
 from ..errors import DeduceError, InternalError
 from .annotated import AnnotatedValue, PerCoordinate

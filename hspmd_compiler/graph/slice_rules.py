@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..annotations.layout import Dim, Factor, Intervals, Layout, dim_cut, make_layout, map_sets, union
+from ..annotations.intervals import Intervals, map_sets, union
+from ..annotations.layout import Dim, Factor, Layout, dim_cut, make_layout
 from .annotated import AnnotatedValue, PerCoordinate
 from .cuts import argument, dim_argument, exact, single_factor, whole_dim
 from .ir import Row

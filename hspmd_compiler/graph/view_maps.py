@@ -6,21 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from ..annotations.layout import (
-    Dim,
-    Factor,
-    Intervals,
-    Layout,
-    Sets,
-    canonical_dim,
-    is_exact,
-    make_layout,
-    map_sets,
-    scale,
-    subtract,
-    union,
-    whole,
-)
+from ..annotations.intervals import Intervals, Sets, is_exact, map_sets, subtract, union
+from ..annotations.layout import Dim, Factor, Layout, canonical_dim, make_layout, scale, whole
 from ..annotations.refine import cut_factor
 
 

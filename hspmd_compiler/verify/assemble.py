@@ -9,7 +9,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..annotations.layout import Axis, Coordinate, Factor, Intervals, Layout
+from ..annotations.intervals import Intervals
+from ..annotations.layout import Axis, Coordinate, Factor, Layout
 
 Index = tuple[Tensor, ...]
 

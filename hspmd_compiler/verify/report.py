@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from ..number_ranges import number_ranges
+
 GRAD_REDUCE = "grad_reduce"
 LOSS_REDUCE = "loss_reduce"
 SEND_RECV = "send_recv"
@@ -93,16 +95,5 @@ def peak_table(peak: Sequence[int]) -> Table:
     for rank, size in enumerate(peak):
         ranks_of.setdefault(size, []).append(rank)
     for size, ranks in ranks_of.items():
-        table.add_row(rank_list(ranks), f"{size / MEGABYTE:,.3f}")
+        table.add_row(number_ranges(ranks), f"{size / MEGABYTE:,.3f}")
     return table
-
-
-def rank_list(ranks: Sequence[int]) -> str:
-    """Ranks with runs shortened: `0-3,6`."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)

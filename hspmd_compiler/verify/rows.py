@@ -21,9 +21,9 @@ from ..errors import VerifyError
 from ..graph.ir import LogicalGraph, Phase, Row
 from ..graph.type_text import type_text
 from ..log import task
+from ..number_ranges import number_ranges
 from .assemble import Assembled, Piece, assemble, gap, index_of, is_addend, local_view, whole_view
 from .equality import GRADIENT_FLOOR, Difference, difference_table
-from .report import rank_list
 from .single_device import PLACEHOLDER, single_device_program
 from .training import TOLERANCE, widened
 from .values import simulate
@@ -230,8 +230,8 @@ def _wrong(
         at=row.where,
         details=[
             ("value", f"{type_text(row.shape or (), wanted.dtype)}, {row.phase.name.lower()} {row.module}"),
-            ("held by", f"ranks {rank_list(ranks)}"),
-            *([("wrong on", f"ranks {rank_list(sorted(set(own)))}")] if own else []),
+            ("held by", f"ranks {number_ranges(sorted(ranks))}"),
+            *([("wrong on", f"ranks {number_ranges(sorted(set(own)))}")] if own else []),
             ("difference", f"{difference.largest:.3g} at scale {difference.scale:.3g}"),
             ("at element", f"{list(position)}: {assembled.value[position]} instead of {wanted[position]}"),
             *([("copies", f"differ by {assembled.copies:.3g}")] if assembled.copies > allowed else []),
@@ -256,7 +256,7 @@ def _misplaced(row: Row, assembled: Assembled, wanted: Tensor, pieces: Sequence[
         f"{_name(row)} can't be put together",
         at=row.where,
         details=[
-            ("held by", f"ranks {rank_list(sorted({piece.rank for piece in pieces}))}"),
+            ("held by", f"ranks {number_ranges(sorted({piece.rank for piece in pieces}))}"),
             ("missing", f"{assembled.missing} of {wanted.numel()} elements"),
             ("types", f"{assembled.value.dtype} for {wanted.dtype}"),
         ],

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..artifact.program import Program
 from ..artifact.trained import put_back, trainables
 from ..log import task
+from ..number_ranges import number_ranges
 from ..options import OptimizerConfig, OptimizerName
 from .eager import EagerResult, eager_model, eager_step, whole_state
 from .equality import (
@@ -28,7 +29,6 @@ from .equality import (
     loss_difference,
 )
 from .reference import Reference
-from .report import rank_list
 from .shards import holds
 from .values import Rank, lockstep_step, start_ranks, whole_grads, whole_params
 from .widen import widen_program
@@ -166,7 +166,7 @@ def _sides(
     index = [int(i) for i in torch.unravel_index(torch.tensor(flat), gaps.shape)] if gaps.dim() else []
     return [
         ("tensor", f"{name}, element {index}"),
-        (f"rank {rank_list(holders)}", repr(float(found[name].flatten()[flat]))),
+        (f"rank {number_ranges(sorted(holders))}", repr(float(found[name].flatten()[flat]))),
         ("eager", repr(float(wanted[name].flatten()[flat]))),
     ]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from ...dtypes import BYTES
+from ...number_ranges import number_ranges
 from .moves import Exchange, Move
 from .patterns import Pattern, named
 from .price import Load, loads_of
@@ -55,7 +56,7 @@ def _loads(loads: dict[int, Load]) -> str:
 def _parts(parts: Sequence[Part], element: int) -> Iterator[str]:
     first = parts[0]
     ranks = [rank for part in parts for rank in part.devices]
-    yield f"ranks {ranks_text(ranks)}: {first.method.value}"
+    yield f"ranks {number_ranges(sorted(ranks))}: {first.method.value}"
     rounds = [_rounds(part.moves()) for part in parts]
     for number, together in enumerate(zip_longest(*rounds, fillvalue=()), 1):
         moves = [move for moves in together for move in moves]
@@ -116,21 +117,10 @@ def _named(move: Move) -> list[tuple[str, tuple[int, ...]]]:
 
 def _groups(groups: Sequence[tuple[int, ...]]) -> str:
     if all(len(group) == 1 for group in groups):
-        return f"on {ranks_text([rank for group in groups for rank in group])}"
+        return f"on {number_ranges(sorted(rank for group in groups for rank in group))}"
     if len(groups) > SHOWN_GROUPS:
         return f"in {len(groups)} groups"
-    return " ".join(f"[{ranks_text(group)}]" for group in groups)
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """`0-3,5`."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+    return " ".join(f"[{number_ranges(sorted(group))}]" for group in groups)
 
 
 def size_text(size: int) -> str:

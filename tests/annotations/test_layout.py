@@ -10,24 +10,26 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from hspmd_compiler.annotations.intervals import (
+    Intervals,
+    Sets,
+    covers,
+    intersect,
+    is_exact,
+    placed,
+    subtract,
+    union,
+    within,
+)
 from hspmd_compiler.annotations.layout import (
     Axis,
     Coordinate,
     Dim,
     Factor,
-    Intervals,
     Layout,
-    Sets,
     canonical_dim,
-    covers,
     dim_size,
-    intersect,
-    is_exact,
     make_layout,
-    placed,
-    subtract,
-    union,
-    within,
 )
 from hspmd_compiler.annotations.refine import cut_factor, local_boxes, refine
 from hspmd_compiler.errors import InternalError

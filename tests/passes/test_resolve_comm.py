@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, covers, make_layout
+from hspmd_compiler.annotations.intervals import covers
+from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, make_layout
 from hspmd_compiler.annotations.refine import refine
 from hspmd_compiler.artifact.arrays import TorchArrays
 from hspmd_compiler.comm_plan import Combine, CommKind, CommStep, box_volume

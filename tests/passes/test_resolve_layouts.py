@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hspmd_compiler.annotations import Split
-from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, Sets, make_layout
+from hspmd_compiler.annotations.intervals import Sets
+from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, make_layout
 from hspmd_compiler.annotations.several_cuts import addends_of, collapsed, is_plain, with_cuts
 from hspmd_compiler.graph.comm_layouts import _of_samples
 from hspmd_compiler.graph.rules import is_addend

@@ -11,8 +11,8 @@ from rich.console import Console
 from hspmd_compiler.artifact.program import ClassProgram, Instruction, LocalRow, Op, Program, Segment, Value
 from hspmd_compiler.comm_plan import Combine, CommKind, CommStep, GradPiece, Piece
 from hspmd_compiler.errors import VerifyError
+from hspmd_compiler.number_ranges import number_ranges
 from hspmd_compiler.verify.fit import check_fit
-from hspmd_compiler.verify.report import rank_list
 
 from .hand_made import pipeline, program, rank_program, recv_step, send_step, tensor_and_data_parallel
 
@@ -233,4 +233,4 @@ def test_a_report_reads_well() -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "3 ranks, 6 exchanges matched" in text and "all_reduce" in text and "0-1" not in text
     assert json.loads(json.dumps(report.to_json()))["matched"]["grad_reduce"] == 2
-    assert rank_list([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
+    assert number_ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
