@@ -17,6 +17,8 @@ from .ir import LogicalGraph, Meta, Ref, Row, map_refs, row_inputs
 from .random_rows import is_drawn_by_position
 
 FULL = "aten.full.default"
+LARGE = 2**62
+"""What a graph can hold of the types whose largest number is above it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +42,7 @@ class Kept:
 def _number(kind: torch.dtype) -> float | int:
     if kind.is_floating_point or kind.is_complex:
         return torch.nan
-    return 1 if kind is torch.bool else torch.iinfo(kind).max - 1
+    return 1 if kind is torch.bool else min(torch.iinfo(kind).max - 1, LARGE)
 
 
 def does_the_same(first: LogicalGraph, following: LogicalGraph, kept: Iterable[Kept]) -> bool:

@@ -82,9 +82,9 @@ def _next_step(
     model: nn.Module, trace: Callable[[], LogicalGraph], made: Sequence[Change]
 ) -> tuple[LogicalGraph, Sequence[Change]]:
     """The step after these changes, and what it changes in turn."""
-    for change in made:
-        change.make()
     try:
+        for change in made:
+            change.make()
         with _watching(model) as changes:
             return trace(), changes
     except Exception as error:  # what one step can do and the next can't
