@@ -43,6 +43,7 @@ from ..errors import TraceError
 from .checkpoints import without_checkpoints
 from .ir import Meta, Origin, OriginKind
 from .own_functions import without_own_functions
+from .recurrence import recurrence_in_steps
 
 OLDEST_TORCH = (2, 11)
 PREFIX = "model."
@@ -134,17 +135,6 @@ def exporting() -> Iterator[None]:
     """Inside, a model sees itself being exported, as in `capture_joint`, and computes nothing twice."""
     with _compiling_state_context(), without_checkpoints(), recurrence_in_steps():
         yield
-
-
-@contextmanager
-def recurrence_in_steps() -> Iterator[None]:
-    """Inside, an LSTM is its products and gates, token by token, and not one kernel of the CPU's library."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
 
 
 @contextmanager
