@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -20,15 +22,26 @@ Batch = dict[str, Tensor]
 Rows = Sequence[tuple[int, int]]
 Factory = Callable[..., Iterator[Mapping[str, Tensor]]]
 
+SEEDS_PER_EPOCH = 1_000_003
+SEEDS = 2**64
+"""As many as torch has."""
+NUMPY_SEEDS = 2**32
+
 
 class DataSource(Protocol):
     """Epochs of batches. Iterating gives what is left of the current epoch, then the next begins.
 
     local: batches hold only this rank's rows, one micro-batch after the other, not the global batch.
+    left_out: samples so far that filled no batch at the end of an epoch.
     """
 
     local: bool
     epoch: int
+    left_out: int
+
+    @property
+    def at_start(self) -> bool:
+        """Whether no batch of the current epoch was used yet."""
 
     def __iter__(self) -> Iterator[Batch]: ...
 
@@ -39,18 +52,27 @@ class DataSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """What a program takes: samples of a global batch, and shape and dtype of each input."""
+    """What a program takes: samples of a batch, and shape and dtype of each input.
+
+    needed: the inputs that a batch must hold, None for all of them.
+    """
 
     batch: int
     inputs: Mapping[str, tuple[tuple[int, ...], str]]
+    needed: frozenset[str] | None = None
 
     @classmethod
     def of(cls, program: Program) -> BatchShape:
         return cls(program.batch, program.inputs)
 
+    def of_rows(self, rows: Rows, needed: frozenset[str]) -> BatchShape:
+        """What one rank takes: these rows of the global batch, of the inputs that it needs."""
+        return BatchShape(sum(high - low for low, high in rows), self.inputs, needed)
+
     def clashes(self, batch: Mapping[str, Tensor], samples: int) -> list[tuple[str, str]]:
         """What is wrong with a batch of so many samples, as (key, text)."""
-        wrong = [(key, "missing") for key in self.inputs if key not in batch]
+        needed = self.inputs if self.needed is None else sorted(self.needed)
+        wrong = [(key, "missing") for key in needed if key not in batch]
         for key, tensor in batch.items():
             if key not in self.inputs:
                 wrong.append((key, "the program has no such input"))
@@ -61,9 +83,9 @@ class BatchShape:
                 wrong.append((key, f"{got}, wanted {wanted}"))
         return wrong
 
-    def check(self, batch: Mapping[str, Tensor], samples: int | None = None) -> None:
-        """Raise one RunError with every key that doesn't fit; samples: of the global batch by default."""
-        wrong = self.clashes(batch, self.batch if samples is None else samples)
+    def check(self, batch: Mapping[str, Tensor]) -> None:
+        """Raise one RunError with every key that doesn't fit."""
+        wrong = self.clashes(batch, self.batch)
         if wrong:
             raise RunError(
                 "a batch doesn't fit the program",
@@ -78,22 +100,39 @@ def own_rows(batch: Mapping[str, Tensor], rows: Rows) -> Batch:
 
 
 class FactoryData:
-    """Global batches from `factory()`, called anew for each epoch.
+    """Batches from `factory()`, called anew for each epoch: global ones, or those of `rows`.
 
-    The factory gets those of the keywords `seed`, `epoch` and `batch_size` that its signature
-    names. Its iterator may have state_dict and load_state_dict; otherwise resuming skips batches.
-    A last batch that is too short is dropped.
+    The factory gets those of the keywords `seed`, `epoch`, `batch_size`, `rows` and `keys` that its
+    signature names. One that names `rows` loads for its own rank: its batches hold these rows of the
+    global batch, [low, high) per micro-batch, one after the other, of at least the inputs `keys`.
+    Before each call torch's, NumPy's and Python's generators are seeded, alike on every rank. Its iterator
+    may have state_dict and load_state_dict; otherwise resuming skips batches. A last batch that is
+    too short is left out and counted.
     """
 
-    local = False
-
-    def __init__(self, factory: Factory, shape: BatchShape, seed: int = 0) -> None:
+    def __init__(
+        self,
+        factory: Factory,
+        shape: BatchShape,
+        seed: int = 0,
+        rows: Rows = (),
+        keys: frozenset[str] = frozenset(),
+    ) -> None:
         self.epoch = 0
+        self.left_out = 0
         self._batches = 0
         self._factory = factory
-        self._shape = shape
+        self._named = inspect.signature(factory).parameters
+        self.local = "rows" in self._named
+        self._shape = shape.of_rows(rows, keys) if self.local else shape
         self._seed = seed
+        self._offered = {"batch_size": shape.batch, "rows": list(rows), "keys": keys}
         self._inner: Iterator[Mapping[str, Tensor]] | None = None
+
+    @property
+    def at_start(self) -> bool:
+        """See DataSource."""
+        return self._batches == 0
 
     def __iter__(self) -> Iterator[Batch]:
         if self._inner is None:
@@ -102,6 +141,7 @@ class FactoryData:
                 next(self._inner, None)
         while (batch := next(self._inner, None)) is not None:
             if self._is_last_and_short(batch):
+                self.left_out += count_samples(batch)
                 break
             self._shape.check(batch)
             self._batches += 1
@@ -124,14 +164,14 @@ class FactoryData:
             self._inner = inner
 
     def _start(self) -> Iterator[Mapping[str, Tensor]]:
-        offered = {"seed": self._seed, "epoch": self.epoch, "batch_size": self._shape.batch}
-        taken = inspect.signature(self._factory).parameters
-        return iter(self._factory(**{name: value for name, value in offered.items() if name in taken}))
+        seed_generators(epoch_seed(self._seed, self.epoch))
+        offered = {"seed": self._seed, "epoch": self.epoch, **self._offered}
+        return iter(self._factory(**{name: value for name, value in offered.items() if name in self._named}))
 
     def _is_last_and_short(self, batch: Mapping[str, Tensor]) -> bool:
         """Whether this batch has too few samples, the same of each key, and ends its epoch."""
-        samples = {len(tensor) for tensor in batch.values() if isinstance(tensor, Tensor) and tensor.dim()}
-        if len(samples) != 1 or (count := samples.pop()) >= self._shape.batch:
+        count = count_samples(batch)
+        if not 0 < count < self._shape.batch:
             return False
         if self._shape.clashes(batch, count):
             return False
@@ -140,8 +180,26 @@ class FactoryData:
             return True
         raise RunError(
             f"a batch of {count} samples, where the program takes {self._shape.batch}",
-            rule="only the last batch of an epoch may be shorter; it is dropped",
+            rule="only the last batch of an epoch may be shorter; it is left out",
         )
+
+
+def count_samples(batch: Mapping[str, Tensor]) -> int:
+    """Samples of a batch, 0 where its tensors don't agree."""
+    counts = {len(tensor) for tensor in batch.values() if isinstance(tensor, Tensor) and tensor.dim()}
+    return counts.pop() if len(counts) == 1 else 0
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """A seed of torch for one epoch of a run."""
+    return (seed * SEEDS_PER_EPOCH + epoch) % SEEDS
+
+
+def seed_generators(seed: int) -> None:
+    """Seed what code that makes data draws from without saying so: torch, NumPy and Python."""
+    torch.manual_seed(seed)
+    numpy.random.seed(seed % NUMPY_SEEDS)
+    random.seed(seed)
 
 
 def load_factory(name: str) -> Factory:

@@ -12,11 +12,12 @@ from ..artifact.codegen import SegmentCache
 from ..artifact.execute import RankState, plan_rank, run_step
 from ..artifact.program import ClassProgram, InputKind, Program, Shard
 from ..artifact.random_kernels import step_keys
-from ..artifact.requests import OptimizerStep
+from ..artifact.requests import LossReduce, OptimizerStep
 from ..artifact.segments import CompiledSegments
 from ..artifact.trained import put_back, started, store, trainables, trained_value
 from ..errors import RunError
 from ..options import OptimizerConfig
+from .batch_check import BatchCheck
 from .collect import Collection
 from .data import Batch, BatchShape
 from .gradient_norm import clip, global_norm
@@ -54,6 +55,7 @@ class Engine:
         self._segments = CompiledSegments(self._plan, SegmentCache(device))
         self._sizes = [high - low for low, high in self.rows]
         self.keys = inputs_read(self._plan.shared)
+        self._batches = BatchCheck(transport, self.rows, self.keys)
 
     @property
     def rank(self) -> int:
@@ -101,9 +103,11 @@ class Engine:
         """Train on one batch and return its loss, the same on every rank.
 
         batch: the global batch; with `local` only this rank's rows (`rows`, one micro-batch after
-        the other) of the inputs it reads (`keys`).
+        the other) of the inputs it reads (`keys`). RunError on every rank, before anything is updated,
+        where ranks were given different batches.
         """
         micro_batches = self._local(batch) if local else self._of_global(batch)
+        addend = self._batches.addend(batch, local)
         self._state.keys = step_keys(self.rows, self.seed, self.steps)
         run = run_step(self._plan, self._state, micro_batches, self._segments, self._arrays)
         answer: Tensor | None = None
@@ -113,6 +117,9 @@ class Engine:
                 answer = None
                 if isinstance(request, OptimizerStep):
                     self._update()
+                elif isinstance(request, LossReduce):
+                    answer, total = self._sums(request.share, addend)
+                    self._batches.check(total, batch, local, self.steps + 1)
                 else:
                     answer = self.transport.answer(request)
                 del request
@@ -221,6 +228,12 @@ class Engine:
         self.optimizer.update(values, {each.shard.name: each.grad for each in trained}, self.current_lr)
         put_back(trained, self._state)
 
+    def _sums(self, share: Tensor, addend: int) -> tuple[Tensor, float]:
+        """The loss of the whole batch, and the sum of what ranks say of their batches: one reduction."""
+        said = torch.tensor(addend, dtype=torch.float64, device=share.device)
+        loss, total = self.transport.sum_over_ranks(torch.stack([share, said]))
+        return loss, float(total)
+
     def _of_global(self, batch: Mapping[str, Tensor]) -> list[Batch]:
         self.shape.check(batch)
         return [
@@ -229,15 +242,13 @@ class Engine:
         ]
 
     def _local(self, batch: Mapping[str, Tensor]) -> list[Batch]:
-        samples = sum(self._sizes)
-        missing = [key for key in self.keys if key not in batch]
-        wrong = [(key, "missing") for key in missing]
-        wrong += [clash for clash in self.shape.clashes(batch, samples) if clash[1] != "missing"]
+        shape = self.shape.of_rows(self.rows, self.keys)
+        wrong = shape.clashes(batch, shape.batch)
         if wrong:
             raise RunError(
                 f"a local batch doesn't fit rank {self.rank}",
                 details=wrong,
-                rule=f"rank {self.rank} takes {samples} samples a step, those of rows {self.rows}",
+                rule=f"rank {self.rank} takes {shape.batch} samples a step, those of rows {self.rows}",
             )
         device = self.transport.device
         parts = {key: torch.split(batch[key].to(device), self._sizes) for key in self.keys}

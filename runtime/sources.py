@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..artifact.kernels import COMM
 from ..artifact.program import ClassProgram, InputKind, Segment, Shard, Value
-from .data import FactoryData, load_factory
+from .data import FactoryData, epoch_seed, load_factory, seed_generators
 from .engine import Engine
 from .text_data import TextData, open_text
 
@@ -18,8 +18,9 @@ TABLES = frozenset({InputKind.PARAM, InputKind.STORED})
 
 
 def factory_source(engine: Engine, name: str, seed: int = 0) -> FactoryData:
-    """Global batches of `module:factory`."""
-    return FactoryData(load_factory(name), engine.shape, seed)
+    """Batches of `module:factory`: global ones, or this rank's rows where the factory takes `rows`."""
+    seed_generators(epoch_seed(seed, 0))  # its module may draw while it is imported
+    return FactoryData(load_factory(name), engine.shape, seed, engine.rows, engine.keys)
 
 
 def text_source(

@@ -9,20 +9,17 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError
-from .data import Batch, BatchShape, Rows, read_position
+from .data import Batch, BatchShape, Rows, epoch_seed, read_position
 from .tokens import BYTE_VALUES, ByteTokens, FileTokens, Tokens, tokenized
 
 IDS, LABELS, MASK = "input_ids", "labels", "attention_mask"
-SEEDS_PER_EPOCH = 1_000_003
-SEEDS = 2**64
-"""As many as torch has."""
 
 
 class TextData:
     """Consecutive sequences of the text, in an order that seed and epoch give; labels are the input.
 
     Only the rows of this rank are read, one micro-batch after the other. A last incomplete sequence,
-    and a last incomplete batch of an epoch, are dropped.
+    and a last incomplete batch of an epoch, are left out.
     """
 
     local = True
@@ -32,6 +29,7 @@ class TextData:
     ) -> None:
         _check_inputs(shape)
         self.epoch = 0
+        self.left_out = 0
         self._batches = 0
         self._seed = seed
         self._tokens = tokens
@@ -42,9 +40,19 @@ class TextData:
         _check_enough(len(tokens), self._length, shape.batch)
 
     @property
+    def at_start(self) -> bool:
+        """See DataSource."""
+        return self._batches == 0
+
+    @property
+    def sequences(self) -> int:
+        """Whole sequences in the text."""
+        return len(self._tokens) // self._length
+
+    @property
     def batches_per_epoch(self) -> int:
         """Whole batches in one epoch."""
-        return len(self._tokens) // self._length // self._shape.batch
+        return self.sequences // self._shape.batch
 
     def __iter__(self) -> Iterator[Batch]:
         order = self._order()
@@ -52,6 +60,7 @@ class TextData:
             samples = order[self._batches * self._shape.batch :][: self._shape.batch]
             self._batches += 1
             yield self._batch(samples)
+        self.left_out += self.sequences % self._shape.batch
         self._batches = 0
         self.epoch += 1
 
@@ -65,8 +74,8 @@ class TextData:
 
     def _order(self) -> Tensor:
         """The samples of this epoch, the same on every rank."""
-        generator = torch.Generator().manual_seed((self._seed * SEEDS_PER_EPOCH + self.epoch) % SEEDS)
-        return torch.randperm(len(self._tokens) // self._length, generator=generator)
+        generator = torch.Generator().manual_seed(epoch_seed(self._seed, self.epoch))
+        return torch.randperm(self.sequences, generator=generator)
 
     def _batch(self, samples: Tensor) -> Batch:
         if not self._keys:
@@ -119,7 +128,7 @@ def _check_enough(tokens: int, length: int, batch: int) -> None:
         raise RunError(
             "the text is shorter than one batch",
             details=[("text", f"{tokens} tokens"), ("batch", f"{batch} sequences of {length} tokens")],
-            rule="a last incomplete batch is dropped",
+            rule="an epoch has at least one whole batch; what fills none is left out",
         )
 
 

@@ -32,7 +32,17 @@ class StepRecord:
     tokens: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Samples at the end of an epoch that fill no batch. total: of all epochs so far."""
+
+    epoch: int
+    samples: int
+    total: int
+
+
 OnStep = Callable[[StepRecord], None]
+OnLeftOut = Callable[[LeftOut], None]
 
 
 def train(
@@ -41,30 +51,39 @@ def train(
     steps: int | None = None,
     epochs: int | None = None,
     on_step: OnStep = lambda record: None,
+    on_left_out: OnLeftOut = lambda left: None,
 ) -> int:
     """Train for so many steps more, or to the end of `epochs` epochs, whichever comes first.
 
-    Returns the steps taken. `on_step` is called on every rank. Epochs count from the start of the
-    data, also after a resume.
+    Returns the steps taken. `on_step` is called on every rank; `on_left_out` at the end of each epoch
+    whose last samples fill no batch. Epochs count from the start of the data, also after a resume.
     """
     if steps is None and epochs is None:
         raise RunError("how long to train is not given", fix="give steps, epochs or both")
-    samples, tokens = engine.program.batch, tokens_of(engine.program)
-    taken = empty_epochs = 0
+    taken = 0
     while taken != steps and (epochs is None or data.epoch < epochs):
-        before, epoch = taken, data.epoch
-        for batch in data:
-            lr, start = engine.current_lr, perf_counter()
-            loss = engine.step(batch, local=data.local)
-            seconds = perf_counter() - start
-            taken += 1
-            norm = engine.grad_norm
-            on_step(StepRecord(engine.steps, epoch, loss, lr, norm, seconds, samples, tokens))
-            if taken == steps:
-                break
-        empty_epochs = 0 if taken > before else empty_epochs + 1
-        if empty_epochs > 1:  # one may be the used-up rest of an epoch
-            raise _no_batch()
+        was_fresh, epoch, left_out = data.at_start, data.epoch, data.left_out
+        count = _epoch(engine, data, None if steps is None else steps - taken, on_step)
+        taken += count
+        if data.left_out > left_out:
+            on_left_out(LeftOut(epoch, data.left_out - left_out, data.left_out))
+        if was_fresh and not count:
+            raise _no_batch(engine.program.batch, data.left_out - left_out)
+    return taken
+
+
+def _epoch(engine: Engine, data: DataSource, steps: int | None, on_step: OnStep) -> int:
+    """The rest of the current epoch, at most so many steps of it; how many were taken."""
+    samples, tokens = engine.program.batch, tokens_of(engine.program)
+    taken, epoch = 0, data.epoch
+    for batch in data:
+        lr, start = engine.current_lr, perf_counter()
+        loss = engine.step(batch, local=data.local)
+        seconds = perf_counter() - start
+        taken += 1
+        on_step(StepRecord(engine.steps, epoch, loss, lr, engine.grad_norm, seconds, samples, tokens))
+        if taken == steps:
+            break
     return taken
 
 
@@ -73,8 +92,9 @@ def tokens_of(program: Program) -> int | None:
     return math.prod(program.inputs[TOKENS][0]) if TOKENS in program.inputs else None
 
 
-def _no_batch() -> RunError:
+def _no_batch(batch: int, left_out: int) -> RunError:
     return RunError(
         "the data has not one whole batch",
+        details=[("batch", f"{batch} samples"), ("epoch", f"{left_out} samples")],
         rule="an epoch has at least one batch of the size that the program was compiled for",
     )

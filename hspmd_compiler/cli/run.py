@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import OptionError
 from .command import Command
-from .training_view import view_for
+from .training_view import LEFT_OUT, view_for
 
 if TYPE_CHECKING:
     from ..runtime.data import DataSource
@@ -128,7 +128,14 @@ def _train(engine: Engine, emit: Emit, args: Namespace) -> None:
     if args.resume is not None:
         load_state(engine, data, args.resume)
     emit({"ranks": list(engine.places)})
-    train(engine, data, args.steps, args.epochs, lambda record: emit(asdict(record)))
+    train(
+        engine,
+        data,
+        args.steps,
+        args.epochs,
+        lambda record: emit(asdict(record)),
+        lambda left: emit({LEFT_OUT: asdict(left)}),
+    )
     if args.save is not None:
         save(engine, args.save)
     if args.save_state is not None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, object]
 
-RANKS = "ranks"
+RANKS, LEFT_OUT = "ranks", "left_out"
 
 
 class View(Protocol):
@@ -21,20 +21,19 @@ class View(Protocol):
 
     def show(self, record: Record) -> None: ...
 
+    def close(self) -> None:
+        """Say what is to be said at the end."""
+
 
 @contextmanager
 def view_for(as_json: bool, steps: int | None) -> Iterator[View]:
     """The view that fits the output; nothing is drawn, and no thread runs, before the first record."""
-    if as_json:
-        yield JsonLines()
-    elif sys.stdout.isatty():
-        bar = ProgressBar(steps)
-        try:
-            yield bar
-        finally:
-            bar.close()
-    else:
-        yield LogLines()
+    for_people = ProgressBar(steps) if sys.stdout.isatty() else LogLines()
+    view: View = JsonLines() if as_json else for_people
+    try:
+        yield view
+    finally:
+        view.close()
 
 
 class JsonLines:
@@ -43,12 +42,23 @@ class JsonLines:
     def show(self, record: Record) -> None:
         print(json.dumps(record), flush=True)
 
+    def close(self) -> None:
+        """See View."""
+
 
 class LogLines:
     """One line per record."""
 
+    def __init__(self) -> None:
+        self._text = RecordText()
+
     def show(self, record: Record) -> None:
-        for line in record_lines(record):
+        for line in self._text.lines(record):
+            print(line, flush=True)
+
+    def close(self) -> None:
+        """See View."""
+        for line in self._text.summary():
             print(line, flush=True)
 
 
@@ -57,18 +67,21 @@ class ProgressBar:
 
     def __init__(self, steps: int | None) -> None:
         self._steps = steps
+        self._text = RecordText()
         self._progress: Progress | None = None
 
     def show(self, record: Record) -> None:
         progress = self._progress or self._start()
-        for line in record_lines(record):
+        for line in self._text.lines(record):
             progress.console.print(line, markup=False, highlight=False)
-        if RANKS not in record:
+        if "step" in record:
             progress.advance(progress.tasks[0].id)
 
     def close(self) -> None:
         """Leaves the last state on the screen."""
         if self._progress is not None:
+            for line in self._text.summary():
+                self._progress.console.print(line, markup=False, highlight=False)
             self._progress.stop()
 
     def _start(self) -> Progress:
@@ -82,12 +95,29 @@ class ProgressBar:
         return self._progress
 
 
-def record_lines(record: Record) -> list[str]:
-    """A record as text: where each rank runs, or one step."""
-    if RANKS in record:
-        places = record[RANKS]
-        return [f"rank {rank}: {at}" for rank, at in enumerate(places)] if isinstance(places, list) else []
-    return [step_line(record)]
+class RecordText:
+    """Records as text: where each rank runs, a step, and once that samples at an epoch's end are left out."""
+
+    def __init__(self) -> None:
+        self._left_out = 0
+
+    def lines(self, record: Record) -> list[str]:
+        """The lines of one record."""
+        if RANKS in record:
+            places = record[RANKS]
+            return (
+                [f"rank {rank}: {at}" for rank, at in enumerate(places)] if isinstance(places, list) else []
+            )
+        left = record.get(LEFT_OUT)
+        if not isinstance(left, dict):
+            return [step_line(record)]
+        was_told, self._left_out = self._left_out > 0, left["total"]
+        text = f"the last {left['samples']} samples of epoch {left['epoch']} fill no batch and are left out"
+        return [] if was_told else [f"warning: {text}"]
+
+    def summary(self) -> list[str]:
+        """What is said at the end."""
+        return [f"left out in all: {self._left_out} samples"] if self._left_out else []
 
 
 def step_line(record: Record) -> str:

@@ -23,8 +23,12 @@ from tests.runtime.hand_made import batch
 def batches(epoch):
     return (batch(10 * epoch + number) for number in range(2))
 
+def uneven(epoch):
+    rest = {key: value[:2] for key, value in batch(7).items()}
+    return iter([batch(epoch), rest])
+
 def short():
-    return iter([])
+    return iter([{key: value[:4] for key, value in batch(7).items()}])
 
 def failing():
     raise ValueError("the disk is gone")
@@ -111,6 +115,16 @@ def test_goes_on_where_it_stopped(workplace: Path) -> None:
         assert record["loss"] == pytest.approx(loss.item(), abs=1e-12)
 
 
+def test_samples_that_fill_no_batch_are_told(workplace: Path) -> None:
+    done = hspmd(workplace, "made", "--data", "own_data:uneven", "--epochs", "3")
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if not line.startswith(("rank ", "step "))]
+    assert told == [
+        "warning: the last 2 samples of epoch 0 fill no batch and are left out",
+        "left out in all: 6 samples",
+    ]
+
+
 @pytest.mark.parametrize(
     ("args", "text"),
     [
@@ -122,7 +136,7 @@ def test_goes_on_where_it_stopped(workplace: Path) -> None:
     ],
 )
 def test_mistakes_end_the_run_at_once(workplace: Path, args: list[str], text: str) -> None:
-    done = hspmd(workplace, *args, "--steps", "1")
+    done = hspmd(workplace, *args, "--epochs", "1")
     assert done.returncode == 2, done.stderr
     assert text in done.stderr
     assert "Traceback" not in done.stderr

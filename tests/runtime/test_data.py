@@ -39,6 +39,7 @@ def test_epochs_and_last_short_batch() -> None:
     assert values(data) == [100, 101] and data.epoch == 1
     assert values(data) == [110, 111] and data.epoch == 2
     assert calls == [{"seed": 1, "epoch": 0}, {"seed": 1, "epoch": 1}]
+    assert data.left_out == 4 and data.at_start
 
 
 def test_short_batch_in_the_middle_is_an_error() -> None:
@@ -132,6 +133,7 @@ def test_text_gives_each_sequence_once(files: list[Path]) -> None:
     data = text(files)
     batches = list(data)
     assert len(batches) == data.batches_per_epoch == 6
+    assert data.left_out == data.sequences - 4 * 6 > 0
     rows = torch.cat([batch["input_ids"] for batch in batches])
     starts = rows[:, 0].tolist()
     assert len(set(starts)) == 24 and all(start % 8 == 0 for start in starts)
