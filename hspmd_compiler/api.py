@@ -144,4 +144,5 @@ def load(directory: str | Path) -> Engine:
 
 def _weights(model: nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and buffers by their first names."""
-    return {name: value.detach() for name, value in (*model.named_parameters(), *model.named_buffers())}
+    held = (*model.named_parameters(), *model.named_buffers())
+    return {name: value.detach().resolve_conj().resolve_neg() for name, value in held}

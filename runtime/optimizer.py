@@ -1,6 +1,7 @@
 """AdamW and SGD on a rank's shards, in torch.optim's order of arithmetic.
 
-Both rules are elementwise, so updating shards is updating the whole.
+Both rules are elementwise, so updating shards is updating the whole. A complex number is two real ones, as
+in torch: AdamW squares its parts, each for itself.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ MOMENTUM = "momentum_buffer"
 
 @dataclass(slots=True)
 class _Batch:
-    """Parameters that one foreach call may take together."""
+    """Parameters that one foreach call may take together; complex ones as real and imaginary parts."""
 
     decay: float
+    is_complex: bool
     names: list[str]
     params: list[Tensor]
     grads: list[Tensor]
@@ -78,10 +80,12 @@ class ShardOptimizer:
             if param.numel() == 0:
                 continue
             decay = self.config.decay_of(name)
-            batch = batches.setdefault((decay, param.device, param.dtype), _Batch(decay, [], [], []))
+            batch = batches.setdefault(
+                (decay, param.device, param.dtype), _Batch(decay, param.is_complex(), [], [], [])
+            )
             batch.names.append(name)
-            batch.params.append(param)
-            batch.grads.append(grad.to(param.dtype))
+            batch.params.append(_parts(param))
+            batch.grads.append(_parts(grad.to(param.dtype)))
         return list(batches.values())
 
     def _held(self, batch: _Batch, key: str) -> list[Tensor]:
@@ -90,8 +94,9 @@ class ShardOptimizer:
         for name, param in zip(batch.names, batch.params, strict=True):
             of = self.state.setdefault(name, {})
             if key not in of:
-                of[key] = torch.zeros_like(param)
-            held.append(of[key])
+                zeros = torch.zeros_like(param)
+                of[key] = torch.view_as_complex(zeros) if batch.is_complex else zeros
+            held.append(_parts(of[key]))
         return held
 
     def _adamw(self, batch: _Batch, lr: float) -> None:
@@ -127,3 +132,8 @@ class ShardOptimizer:
         torch._foreach_mul_(buffers, self.config.momentum)
         torch._foreach_add_(buffers, grads)
         return buffers
+
+
+def _parts(tensor: Tensor) -> Tensor:
+    """A complex tensor as pairs of real numbers in the same memory; a real one as it is."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor

@@ -66,8 +66,8 @@ def peer_lost_in(what: str) -> Iterator[None]:
 
 
 def to_wire(tensor: Tensor) -> Tensor:
-    """The tensor as the library can move it: contiguous, truth values as bytes."""
-    tensor = tensor.contiguous()
+    """The tensor as the library can move it: contiguous, nothing left to do to it, truth values as bytes."""
+    tensor = tensor.resolve_conj().resolve_neg().contiguous()
     return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 

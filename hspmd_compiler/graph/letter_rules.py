@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from .letters import add_letters, parse_letters
+from ..annotations.layout import Factor
+from .cuts import whole_dim
+from .empty_pieces import emit_unless_empty
+from .ir import Row
+from .letters import LETTERS, add_letters, parse_letters
+from .pointwise_rules import settled_over_ranks
+from .rules import Result, RuleContext, rule_for
 
 SPACES = {1: "w", 2: "h w", 3: "d h w"}
 NEW = {1: "x", 2: "y x", 3: "z y x"}
@@ -33,10 +39,26 @@ def _spaces() -> None:
 
 
 def _numbers() -> None:
-    """Pairs of numbers as complex ones, and places among sorted numbers."""
-    _register("view_as_complex.default", "... pair -> ...", whole="pair")
-    _register("view_as_real.default", "... -> ... pair", whole="pair")
+    """Places among sorted numbers."""
     _register("searchsorted.Tensor", "bound, ... -> ...", whole="bound")
+
+
+PAIRS = {"aten.view_as_complex.default": "... pair -> ...", "aten.view_as_real.default": "... -> ... pair"}
+"""Pairs of numbers as complex ones, and back: passes read the letters, the rule lets pending sums pass."""
+LETTERS |= {op: parse_letters(op, letters, whole="pair") for op, letters in PAIRS.items()}
+
+
+@rule_for(*PAIRS)
+def pairs(ctx: RuleContext, row: Row) -> Result:
+    """Linear; the dim of the two parts is whole."""
+    value = settled_over_ranks(ctx, ctx.operand(row.args[0]))
+    rank = len(row.shape or ())
+    if rank < len(value.layout.dims):
+        value = whole_dim(ctx, value, rank)
+        dims = value.layout.dims[:rank]
+    else:
+        dims = (*value.layout.dims, (Factor(2),))
+    return emit_unless_empty(ctx, row, (value,), (value.layout.with_dims(dims),), (value,))
 
 
 def _products() -> None:

@@ -85,7 +85,14 @@ def stack(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     return torch.cat([part.unsqueeze(dim) for part in parts], dim)
 
 
+def conjugate(number: Tensor) -> Tensor:
+    """PyTorch only marks the memory, and other ranks get the memory without the mark."""
+    return torch.conj_physical(number)
+
+
 OWN: Mapping[torch._ops.OpOverload, Callable[..., object]] = {
+    aten._conj.default: conjugate,
+    aten._neg_view.default: torch.neg,
     aten.stack.default: stack,
     aten._trilinear.default: trilinear,
     aten.multilabel_margin_loss_forward.default: multilabel_margin,

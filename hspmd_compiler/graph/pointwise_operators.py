@@ -4,6 +4,8 @@ from __future__ import annotations
 
 LINEAR = (
     "aten.neg.default",
+    "aten._conj_physical.default",
+    "aten.conj_physical.default",
     "aten.detach.default",
     "aten.alias.default",
     "aten.clone.default",

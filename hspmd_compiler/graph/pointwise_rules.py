@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import cache
 from math import prod
 
+import torch
+
 from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout
 from .addends import as_equal_addends
 from .annotated import AnnotatedValue, PerCoordinate
@@ -191,11 +193,15 @@ def _apply(ctx: RuleContext, row: Row, values: dict[int, AnnotatedValue]) -> Ann
 def linear(ctx: RuleContext, row: Row) -> Result:
     """One operand, linear: pending sums and addends pass."""
     ((key, value),) = operands(ctx, row).items()
-    if row.dtype is not None and not (row.dtype.is_floating_point and value.dtype.is_floating_point):
+    if row.dtype is not None and not (_has_fractions(row.dtype) and _has_fractions(value.dtype)):
         value = ctx.settle(value)
     moves = row.op in MOVES
     args = localized(ctx, row, {key: value})
     return ctx.emit(row.op, args, value.layout, kwargs=row.kwargs, via=value if moves else None)
+
+
+def _has_fractions(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
 
 
 @rule_for(*SUMS)

@@ -28,6 +28,7 @@ from .capture import (
 from .constants import replace_constants
 from .decompose import decompose
 from .eager_trace import run_step
+from .element_types import check_types
 from .fx_convert import PLACEHOLDER, RowFacts, rows_of
 from .held_tensors import moving_tensors
 from .init_record import build_fake
@@ -122,6 +123,7 @@ def trace_plain(subject: Subject) -> LogicalGraph:
 def _check(graph: LogicalGraph, subject: Subject) -> None:
     lower_library_operators(graph)
     checks.check_operators(graph)
+    check_types(graph)
     checks.check_gradients(graph, subject.model, subject.inputs, subject.mode)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..errors import VerifyError
 from ..graph.checkpoints import without_checkpoints
 from .same_masks import SEED, SameMasks
-from .widen import wide_casts
+from .widen import wide_casts, widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ def eager_model(build: Callable[[], nn.Module], state: Mapping[str, Tensor], wid
     """A fresh model whose parameters and buffers are copies of `state`, in double where `widen`."""
     model = build()
     if widen:
-        model = model.double()
+        # `double()` leaves complex numbers as they are
+        model = model._apply(widened)  # type: ignore[no-untyped-call]
     held = whole_state(model)
     unknown = sorted(state.keys() - held.keys())
     if unknown:
@@ -57,11 +58,14 @@ def eager_step(
     step: counted from 0; dropout drops what a compiled program drops in this step of a run of this seed.
     """
     model.zero_grad(set_to_none=True)
-    rows = {key: _widened(value) if widen else value for key, value in batch.items()}
+    rows = {key: widened(value) if widen else value for key, value in batch.items()}
     with wide_casts() if widen else nullcontext():
         with SameMasks(seed, step), without_checkpoints():
             loss = loss_of(model(**rows))
         loss.backward()  # type: ignore[no-untyped-call]
+    for parameter in model.parameters():
+        if parameter.grad is not None:  # torch's optimizers can't read what is only marked as conjugate
+            parameter.grad = parameter.grad.resolve_conj()
     grads = {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
     return EagerResult(float(loss.detach()), grads)
 
@@ -78,7 +82,3 @@ def loss_of(result: Any) -> Tensor:
     if not isinstance(loss, Tensor):
         raise VerifyError("forward returns neither a loss nor an object with `.loss`")
     return loss
-
-
-def _widened(value: Tensor) -> Tensor:
-    return value.double() if value.is_floating_point() else value

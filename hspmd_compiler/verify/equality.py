@@ -120,14 +120,21 @@ def difference_table(found: Sequence[Difference], title: str) -> Table:
 
 
 def _difference(name: str, actual: Tensor, reference: Tensor, floor: float) -> Difference:
-    gap = _largest(actual.double() - reference.double())
+    gap = _largest(as_double(actual) - as_double(reference))
     return Difference(name, gap, max(_largest(reference), floor))
 
 
 def _largest(tensor: Tensor) -> float:
     return (
-        float(torch.linalg.vector_norm(tensor.detach().double(), ord=float("inf"))) if tensor.numel() else 0.0
+        float(torch.linalg.vector_norm(as_double(tensor.detach()), ord=float("inf")))
+        if tensor.numel()
+        else 0.0
     )
+
+
+def as_double(tensor: Tensor) -> Tensor:
+    """Every number in double precision, as real or complex ones."""
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def _badness(difference: Difference) -> float:

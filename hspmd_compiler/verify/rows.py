@@ -25,7 +25,7 @@ from ..number_ranges import number_ranges
 from .assemble import Assembled, Piece, assemble, gap, index_of, is_addend, local_view, whole_view
 from .equality import GRADIENT_FLOOR, Difference, difference_table
 from .single_device import PLACEHOLDER, single_device_program
-from .training import TOLERANCE, widened
+from .training import TOLERANCE, widened_batch
 from .values import simulate
 from .widen import widen_program
 
@@ -83,7 +83,7 @@ def compare_rows(
     artifact: Artifact, graph: LogicalGraph, state: Mapping[str, Tensor], batch: Mapping[str, Tensor]
 ) -> RowsReport:
     """Run one step on both sides in float64; a VerifyError for the first row that differs."""
-    wide = widened(batch)
+    wide = widened_batch(batch)
     with task("run the single-device graph"):
         reference = _Reference.run(graph, state, wide)
     with task("run all ranks row by row"):
@@ -207,7 +207,7 @@ def _difference(row: Row, reference: _Reference, pieces: list[Piece], is_whole: 
     wanted = torch.where(assembled.covered, wanted, assembled.value)
     gaps = gap(assembled.value, wanted)
     scale = 0.0
-    if wanted.dtype.is_floating_point:
+    if wanted.dtype.is_floating_point or wanted.dtype.is_complex:
         size = wanted.abs()
         stands_in = (size > HUGE) & size.isfinite()
         scale = max(_largest(size[size <= HUGE]), reference.floor[row.phase])

@@ -78,8 +78,8 @@ def _copies_differ(name: str, rank: int, old: Tensor, new: Tensor, who: Tensor) 
     return VerifyError(
         f"{name}: copies of {len(gap)} elements differ",
         details=[
-            (f"rank {int(who[worst])}", repr(float(old[worst]))),
-            (f"rank {rank}", repr(float(new[worst]))),
+            (f"rank {int(who[worst])}", repr(old[worst].item())),
+            (f"rank {rank}", repr(new[worst].item())),
         ],
         rule=COPIES_RULE,
         fix=COMPILER_FIX,

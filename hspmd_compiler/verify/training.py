@@ -22,6 +22,7 @@ from .equality import (
     REPORT,
     ROUNDING,
     Difference,
+    as_double,
     check_equal,
     difference_table,
     differences,
@@ -31,7 +32,7 @@ from .equality import (
 from .reference import Reference
 from .shards import holds
 from .values import Rank, lockstep_step, start_ranks, whole_grads, whole_params
-from .widen import widen_program
+from .widen import widen_program, widened
 
 TOLERANCE = 1e-10
 SMALLEST_NORM = 1e-6
@@ -108,16 +109,16 @@ def compare_training(
     with task("compare values", len(batches)) as progress:
         for number, batch in enumerate(batches, 1):
             expected = eager_step(model, batch, widen=True, step=number - 1)
-            loss, _ = lockstep_step(ranks, widened(batch), shards, number - 1)
+            loss, _ = lockstep_step(ranks, widened_batch(batch), shards, number - 1)
             eager()
             steps.append(_compared(number, ranks, loss, expected, whole_state(model), config))
             progress.advance()
     return ValuesReport(config.name.value, tuple(steps))
 
 
-def widened(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Floating inputs in double."""
-    return {key: value.double() if value.is_floating_point() else value for key, value in batch.items()}
+def widened_batch(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Inputs in double precision."""
+    return {key: widened(value) for key, value in batch.items()}
 
 
 def _compared(
@@ -160,14 +161,14 @@ def _sides(
     name: str, ranks: Sequence[Rank], found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
 ) -> list[tuple[str, str]]:
     """What the ranks that hold it, and eager, have at the element that differs most."""
-    gaps = (found[name].double() - wanted[name].double()).abs().nan_to_num(nan=math.inf)
+    gaps = (as_double(found[name]) - as_double(wanted[name])).abs().nan_to_num(nan=math.inf)
     flat = int(gaps.argmax())
     holders = [rank.plan.program.rank for rank in ranks if holds(rank.plan.shards.get(name), flat)]
     index = [int(i) for i in torch.unravel_index(torch.tensor(flat), gaps.shape)] if gaps.dim() else []
     return [
         ("tensor", f"{name}, element {index}"),
-        (f"rank {number_ranges(sorted(holders))}", repr(float(found[name].flatten()[flat]))),
-        ("eager", repr(float(wanted[name].flatten()[flat]))),
+        (f"rank {number_ranges(sorted(holders))}", repr(found[name].flatten()[flat].item())),
+        ("eager", repr(wanted[name].flatten()[flat].item())),
     ]
 
 
@@ -222,7 +223,7 @@ class ShardUpdate:
         """What clipping multiplies gradients by, as clip_grad_norm_ does; each element counts once."""
         if self.config.max_grad_norm is None:
             return 1.0
-        squares = [float(grad.square().sum()) for grad in whole_grads(ranks).values()]
+        squares = [float(torch.linalg.vector_norm(grad)) ** 2 for grad in whole_grads(ranks).values()]
         return min(1.0, self.config.max_grad_norm / (math.sqrt(sum(squares)) + SMALLEST_NORM))
 
 

@@ -102,8 +102,9 @@ def lockstep_step(
 def _width(ranks: Sequence[Rank]) -> torch.dtype:
     """Double where all parameters are, as eager code computes in a widened model."""
     held = [value for rank in ranks for value in (*rank.state.params.values(), *rank.state.stored.values())]
-    types = {value.dtype for value in held if value.is_floating_point()}
-    return torch.float64 if types == {torch.float64} else torch.get_default_dtype()
+    types = {value.dtype for value in held if value.is_floating_point() or value.is_complex()}
+    is_double = bool(types) and types <= {torch.float64, torch.complex128}
+    return torch.float64 if is_double else torch.get_default_dtype()
 
 
 def whole_grads(ranks: Sequence[Rank]) -> Tensors:

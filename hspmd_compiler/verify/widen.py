@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
@@ -41,6 +42,11 @@ def widen_program(program: Program) -> Program:
         classes={name: _wide_class(shared) for name, shared in program.classes.items()},
         ranks=[_wide_rank(rank) for rank in program.ranks],
     )
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """The same numbers in double precision; what is no fraction stays."""
+    return tensor.to(WIDER.get(tensor.dtype, tensor.dtype))
 
 
 class WideCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
