@@ -13,6 +13,7 @@ from .artifact.lower import Lowered, lower
 from .artifact.manifest import describe
 from .artifact.program_text import program_text
 from .artifact.store import Artifact
+from .artifact.training_page import narrow_warning
 from .collection import without_collection
 from .errors import TraceError
 from .graph import graph_json
@@ -21,8 +22,9 @@ from .graph.ir import LogicalGraph
 from .graph.printer import format_graph
 from .graph.templates import TraceResult, trace_step
 from .init_program import InitProgram
-from .log import task
+from .log import logger, task
 from .models import ModelSource, SourceKind
+from .optimizer_check import check_optimizer
 from .options import Capture, OptimizerConfig, Precision
 from .passes.annotate import annotate, parameter_text
 from .passes.annotated_text import annotated_text
@@ -109,7 +111,10 @@ def _compiled(
     batch = strategy.global_batch
     traced = trace_graph(subject.model, subject.inputs, batch, capture, precision, texts)
     graph = traced.graph
+    check_optimizer(optimizer, graph.params)
     lowered = lower_graph(graph, strategy, device, texts)
+    if (warning := narrow_warning(lowered.program)) is not None:
+        logger.warning("%s", warning)
     form = form_of(strategy)
     with task("describe"):
         artifact = Artifact(

@@ -1,4 +1,4 @@
-"""Globs over dotted module and parameter names, matched by whole path components."""
+"""Globs over dotted module and parameter names, matched by whole path components or as a whole."""
 
 from __future__ import annotations
 
@@ -7,6 +7,18 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 ANY_DEPTH = "**"
+WILDCARDS = "*?["
+
+
+def names(pattern: str, name: str) -> bool:
+    """Whether the pattern names this parameter, as globs over names of parameters are used elsewhere.
+
+    With wildcards it is compared with the whole dotted name, and `*` passes dots: `*norm.weight` names
+    `layers.0.input_layernorm.weight`. Without any it is as in `matches`: the parameter, or a module above it.
+    """
+    if any(sign in pattern for sign in WILDCARDS):
+        return fnmatchcase(name, pattern)
+    return matches(pattern, name)
 
 
 def matches(pattern: str, name: str) -> bool:

@@ -109,10 +109,10 @@ class LearningRateSchedule:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerConfig:
-    """The optimizer of a program, kept in its manifest; defaults are torch's.
+    """The optimizer of a program, kept in its manifest; defaults are torch's, but no weight decay.
 
-    no_decay: globs over parameter names that get no weight decay. max_grad_norm: global norm that
-    gradients are clipped to, None for no clipping; `inf` only reports the norm.
+    no_decay: globs over whole dotted names of parameters that get no weight decay. max_grad_norm: global
+    norm that gradients are clipped to, None for no clipping; `inf` only reports the norm.
     """
 
     name: OptimizerName = OptimizerName.ADAMW
@@ -131,7 +131,7 @@ class OptimizerConfig:
 
     def decay_of(self, parameter: str) -> float:
         """The weight decay of one parameter."""
-        spared = any(name_glob.matches(pattern, parameter) for pattern in self.no_decay)
+        spared = any(name_glob.names(pattern, parameter) for pattern in self.no_decay)
         return 0.0 if spared else self.weight_decay
 
     def lr_at(self, step: int, base: float | None = None) -> float:

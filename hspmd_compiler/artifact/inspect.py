@@ -17,6 +17,7 @@ from .program import ClassProgram, InputKind, Op, OutputKind, RankProgram, Shard
 from .program_text import comm_text, instruction_lines, segment_lines
 from .sections import Cell, Listing, Section, Table
 from .store import Artifact
+from .training_page import decay_table, narrow_warning, optimizer_text
 
 GRADIENT = "gradient"
 NAMES_SHOWN = 5
@@ -25,6 +26,7 @@ NAMES_SHOWN = 5
 def overview(artifact: Artifact) -> list[Section]:
     """What was compiled, and a line per rank."""
     manifest, program = artifact.manifest, artifact.program
+    warning = narrow_warning(program)
     facts: list[tuple[Cell, ...]] = [
         ("model", _model_text(artifact)),
         ("model fingerprint", manifest.model_fingerprint[:16]),
@@ -32,8 +34,9 @@ def overview(artifact: Artifact) -> list[Section]:
         ("torch", f">={manifest.torch[0]},<{manifest.torch[1]}"),
         ("global batch", program.batch),
         *((f"input {name}", f"{dtype} {list(shape)}") for name, (shape, dtype) in program.inputs.items()),
-        ("optimizer", manifest.optimizer.name.value),
+        ("optimizer", optimizer_text(manifest.optimizer)),
         ("precision", manifest.precision.value),
+        *([] if warning is None else [("warning", warning)]),
         ("groups", len(program.groups)),
         ("weights", "in the artifact" if artifact.weights else "from the recorded initialisation"),
     ]
@@ -53,6 +56,7 @@ def overview(artifact: Artifact) -> list[Section]:
     return [
         Table("artifact", "artifact", ("fact", "value"), tuple(facts)),
         Table("ranks", f"{len(ranks)} of {program.world_size} ranks", columns, ranks),
+        *([decay_table(program, manifest.optimizer)] if manifest.optimizer.weight_decay else []),
         memory_table(artifact),
     ]
 

@@ -18,7 +18,10 @@ def add_optimizer_flags(parser: ArgumentParser) -> None:
     group.add_argument("--momentum", type=float, help="of sgd")
     group.add_argument("--nesterov", action="store_true", default=None)
     group.add_argument(
-        "--no-decay", action="append", metavar="GLOB", help="parameters without weight decay; repeatable"
+        "--no-decay",
+        action="append",
+        metavar="GLOB",
+        help="parameters without weight decay, by their whole dotted names: '*.bias', '*norm*'; repeatable",
     )
     group.add_argument("--max-grad-norm", type=float, help="clip the global norm of the gradients")
     group.add_argument("--lr-schedule", "--schedule", choices=[name.value for name in ScheduleName])

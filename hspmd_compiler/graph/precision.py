@@ -15,6 +15,7 @@ from .reduced_model import copy_with
 from .tracer import Subject
 
 MASTER = torch.float32
+NARROW = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def narrowed(subject: Subject, dtype: torch.dtype) -> Narrowed:
             if tensor.is_floating_point() and (name in params or id(tensor) in saved):
                 empty = torch.empty_like(tensor, dtype=dtype)
                 made[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if name in params else empty
-                stored[name] = MASTER if tensor.dtype == dtype else tensor.dtype
+                stored[name] = MASTER if tensor.dtype in NARROW else tensor.dtype
     model = copy_with(subject.model, made)
     if any(value.is_floating_point() and value.dtype != dtype for value in subject.inputs.values()):
         model.register_forward_pre_hook(CastInputs(dtype), with_kwargs=True)
