@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,8 @@ from hspmd_compiler.runtime.rendezvous import Timeouts
 from hspmd_compiler.strategy import PipelineSpec as P
 from hspmd_compiler.strategy import Recompute, RecomputeKind, Strategy
 from hspmd_compiler.strategy import StageSpec as S
-from hspmd_compiler.verify.eager import eager_step, whole_state
+from hspmd_compiler.verify import training
+from hspmd_compiler.verify.eager import EagerResult, eager_step, whole_state
 from hspmd_compiler.verify.equality import check_equal, differences
 from hspmd_compiler.verify.fit import check_fit
 from hspmd_compiler.verify.reference import Reference
@@ -280,7 +282,20 @@ class Cancelled(nn.Module):
         return nn.functional.mse_loss(self.norm(self.inner(x)), y)
 
 
-def test_rounding_that_adamw_takes_for_a_direction_is_told_as_such() -> None:
+ROUNDED = 1e-14
+
+
+def rounding_falls_one_way(model: nn.Module, *given: Any, **named: Any) -> EagerResult:
+    """An eager step in which all that is left of the bias' gradient is positive, on every processor."""
+    found = eager_step(model, *given, **named)
+    grad = model.get_parameter("inner.bias").grad
+    assert grad is not None and float(grad.abs().max()) < ROUNDED
+    grad.fill_(ROUNDED)
+    return replace(found, grads={**found.grads, "inner.bias": grad.clone()})
+
+
+def test_rounding_that_adamw_takes_for_a_direction_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "eager_step", rounding_falls_one_way)
     strategy = {"pipelines": [{"stages": [{"devices": [0, 1], "layers": 2}], "micro_batches": [4]}]}
     inputs = {"x": torch.zeros(4, 6), "y": torch.zeros(4, 6)}
     torch.manual_seed(0)

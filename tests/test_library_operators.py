@@ -45,10 +45,10 @@ def batch() -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("ends", [[2, 2, 5, 7], [0, 0, 0, 7], [1, 3, 4, 6]])
 def test_the_product_is_that_of_the_library(ends: list[int]) -> None:
+    """In whole numbers, whose sums don't depend on their order."""
     import transformers.integrations.moe  # noqa: F401  (registers the operators)
 
-    rows, weights = torch.randn(7, 3, dtype=torch.float64), torch.randn(4, 3, 5, dtype=torch.float64)
-    grad = torch.randn(7, 5, dtype=torch.float64)
+    rows, weights, grad = (torch.randint(-9, 9, shape).double() for shape in ((7, 3), (4, 3, 5), (7, 5)))
     theirs = torch.ops.transformers
     places = torch.tensor(ends)
     assert torch.equal(grouped_mm(rows, weights, places), theirs.grouped_mm_fallback(rows, weights, places))

@@ -113,6 +113,8 @@ def ordered(grid: Grid) -> Grid:
     if not any(map(_overlapping, grid.axes)):
         return replace(grid, holders={region: tuple(sorted(held)) for region, held in grid.holders.items()})
     somewhere = [held for region, held in grid.holders.items() if region != NOTHING]
+    if not somewhere:
+        return grid
     order = sorted(range(grid.addends), key=lambda addend: min(held[addend] for held in somewhere))
     holders = {
         region: held if region == NOTHING else tuple(held[addend] for addend in order)

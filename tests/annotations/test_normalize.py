@@ -44,6 +44,15 @@ def test_idempotent(case: Case) -> None:
     assert normalize(fitted, shape) == fitted
 
 
+def test_addends_of_a_subgroup_without_elements() -> None:
+    annotation = parse_annotation("[0 | 1,2,3,4 | 5]  <R | S0(0:1,0:2) Px2 | R>  hetero=1(0,0,1)")
+    once = normalize(annotation)
+    assert normalize(once) == once
+    assert same_layout(annotation, once, (2, 1)) and same_layout(
+        annotation, normalize(annotation, (2, 1)), (2, 1)
+    )
+
+
 @given(annotated(), st.data())
 @settings(max_examples=250, deadline=None)
 def test_rewritten_annotations_have_one_form(case: Case, data: st.DataObject) -> None:

@@ -1,4 +1,4 @@
-"""A rank's step as an fx graph: alone bit for bit like eager, and three of them together like eager."""
+"""A rank's step as an fx graph: alone like the executor, and three of them together like eager."""
 
 from __future__ import annotations
 
@@ -57,17 +57,6 @@ def model_and_batch(name: str) -> tuple[torch.nn.Module, Batch]:
     labels = ids.clone()
     labels[1, 3:] = -100
     return model, {"input_ids": ids, "labels": labels}
-
-
-@pytest.mark.parametrize("name", ["llama-tiny", "gpt2-tiny"])
-def test_the_graph_alone_equals_eager_bit_for_bit(name: str) -> None:
-    model, batch = model_and_batch(name)
-    program = single_device_program(trace(source(name).build()[0], batch, batch=SAMPLES))
-    found = rank_module(program, 0)(*rank_arguments(program, 0, whole_state(model), batch))
-    expected = eager_step(model, batch, widen=False)
-    assert found["loss"].float().item() == expected.loss
-    assert found["grads"].keys() == expected.grads.keys() and found["buffers"] == {}
-    assert all(torch.equal(found["grads"][key], value) for key, value in expected.grads.items())
 
 
 @pytest.mark.parametrize(("name", "strategy"), [("gpt2-tiny", ALONE), ("llama-tiny", ALONE_TWICE)])

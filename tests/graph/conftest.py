@@ -1,19 +1,15 @@
-"""Models and the eager step that traced graphs are compared with."""
+"""Models, and their graphs."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
-from hspmd_compiler.graph.fx_convert import to_fx
-from hspmd_compiler.graph.ir import LogicalGraph, OriginKind
+from hspmd_compiler.graph.ir import LogicalGraph
 from hspmd_compiler.graph.tracer import trace
 
 Batch = dict[str, torch.Tensor]
-Step = tuple[torch.Tensor, dict[str, torch.Tensor]]
 
 
 def token_batch(samples: int, seq: int, vocab: int) -> Batch:
@@ -93,43 +89,3 @@ def graphs(
     made = {"llama": llama, "gpt2": gpt2, "mlp": mlp}
     examples = {name: {k: v[:1] for k, v in batch.items()} for name, (_, batch) in made.items()}
     return {name: trace(model, examples[name], batch=5) for name, (model, _) in made.items()}
-
-
-def eager_step(model: nn.Module, batch: Batch) -> Step:
-    """Loss and gradients by autograd, by parameter name."""
-    model.zero_grad()
-    output = model(**batch)
-    loss = output if isinstance(output, torch.Tensor) else output.loss
-    loss.backward()
-    grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-    return loss.detach(), grads
-
-
-def traced_step(graph: LogicalGraph, model: nn.Module, batch: Batch) -> Step:
-    """Loss and gradients of the graph run as an fx module."""
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    values = [
-        torch.ones((), dtype=row.dtype)
-        if row.origin.kind is OriginKind.TANGENT
-        else (batch if row.origin.kind is OriginKind.INPUT else tensors)[row.origin.name].detach()
-        for row in graph.rows
-        if row.op == "placeholder"
-    ]
-    loss, *outputs = to_fx(graph)(*values)
-    names = [p.name for p in graph.params.values() if p.grad is not None]
-    return loss, dict(zip(names, outputs, strict=False))
-
-
-@pytest.fixture(scope="session")
-def check_equal() -> Callable[[LogicalGraph, nn.Module, Batch], None]:
-    """Fails unless the graph and eager give the same bits, loss and every gradient."""
-
-    def check(graph: LogicalGraph, model: nn.Module, batch: Batch) -> None:
-        (loss, grads), (wanted, wanted_grads) = traced_step(graph, model, batch), eager_step(model, batch)
-        assert torch.equal(loss, wanted)
-        assert grads.keys() == wanted_grads.keys()
-        different = [name for name in grads if not torch.equal(grads[name], wanted_grads[name])]
-        assert not different
-
-    return check

@@ -38,12 +38,6 @@ def test_kept_in_both_halves() -> None:
     assert all(row.shape == (3, 8) for row in markers)
 
 
-def test_same_bits_as_without(check_equal: object) -> None:
-    model, batch = Marked(), {"x": torch.randn(3, 4)}
-    assert callable(check_equal)
-    check_equal(trace(model, batch, batch=3), model, batch)
-
-
 def test_annotation_is_text() -> None:
     with pytest.raises(AnnotationError, match="annotation of type int"):
         comm(torch.ones(3), 3)  # type: ignore[arg-type]

@@ -1,11 +1,9 @@
-"""Tracing an unmodified model: the same bits as eager, names, ties, layers, places."""
+"""Tracing an unmodified model: names, ties, layers, places. tests/graph/test_bits.py compares numbers."""
 
 from __future__ import annotations
 
-import copy
 import math
 import resource
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,15 +14,6 @@ from hspmd_compiler.graph.ir import LogicalGraph, OriginKind, Phase, row_inputs
 from hspmd_compiler.graph.tracer import trace
 
 Made = tuple[nn.Module, dict[str, torch.Tensor]]
-Check = Callable[[LogicalGraph, nn.Module, dict[str, torch.Tensor]], None]
-
-
-@pytest.mark.parametrize("name", ["llama", "gpt2", "mlp"])
-def test_same_bits_as_eager(
-    name: str, graphs: dict[str, LogicalGraph], check_equal: Check, request: pytest.FixtureRequest
-) -> None:
-    model, batch = request.getfixturevalue(name)
-    check_equal(graphs[name], model, batch)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mlp"])
@@ -109,19 +98,19 @@ def test_factory_and_live_model_give_the_same_graph(mlp: Made) -> None:
     assert trace(lambda: (type(model)(), batch), batch=4) == trace(model, batch, batch=4)
 
 
-def test_a_model_converted_in_its_factory(mlp: Made, check_equal: Check) -> None:
+def test_a_model_converted_in_its_factory(mlp: Made) -> None:
     model, batch = mlp
     wide = {"x": batch["x"].double(), "y": batch["y"]}
     graph = trace(lambda: (type(model)().double(), wide), batch=5)
     assert {p.dtype for p in graph.params.values()} == {torch.float64}
-    check_equal(graph, copy.deepcopy(model).double(), wide)
 
 
 def test_large_models_take_no_memory() -> None:
     """A layer of this model has 0.8 GB."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     graph = trace(builtin_factory("llama-7b", {"layers": "2", "seq": "64"}), batch=3)
     assert sum(math.prod(p.shape) for p in graph.params.values()) > 6e8
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1.5e6
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 5e5
 
 
 class _Counting(nn.Module):
@@ -140,7 +129,7 @@ def test_mutated_buffers_are_listed() -> None:
     assert all(graph.rows[row].op != "placeholder" for row in graph.mutated.values())
 
 
-class _Literals(nn.Module):
+class Literals(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.out = nn.Linear(4, 4)
@@ -151,14 +140,12 @@ class _Literals(nn.Module):
         return (scaled * torch.tensor(0.25) * torch.tensor([True, False, False, True])).sum()
 
 
-def test_literal_tensors_become_operators(check_equal: Check) -> None:
-    model, batch = _Literals(), {"x": torch.randn(3, 4)}
-    graph = trace(model, batch, batch=3)
-    check_equal(graph, model, batch)
+def test_literal_tensors_become_operators() -> None:
+    graph = trace(Literals(), {"x": torch.randn(3, 4)}, batch=3)
     assert {"aten.full.default", "aten.arange.start_step"} <= {row.op for row in graph.rows}
 
 
-class _Partial(nn.Module):
+class Partial(nn.Module):
     """One parameter is never used, one only without gradient, one is frozen."""
 
     def __init__(self) -> None:
@@ -172,10 +159,8 @@ class _Partial(nn.Module):
         return (self.frozen(self.used(x)) * held).mean()
 
 
-def test_parameters_that_eager_leaves_without_gradient(check_equal: Check) -> None:
-    model, batch = _Partial(), {"x": torch.randn(3, 4)}
-    graph = trace(model, batch, batch=3)
-    check_equal(graph, model, batch)
+def test_parameters_that_eager_leaves_without_gradient() -> None:
+    graph = trace(Partial(), {"x": torch.randn(3, 4)}, batch=3)
     assert [p.name for p in graph.params.values() if p.grad is None] == [
         "spare.weight",
         "held.weight",
