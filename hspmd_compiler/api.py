@@ -60,10 +60,23 @@ class CompiledProgram:
             return inspect.tensor_page(self.artifact, tensor)
         return inspect.overview(self.artifact)
 
-    def verify(self, *, values: bool = False, rows: bool = False) -> VerifyReport:
-        """Step all ranks in this process; VerifyError at the first misfit or wrong number."""
-        live = self._compiled.live
-        return verify(self.artifact, values=values, rows=rows, model=live)
+    def verify(
+        self,
+        *,
+        values: bool = False,
+        rows: bool = False,
+        model: ModelSource | Factory | nn.Module | None = None,
+    ) -> VerifyReport:
+        """Step all ranks in this process; VerifyError at the first misfit or wrong number.
+
+        model: to be compared with, instead of what was compiled.
+        """
+        from .compiler import source_of
+        from .verify.artifact import verify_artifact
+
+        given = self._compiled.model if model is None else model
+        source = given if given is None or isinstance(given, nn.Module) else source_of(given)
+        return verify_artifact(self.artifact, values=values, rows=rows, model=source)
 
     def fx(self, rank: int) -> torch.fx.GraphModule:
         """The program of one rank as a runnable GraphModule."""
@@ -121,12 +134,21 @@ def verify(
     *,
     values: bool = False,
     rows: bool = False,
-    model: ModelSource | nn.Module | None = None,
+    model: ModelSource | Factory | nn.Module | None = None,
+    trust_model: bool = False,
 ) -> VerifyReport:
-    """Prove an artifact: that all ranks fit, and with `values` or `rows` that they compute the model."""
+    """Prove an artifact: that all ranks fit, and with `values` or `rows` that they compute the model.
+
+    model: what to compare with; without one, a built-in model or HF config that the artifact was compiled
+    from is made again, and with `trust_model` even a factory is imported that the artifact names.
+    """
+    from .compiler import source_of
     from .verify.artifact import verify_artifact
 
-    return verify_artifact(artifact, values=values, rows=rows, model=model)
+    given = model if model is None or isinstance(model, nn.Module) else source_of(model)
+    return verify_artifact(
+        artifact, values=values, rows=rows, model=given, trust_model=trust_model, from_file=True
+    )
 
 
 def load(directory: str | Path) -> Engine:

@@ -142,6 +142,9 @@ def token_inputs(seq: int) -> Inputs:
     return {name: torch.zeros(SAMPLES, seq, dtype=torch.int64) for name in ("input_ids", "labels")}
 
 
+DIGITS = 18
+"""Sizes have fewer, to be one of a tensor's integers."""
+
 BUILTIN: Mapping[str, LlamaSize | GptSize | MlpSize] = {
     "llama-tiny": LlamaSize(4, 64, 4, 128, kv_heads=2, vocab=256, seq=64),
     "llama-3b": LlamaSize(26, 3200, 32, 8640),
@@ -169,9 +172,9 @@ def builtin_factory(name: str, args: Mapping[str, str]) -> Callable[[], Made]:
     bad += [
         (key, f"{text!r}: wanted a positive whole number")
         for key, text in given.items()
-        if not _is_count(text)
+        if not is_count(text)
     ]
-    changes = {key: int(text) for key, text in given.items() if _is_count(text)}
+    changes = {key: int(text) for key, text in given.items() if is_count(text)}
     changed = replace(size, **changes)  # type: ignore[arg-type]
     bad += list(changed.clashes())
     if bad:
@@ -181,5 +184,6 @@ def builtin_factory(name: str, args: Mapping[str, str]) -> Callable[[], Made]:
     return changed.build
 
 
-def _is_count(text: str) -> bool:
-    return text.isdecimal() and int(text) > 0
+def is_count(text: str) -> bool:
+    """Whether a text is a positive whole number that a size may be."""
+    return text.isdecimal() and len(text) < DIGITS and int(text) > 0

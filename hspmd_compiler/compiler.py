@@ -60,26 +60,29 @@ NO_DUMP = Dump(None)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is compiled. live: the model whose weights are taken; else `init` makes them."""
+    """What is compiled. live: the model whose weights are taken; else `init` makes them, as `source` does."""
 
     model: nn.Module
     inputs: Inputs
     description: dict[str, object]
     init: InitProgram | None = None
     live: nn.Module | None = None
+    source: ModelSource | None = None
 
 
 @dataclass(slots=True)
 class Compiled:
     """An artifact that is not written yet, and the whole graph that it came from.
 
-    traced: how much of the model was traced, and why.
+    traced: how much of the model was traced, and why. model: what it was compiled from, to be compared
+    with; live: the model whose weights are saved.
     """
 
     artifact: Artifact
     graph: LogicalGraph
     traced: str
     live: nn.Module | None = field(default=None)
+    model: ModelSource | nn.Module | None = field(default=None)
 
 
 def compile_model(
@@ -117,15 +120,17 @@ def _compiled(
         logger.warning("%s", warning)
     form = form_of(strategy)
     with task("describe"):
+        traced_json = graph_json.encode(graph)
+        manifest = describe(subject.description, traced_json, optimizer, lowered.program, form, precision)
         artifact = Artifact(
-            manifest=describe(subject.description, optimizer, lowered.program, form, precision),
+            manifest=manifest,
             program=lowered.program,
             strategy=form,
             init=None if subject.init is None else subject.init.to_json(),
-            graph=graph_json.encode(graph),
+            graph=traced_json,
             layouts=lowered.layouts.to_json(),
         )
-    return Compiled(artifact, graph, traced.how, subject.live)
+    return Compiled(artifact, graph, traced.how, subject.live, subject.live or subject.source)
 
 
 def trace_graph(
@@ -172,14 +177,16 @@ def _subject(model: ModelSource | Factory | nn.Module, example_inputs: Inputs | 
             )
         name = f"{type(model).__module__}.{type(model).__qualname__}"
         return Subject(model, example_inputs, {"kind": "live", "name": name, "args": {}}, live=model)
-    source = model if isinstance(model, ModelSource) else _source_of(model)
+    source = source_of(model)
     with task("build"):
         recorded = record_factory(source.build)
     inputs = recorded.example_inputs if example_inputs is None else example_inputs
-    return Subject(recorded.model, inputs, source.description(), recorded.init)
+    return Subject(recorded.model, inputs, source.description(), recorded.init, source=source)
 
 
-def _source_of(factory: Factory) -> ModelSource:
-    """A factory by its importable name, so that verifying can build the model again."""
+def source_of(factory: ModelSource | Factory) -> ModelSource:
+    """A factory as a source, by its importable name."""
+    if isinstance(factory, ModelSource):
+        return factory
     name = f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', type(factory).__name__)}"
     return ModelSource(SourceKind.FACTORY, name, {}, factory)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import difflib
-import importlib
 import inspect
 import json
-import sys
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -17,9 +16,11 @@ from typing import cast
 import torch
 from torch import nn
 
-from .builtin_models import BUILTIN, Made, builtin_factory, token_inputs
+from .builtin_models import BUILTIN, Made, builtin_factory, is_count, token_inputs
 from .errors import HspmdError, OptionError, TraceError
 from .graph.source_lines import line_of_error
+from .hf_config import check_is_data
+from .named_import import import_named
 
 Json = dict[str, object]
 FORMS = "a built-in name, a path to a HF config.json, or package.module:factory"
@@ -86,17 +87,34 @@ def load_model(spec: str, args: Mapping[str, str] | None = None) -> ModelSource:
     )
 
 
-def rebuild(description: Mapping[str, object]) -> ModelSource:
-    """The source that `ModelSource.description` described."""
+def rebuild(description: Mapping[str, object], trust: bool = False) -> ModelSource:
+    """The source that `ModelSource.description` described.
+
+    A description is data: a factory of somebody's module is imported only where the user says `trust`.
+    """
     kind, name, args = (description.get(key) for key in ("kind", "name", "args"))
     config = description.get("config")
-    if not (isinstance(kind, str) and isinstance(name, str) and isinstance(args, dict)):
+    if not (
+        isinstance(kind, str)
+        and isinstance(name, str)
+        and isinstance(args, dict)
+        and all(isinstance(text, str) for text in args.values())
+    ):
         raise OptionError(
             "a model's description lacks kind, name or args", details=[("found", repr(description))]
         )
     if kind == SourceKind.HF_CONFIG.value and isinstance(config, dict):
         return _config_source(config, args)
-    return load_model(name, args)
+    if kind == SourceKind.BUILTIN.value and name in BUILTIN:
+        return ModelSource(SourceKind.BUILTIN, name, args, builtin_factory(name, args))
+    if kind == SourceKind.FACTORY.value and ":" in name and trust:
+        return ModelSource(SourceKind.FACTORY, name, args, _user_factory(name, args))
+    raise OptionError(
+        f"the model {name} is not made on a description's word",
+        details=[("kind", kind), *((key, str(value)) for key, value in args.items())],
+        rule="a description is data: of what it names, only built-in models and HF configs are made unasked",
+        fix="name the model yourself",
+    )
 
 
 def _checked(name: str, made: object) -> Made:
@@ -116,7 +134,7 @@ def _checked(name: str, made: object) -> Made:
 def _read_config(path: Path) -> Json:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise OptionError(
             f"can't read the model configuration {path}", details=[("why", str(error))]
         ) from None
@@ -128,9 +146,10 @@ def _read_config(path: Path) -> Json:
 def _config_source(config: Json, args: Mapping[str, str]) -> ModelSource:
     """Args change fields of the config; `seq` is the length of the example inputs."""
     changes = {key: _literal(text) for key, text in args.items() if key != SEQ}
+    check_is_data({**config, **changes})
     bad = [(key, "is not a field of this configuration") for key in changes if key not in config]
     seq = args.get(SEQ, str(min(DEFAULT_SEQ, _positions(config))))
-    bad += [] if seq.isdecimal() and int(seq) > 0 else [(SEQ, f"{seq!r}: wanted a positive whole number")]
+    bad += [] if is_count(seq) else [(SEQ, f"{seq!r}: wanted a positive whole number")]
     if bad:
         known = ", ".join([SEQ, *sorted(config)])
         raise OptionError("bad arguments of the model configuration", details=[*bad, ("known", known)])
@@ -148,12 +167,15 @@ def _positions(config: Json) -> int:
 
 
 def _hf_model(fields: Json) -> nn.Module:
+    os.environ.setdefault("USE_HUB_KERNELS", "0")  # transformers' own models look for some there, too
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(**fields)  # type: ignore[arg-type]
     config.use_cache = False
     config.loss_type = getattr(config, "loss_type", None) or "ForCausalLM"
-    model: nn.Module = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    model: nn.Module = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        config, trust_remote_code=False
+    )
     return model.train()
 
 
@@ -189,10 +211,10 @@ def _not_callable(spec: str, module: object, name: str) -> OptionError:
 
 
 def _import(module_name: str, spec: str) -> object:
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
     try:
-        return importlib.import_module(module_name)
+        return import_named(module_name)
+    except HspmdError:
+        raise
     except Exception as error:
         absent = isinstance(error, ModuleNotFoundError) and error.name == module_name
         raise OptionError(

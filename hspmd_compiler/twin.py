@@ -21,10 +21,11 @@ from .builtin_models import BUILTIN, GptSize, LlamaSize
 from .compiler import compile_model
 from .errors import ArtifactError
 from .log import task
-from .models import SourceKind, load_model
+from .models import SourceKind, load_model, rebuild
 from .strategy import DeviceKind, PipelineSpec, Strategy
 from .strategy_form import strategy_from
 from .verify.artifact import VerifyReport, verify_artifact
+from .verify.reference import check_size
 from .verify.same_code import Comparison, check_copies
 from .verify.size_map import Pair, SizeMap, reduced, split_pairs
 
@@ -115,8 +116,9 @@ def _size_of(artifact: Artifact) -> tuple[str, LlamaSize | GptSize]:
             rule="a twin is made of the built-in Llama and GPT models, whose sizes are arguments",
             fix="verify a smaller model of your own with `--values`",
         )
-    numbers = {key: int(text) for key, text in args.items()} if isinstance(args, dict) else {}
-    return str(name), _changed(size, numbers)
+    given = args if isinstance(args, dict) else {}
+    check_size(artifact.program, rebuild(described))
+    return str(name), _changed(size, {key: int(text) for key, text in given.items()})
 
 
 def _changed(size: LlamaSize | GptSize, numbers: Mapping[str, int]) -> LlamaSize | GptSize:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import inspect
 import random
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from pathlib import Path
 from typing import Protocol, cast
 
 import numpy
@@ -16,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ..artifact.program import Program
-from ..errors import RunError
+from ..errors import HspmdError, RunError
+from ..named_import import import_named
 
 Batch = dict[str, Tensor]
 Rows = Sequence[tuple[int, int]]
@@ -207,10 +205,10 @@ def load_factory(name: str) -> Factory:
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise RunError(f"--data {name} is not module:factory", fix="for example --data my_data:batches")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
     try:
-        found = getattr(import_module(module), attribute)
+        found = getattr(import_named(module), attribute)
+    except HspmdError:
+        raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise RunError(f"--data {name} can't be loaded", details=[("reason", reason)]) from error

@@ -109,7 +109,7 @@ def _load_tokenizer(folder: Path) -> Any:
             fix="install hspmd-compiler[models], or leave the tokenizer away to train on bytes",
         ) from error
     try:
-        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise RunError(f"no tokenizer can be loaded from {folder}", details=[("reason", reason)]) from error

@@ -18,6 +18,8 @@ from hspmd_compiler.artifact.lower_stage import Outputs, StageLowering
 from hspmd_compiler.comm_plan import Combine, CommKind, CommStep
 from hspmd_compiler.counter_random import KEY_SIZE, key_tensor
 from hspmd_compiler.graph.annotated import COMM, STEP_REDUCE, AnnotatedRow, AnnotatedValue, PipelineGraph
+from hspmd_compiler.graph.constant_rules import FILLS
+from hspmd_compiler.graph.fx_convert import target_of
 from hspmd_compiler.graph.ir import LogicalGraph, Meta, Ref, Row, map_refs
 from hspmd_compiler.passes.deduce import Deducer, _Place
 from hspmd_compiler.passes.liveness import StageRows, operands_of
@@ -184,9 +186,10 @@ class Sketch:
         return self._append("placeholder", (), {}, key_tensor((*seed_and_step, 0)))
 
     def call(self, op: str, args: Sequence[object], kwargs: dict[str, object] | None = None) -> Ref:
-        """One operator, run whole at once."""
+        """One operator, run whole at once; a program has no fills but our own."""
         plain, named = (map_refs(item, lambda ref: self.wholes[ref.id]) for item in (args, kwargs or {}))
-        value = kernel(op)(*plain, **named)  # type: ignore[misc]
+        called = target_of(op) if op in FILLS else kernel(op)
+        value = called(*plain, **named)  # type: ignore[operator]
         value = tuple(value) if isinstance(value, (tuple, list)) else value
         return self._append(op, tuple(args), kwargs or {}, value)
 

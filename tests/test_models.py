@@ -130,7 +130,7 @@ def test_factory(factories: str) -> None:
     model, inputs = source.build()
     assert (model.in_features, model.bias, model.named) == (6, None, "7")
     assert inputs["x"].shape == (2, 6)
-    again = rebuild(source.description())
+    again = rebuild(source.description(), trust=True)
     assert isinstance(again, ModelSource) and again.build()[0].in_features == 6
 
 

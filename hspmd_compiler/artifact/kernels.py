@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from ..counter_random import whole_mask
 from ..errors import ArtifactError
 from ..grouped_product import grouped_mm, grouped_mm_backward
+from ..operator_names import ATEN_NAME, is_listed
 from . import (
     attention_kernels,
     batch_norm_kernels,
@@ -26,8 +26,6 @@ Kernel = Callable[..., Any]
 
 GETITEM = "getitem"
 COMM = "comm"
-ATEN_NAME = re.compile(r"aten\.([a-z0-9_]+)\.([A-Za-z0-9_]+)")
-REFUSED_NAMES = frozenset({"from_file"})
 ALIASES = frozenset({"aten.alias.default", "aten.detach.default"})
 """Operators that give their argument back: a program without autograd skips them."""
 
@@ -137,9 +135,9 @@ def fast_kernel(name: str) -> Kernel:
 
 @cache
 def aten_operator(name: str) -> torch._ops.OpOverload:
-    """A functional aten operator by `aten.<name>.<overload>`."""
+    """A functional aten operator of the list, by `aten.<name>.<overload>`."""
     match = ATEN_NAME.fullmatch(name)
-    if match is None or match[1] in REFUSED_NAMES:
+    if match is None or not is_listed(name):
         raise _refusal(name, "it is not in the table of operators")
     packet = getattr(torch.ops.aten, match[1], None)
     found = getattr(packet, match[2], None) if isinstance(packet, torch._ops.OpOverloadPacket) else None

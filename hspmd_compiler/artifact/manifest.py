@@ -19,6 +19,9 @@ SCHEMA = 2
 OWN_HASH = "sha256"
 TORCH_LOW, TORCH_BELOW = "2.11", "2.15"
 
+PLACES, PLACE_COLUMNS = frozenset({"modules", "lines"}), frozenset({6, 9})
+"""Of a graph as JSON: its tables of texts, and where a row names an entry of them."""
+
 HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -34,9 +37,10 @@ class FileEntry:
 class Manifest:
     """model: what `models` needs to build the model again, as JSON. device_kinds: per rank.
 
-    model_fingerprint covers the description and every parameter's name, shape and dtype, so that two
-    strategies of one model agree on it. rank: the only rank that is there, None for a whole artifact.
-    files: by path inside the artifact, empty until the artifact is written.
+    model_fingerprint covers what was traced: every operator with its arguments and shapes, every parameter's
+    name, shape and dtype, what is tied; so that two strategies with one global batch agree on it.
+    rank: the only rank that is there, None for a whole artifact. files: by path inside the artifact, empty
+    until it is written.
     """
 
     model: object
@@ -60,6 +64,7 @@ class Manifest:
 
 def describe(
     model: object,
+    graph: object,
     optimizer: OptimizerConfig,
     program: Program,
     strategy: object,
@@ -70,20 +75,34 @@ def describe(
         model=model,
         optimizer=optimizer,
         device_kinds=tuple(own.device_kind for own in program.ranks),
-        model_fingerprint=fingerprint_model(model, program),
+        model_fingerprint=fingerprint_model(graph, program),
         strategy_fingerprint=fingerprint(strategy),
         precision=precision,
     )
 
 
-def fingerprint_model(model: object, program: Program) -> str:
-    """A hash that two artifacts share exactly if they train the same parameters of the same model."""
+def fingerprint_model(graph: object, program: Program) -> str:
+    """A hash that two artifacts share exactly if they train the same parameters by the same operators.
+
+    graph: as JSON; user lines and module paths say where an operator comes from, not what is computed.
+    """
     shards: dict[str, Shard] = {shard.name: shard for own in program.ranks for shard in own.shards}
     parameters = [
-        [name, shard.dtype, list(shard.whole_shape), shard.trainable, shard.is_buffer]
+        [name, shard.dtype, list(shard.whole_shape), shard.trainable, shard.is_buffer, shard.persistent]
         for name, shard in sorted(shards.items())
     ]
-    return fingerprint({"model": model, "parameters": parameters, "aliases": encode(program.aliases)})
+    computed = (
+        {key: item for key, item in graph.items() if key not in PLACES} if isinstance(graph, dict) else graph
+    )
+    if isinstance(computed, dict) and isinstance(computed.get("rows"), list):
+        computed = computed | {"rows": [_without_place(row) for row in computed["rows"]]}
+    return fingerprint({"graph": computed, "parameters": parameters, "aliases": encode(program.aliases)})
+
+
+def _without_place(row: object) -> object:
+    if not isinstance(row, list):
+        return row
+    return [item for index, item in enumerate(row) if index not in PLACE_COLUMNS]
 
 
 def manifest_to_json(manifest: Manifest) -> dict[str, object]:

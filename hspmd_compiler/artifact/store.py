@@ -15,8 +15,8 @@ from .check import check
 from .decode import decode
 from .decode_shared import SharingReader
 from .json_node import Node
-from .json_text import parse
-from .manifest import Manifest, manifest_from_json
+from .json_text import SHOWN, fingerprint, parse
+from .manifest import Manifest, fingerprint_model, manifest_from_json
 from .program import ClassProgram, Program, RankProgram
 
 MANIFEST_LIMIT = 1 << 28
@@ -74,15 +74,32 @@ def load(directory: str | Path, rank: int | None = None) -> Artifact:
         program = _read_program(files, ranks)
         check(program)
     whole = rank is None and files.manifest.rank is None
+    graph = files.json(paths.GRAPH).value if whole else None
+    strategy = files.json(paths.STRATEGY).value
+    if whole:
+        _check_named("model_fingerprint", files.manifest.model_fingerprint, fingerprint_model(graph, program))
+    _check_named("strategy_fingerprint", files.manifest.strategy_fingerprint, fingerprint(strategy))
     return Artifact(
         manifest=files.manifest,
         program=program,
-        strategy=files.json(paths.STRATEGY).value,
+        strategy=strategy,
         init=files.json(paths.INIT).value,
-        graph=files.json(paths.GRAPH).value if whole else None,
+        graph=graph,
         layouts=files.json(paths.LAYOUTS).value if whole else None,
         weights=files.checked(paths.WEIGHTS) if files.manifest.entry(paths.WEIGHTS) else None,
     )
+
+
+def _check_named(name: str, written: str, found: str) -> None:
+    """A fingerprint of the manifest is that of what the artifact holds."""
+    if written != found:
+        raise ArtifactError(
+            f"{paths.MANIFEST} names another {name.partition('_')[0]} than the artifact holds",
+            at=f"{paths.MANIFEST}: {name}",
+            details=[("written", written[:SHOWN]), ("found", found)],
+            rule="the model's is that of graph.json and all parameters, the strategy's that of strategy.json",
+            fix="compile again",
+        )
 
 
 def _read_rank(files: Files, sharing: SharingReader, rank: int) -> RankProgram:

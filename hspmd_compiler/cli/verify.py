@@ -30,6 +30,11 @@ def add_flags(parser: ArgumentParser) -> None:
         help="prove the numbers of a program too large to run on a smaller twin of it",
     )
     parser.add_argument("--model", metavar="MODEL", help=f"the model to compare with: {MODEL_HELP}")
+    parser.add_argument(
+        "--trust-model",
+        action="store_true",
+        help="import and call the factory that the artifact names; only for an artifact of your own",
+    )
     add_model_arguments(parser)
     add_json(parser)
 
@@ -40,6 +45,10 @@ def run(args: Namespace) -> int:
     if arguments and args.model is None:
         given = "--arg" if args.arg else "--seq-len"
         raise OptionError(f"{given} is given without --model", fix="name the model that it belongs to")
+    if args.trust_model and args.model is not None:
+        raise OptionError(
+            "--model and --trust-model are both given", fix="name the model, or trust the artifact's"
+        )
 
     from ..artifact.store import load
     from ..models import load_model
@@ -50,7 +59,9 @@ def run(args: Namespace) -> int:
 
         from ..api import verify
 
-        report = verify(artifact, values=args.values, rows=args.rows, model=source)
+        report = verify(
+            artifact, values=args.values, rows=args.rows, model=source, trust_model=args.trust_model
+        )
         parts: list[VerifyReport | TwinReport] = [report]
         if args.twin:
             from ..twin import verify_twin

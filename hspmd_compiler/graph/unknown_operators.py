@@ -11,14 +11,16 @@ import torch
 
 from ..annotations.layout import Axis, whole
 from ..errors import RuleMissing
+from ..operator_names import is_listed
 from .annotated import AnnotatedValue
 from .ir import Meta, Row, map_refs, refs_of
 from .pointwise_rules import settling
 from .rule_book import RULES
 from .rules import Result, Rule, RuleContext, is_addend
 
-MEMORY_LAYOUT = ("aten.as_strided", "aten._reshape_alias", "aten.set_")
-"""Operators that read memory by strides, which differ between a piece and the whole."""
+REFUSED_BECAUSE = (
+    "it draws random numbers, reads memory by strides, or is made for sparse, nested or quantised tensors"
+)
 PLACE = ("device", "pin_memory", "layout")
 
 
@@ -37,7 +39,7 @@ def treatment(row: Row) -> Treatment | None:
     operator = _aten(row.op)
     if operator is None:
         return Treatment.WHOLE
-    if torch.Tag.nondeterministic_seeded in operator.tags or row.op.startswith(MEMORY_LAYOUT):
+    if torch.Tag.nondeterministic_seeded in operator.tags or not is_listed(row.op):
         return Treatment.REFUSED
     if torch.Tag.pointwise in operator.tags and row.outs is None and not list(refs_of(row.kwargs)):
         return Treatment.POINTWISE
@@ -51,7 +53,10 @@ def find_rule(row: Row) -> Rule:
         return found
     how = treatment(row)
     if how is Treatment.REFUSED:
-        raise rule_missing(row, "it reads memory by strides, or draws random numbers")
+        raise rule_missing(
+            row,
+            REFUSED_BECAUSE,
+        )
     return settling if how is Treatment.POINTWISE else compute_whole
 
 

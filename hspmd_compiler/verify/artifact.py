@@ -22,6 +22,7 @@ from .random_batch import random_batch
 from .reference import SEED, Reference, find_reference
 from .report import LockstepReport
 from .rows import FIX, RowsReport, compare_rows
+from .same_model import check_graph
 from .tensors import TensorNames
 from .training import ValuesReport, compare_training
 
@@ -53,11 +54,15 @@ def verify_artifact(
     values: bool = False,
     rows: bool = False,
     model: ModelSource | nn.Module | None = None,
+    trust_model: bool = False,
+    from_file: bool = False,
 ) -> VerifyReport:
     """Step all ranks in this process; a VerifyError at the first misfit or wrong number.
 
     values: losses, gradients and parameters of STEPS steps are those of the eager model, in float64.
     rows: every value is that of the single-device graph. model: instead of building it again.
+    trust_model: a factory that the artifact names may be imported and called. from_file: the graph was
+    read, so that it must be the model's, too.
     """
     _check_whole(artifact)
     with task("check that ranks fit"):
@@ -65,9 +70,12 @@ def verify_artifact(
     if not (values or rows):
         return VerifyReport(fit)
     with task("build the model"):
-        reference = find_reference(artifact, model)
+        reference = find_reference(artifact, model, trust_model)
     graph = graph_json.decode(artifact.graph)
     batches = _batches(graph, reference)
+    if from_file:
+        with task("trace the model"):
+            check_graph(artifact, graph, reference, batches[0])
     return VerifyReport(
         fit,
         prove_values(artifact, graph, reference, batches) if values else None,

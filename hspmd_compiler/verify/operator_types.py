@@ -16,11 +16,11 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from ..artifact.interpret import run_row
-from ..artifact.kernels import ATEN_NAME
 from ..artifact.literals import resolve, resolved_kwargs
 from ..artifact.liveness import row_reads
 from ..artifact.program import LocalRow, Value
 from ..errors import InternalError
+from ..operator_names import ATEN_NAME
 from ..strategy import DeviceKind
 
 Typed = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]

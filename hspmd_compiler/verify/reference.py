@@ -8,18 +8,25 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 
 from ..artifact.literals import torch_dtype
 from ..artifact.program import Program, Shard
 from ..artifact.store import Artifact
 from ..errors import ArtifactError, HspmdError
 from ..graph.held_tensors import moving_tensors
-from ..models import ModelSource, rebuild
+from ..models import ModelSource, SourceKind, rebuild
 from .eager import whole_state
 
 SEED = 0
 LIVE = "live"
 GIVE_MODEL = "pass `--model MODEL`, or call `program.verify` where the model was compiled"
+SPARE = 1000
+"""Modules and parameters that a model may make beside those of the program, such as layers without any."""
+TRUST = "an artifact is data: what it names is not imported on its word"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +41,14 @@ class Reference:
     examples: Mapping[str, Tensor] | None
 
 
-def find_reference(artifact: Artifact, given: ModelSource | nn.Module | None) -> Reference:
-    """The given model, or the one that the manifest describes; seeded, and checked to fit the program."""
-    model, examples = _made(artifact, given)
+def find_reference(
+    artifact: Artifact, given: ModelSource | nn.Module | None, trust: bool = False
+) -> Reference:
+    """The given model, or the one that the manifest describes; seeded, and checked to fit the program.
+
+    trust: a factory that the manifest names may be imported and called.
+    """
+    model, examples = _made(artifact, given, trust)
     check_model(artifact.program, model)
     state = {name: value.detach().cpu().clone() for name, value in whole_state(model).items()}
     return Reference(lambda: _copied(model), state, examples)
@@ -49,35 +61,74 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 def _made(
-    artifact: Artifact, given: ModelSource | nn.Module | None
+    artifact: Artifact, given: ModelSource | nn.Module | None, trust: bool
 ) -> tuple[nn.Module, Mapping[str, Tensor] | None]:
     if isinstance(given, nn.Module):
         return given, None
-    source = given if given is not None else _rebuilt(artifact.manifest.model)
+    source = given if given is not None else _rebuilt(artifact, trust)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         return source.build()
 
 
-def _rebuilt(description: object) -> ModelSource:
-    """The source that the manifest describes."""
-    if not isinstance(description, dict) or description.get("kind") == LIVE:
-        name = description.get("name") if isinstance(description, dict) else description
+def _rebuilt(artifact: Artifact, trust: bool) -> ModelSource:
+    """The source that the manifest describes; of one that is not trusted, no more is made than fits."""
+    description = artifact.manifest.model
+    kind, name = (
+        (description.get("kind"), description.get("name")) if isinstance(description, dict) else (None, None)
+    )
+    if not isinstance(description, dict) or kind == LIVE:
         raise ArtifactError(
             f"the artifact was compiled from a live model, {name}, which can't be built again",
             rule="numbers are compared with the eager model",
             fix=GIVE_MODEL,
         )
+    if kind == SourceKind.FACTORY.value and not trust:
+        args = description.get("args")
+        given = [(key, str(value)) for key, value in args.items()] if isinstance(args, dict) else []
+        raise ArtifactError(
+            f"the artifact was compiled from the factory {name}",
+            details=given,
+            rule=TRUST,
+            fix=f"pass `--model MODEL`, such as `--model {name}`, or `--trust-model` if it is your own",
+        )
     try:
-        return rebuild(description)
+        source = rebuild(description, trust)
+        if kind != SourceKind.FACTORY.value:
+            check_size(artifact.program, source)
     except HspmdError as error:
         raise ArtifactError(
-            f"the model {description.get('name')} that the artifact was compiled from can't be built again",
+            f"the model {name} that the artifact was compiled from can't be built again",
             at=error.at,
             details=[("why", error.what), *error.details],
             rule="numbers are compared with the eager model",
             fix=GIVE_MODEL,
         ) from error
+    return source
+
+
+def check_size(program: Program, source: ModelSource) -> None:
+    """Build without memory, no more tensors than the program has: a description may ask for any size."""
+    names = {shard.name for own in program.ranks for shard in own.shards} | program.aliases.keys()
+    made = 0
+
+    def count(*_: object) -> None:
+        nonlocal made
+        made += 1
+        if made > 8 * len(names) + SPARE:
+            raise ValueError(f"it has more than the {len(names)} tensors of the program")
+
+    hooks = [
+        register_module_parameter_registration_hook(count),
+        register_module_module_registration_hook(count),
+    ]
+    try:
+        with torch.device("meta"):
+            model, _ = source.build()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    check_model(program, model)
 
 
 def check_model(program: Program, model: nn.Module) -> None:

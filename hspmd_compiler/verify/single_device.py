@@ -31,6 +31,11 @@ from ..graph.ir import LogicalGraph, OriginKind, ParamInfo, Phase, Ref, Row, row
 
 PLACEHOLDER = "placeholder"
 NAME = "single_device"
+UNFILLED = frozenset(
+    {"aten.empty.memory_format", "aten.empty_like.default"}
+    | {"aten.new_empty.default", "aten.new_empty_strided.default"}
+)
+"""Memory as it is; every rank has zeros there."""
 FORWARD, BACKWARD = 0, 1
 
 
@@ -122,6 +127,9 @@ def local_row(row: Row) -> LocalRow:
     """A row of the graph with its global literals, as a local row; a marker changes nothing on one device."""
     if is_marker(row.op):
         return LocalRow(Value(row.id), ALIAS, (_argument(row.args[0]),), {}, row.id)
+    if row.op in UNFILLED and row.shape is not None and row.dtype is not None:
+        shape_and_type = (row.shape, 0, DType(type_name(row.dtype)))
+        return LocalRow(Value(row.id), "hspmd.full", shape_and_type, {}, row.id)
     args = tuple(_argument(argument) for argument in row.args)
     kwargs = {name: _argument(argument) for name, argument in row.kwargs.items()}
     return LocalRow(Value(row.id), row.op, args, kwargs, row.id)

@@ -29,6 +29,7 @@ from hspmd_compiler.options import OptimizerConfig
 STRATEGY = {
     "pipelines": [{"stages": [{"devices": [4]}, {"devices": [5]}]}, {"stages": [{"devices": [7, 9]}]}]
 }
+GRAPH: dict[str, object] = {"rows": [["x", "placeholder"], ["y", "aten.mm.default"]]}
 MODEL = {"name": "mlp", "arguments": {"hidden": 8}}
 MICRO_BATCHES = {0: [(0, 2), (2, 4)], 1: [(4, 6)]}
 
@@ -37,11 +38,11 @@ def artifact() -> Artifact:
     """The sample as an artifact that is not written yet."""
     made = program()
     return Artifact(
-        manifest=describe(MODEL, OptimizerConfig(max_grad_norm=math.inf), made, STRATEGY),
+        manifest=describe(MODEL, GRAPH, OptimizerConfig(max_grad_norm=math.inf), made, STRATEGY),
         program=made,
         strategy=STRATEGY,
         init=[["randn", "w1", [8, 4]], ["zeros", "w2", [4, 8]]],
-        graph={"rows": [["x", "placeholder"], ["y", "aten.mm.default"]]},
+        graph=GRAPH,
         layouts={"0": ["x"], "1": ["y"]},
     )
 

@@ -105,6 +105,21 @@ CASES: list[tuple[str, Callable[[Program], None], str]] = [
         append_row("aten.from_file.default", "f"),
         "operator 'aten.from_file.default' is not one",
     ),
+    *(
+        (f"memory by {name}", append_row(f"aten.{name}", Value(0)), f"operator 'aten.{name}' is not one")
+        for name in (
+            "as_strided.default",
+            "as_strided_copy.default",
+            "_reshape_alias.default",
+            "set.source_Storage",
+            "resize.default",
+            "empty.memory_format",
+            "empty_strided.default",
+            "new_empty_strided.default",
+            "randn.default",
+            "_nested_view_from_buffer.default",
+        )
+    ),
     ("in place", append_row("aten.add_.Tensor", Value(0), 1), "operator 'aten.add_.Tensor' is not one"),
     ("attribute", append_row("aten.mm.default.__class__"), "is not one"),
     ("value of later", append_row("aten.neg.default", Value(100)), "uses v100, which is not computed"),

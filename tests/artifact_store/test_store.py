@@ -258,8 +258,18 @@ def test_range_of_torch_is_the_one_of_the_package() -> None:
 def test_model_fingerprint_is_the_same_for_every_strategy() -> None:
     program = sample.program()
     alone = replace(program, ranks=program.ranks[2:3])
-    assert fingerprint_model(sample.MODEL, alone) == fingerprint_model(sample.MODEL, program)
-    assert fingerprint_model({"name": "gpt2"}, program) != fingerprint_model(sample.MODEL, program)
+    right = fingerprint_model(sample.GRAPH, program)
+    assert fingerprint_model(sample.GRAPH, alone) == right
+    assert fingerprint_model(sample.GRAPH | {"lines": ["own_model.py:3"]}, program) == right
+    assert fingerprint_model({"rows": [["x", "placeholder"], ["y", "aten.mul.Tensor"]]}, program) != right
+
+
+@pytest.mark.parametrize("name", ["model_fingerprint", "strategy_fingerprint"])
+def test_a_fingerprint_is_compared_with_what_is_there(tmp_path: Path, name: str) -> None:
+    made = sample.artifact()
+    write(tmp_path / "out", replace(made, manifest=replace(made.manifest, **{name: "0" * 64})))
+    with pytest.raises(ArtifactError, match=f"manifest.json: {name}"):
+        load(tmp_path / "out")
 
 
 def test_a_large_artifact_is_read_in_seconds(tmp_path: Path) -> None:
