@@ -38,7 +38,7 @@ def check_rows(case: Case, strategy: Strategy) -> None:
     """Every value, put together by its layout, is that of one device."""
     _, placements = annotate(case.graph, strategy)
     made = lower(case.graph, strategy, deduce_all(case.graph, strategy, placements), "cpu")
-    manifest = describe({}, OptimizerConfig(), made.program, form_of(strategy))
+    manifest = describe({}, {}, OptimizerConfig(), made.program, form_of(strategy))
     artifact = Artifact(manifest, made.program, None, None, layouts=made.layouts.to_json())
     compare_rows(artifact, case.graph, case.state, case.batch)
 

@@ -66,7 +66,7 @@ def save(directory: Path, optimizer: OptimizerConfig, kind: str = "cpu") -> Path
     """The program as an artifact on disk."""
     made = program(kind)
     whole = Artifact(
-        describe({"name": "hand made"}, optimizer, made, {}), made, {}, init_program().to_json(), {}, {}
+        describe({"name": "hand made"}, {}, optimizer, made, {}), made, {}, init_program().to_json(), {}, {}
     )
     write(directory, whole)
     return directory

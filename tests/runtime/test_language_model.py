@@ -68,7 +68,7 @@ def compiled(build: Callable[[], nn.Module], directory: Path) -> Path:
     ids = torch.zeros(BATCH, LENGTH, dtype=torch.int64)
     recorded = record_factory(lambda: (build(), {"input_ids": ids, "labels": ids}))
     program = single_device_program(trace(recorded.model, recorded.example_inputs, batch=BATCH))
-    manifest = describe({"name": build.__name__}, CONFIG, program, {})
+    manifest = describe({"name": build.__name__}, {}, CONFIG, program, {})
     write(directory, Artifact(manifest, program, {}, recorded.init.to_json(), {}, {}))
     return directory
 
