@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, redire
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
+from typing import Protocol
 
 import torch
 from torch import fx, nn
@@ -81,19 +82,35 @@ class JointGraph:
     roles: tuple[OutputRole | None, ...]
 
 
+class StepState(Protocol):
+    """What a forward pass finds and leaves in Python. assigned: buffers that it gave new tensors, by name."""
+
+    assigned: dict[str, torch.Tensor]
+
+    def around(self) -> AbstractContextManager[None]:
+        """A block with one forward pass; behind it all is as it was before."""
+
+
 class LossModule(nn.Module):
-    """The user's model with positional inputs and its loss as the only output."""
+    """The user's model with positional inputs; its loss is the output, and new values of buffers."""
 
     def __init__(
-        self, model: nn.Module, names: tuple[str, ...], loss_of: Callable[[object], torch.Tensor]
+        self,
+        model: nn.Module,
+        names: tuple[str, ...],
+        loss_of: Callable[[object], torch.Tensor],
+        state: StepState,
     ) -> None:
         super().__init__()
         self.model = model
         self._names = names
         self._loss_of = loss_of
+        self._state = state
 
-    def forward(self, *values: torch.Tensor) -> torch.Tensor:
-        return self._loss_of(self.model(**dict(zip(self._names, values, strict=True))))
+    def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with self._state.around():
+            loss = self._loss_of(self.model(**dict(zip(self._names, values, strict=True))))
+        return loss, *self._state.assigned.values()
 
 
 def check_torch_version() -> None:
@@ -254,6 +271,7 @@ def capture_joint(
     inputs: Mapping[str, torch.Tensor],
     mode: FakeTensorMode,
     loss_of: Callable[[object], torch.Tensor],
+    state: StepState,
     own: Decompositions = MappingProxyType({}),
 ) -> JointGraph:
     """Trace forward and backward of a fake `model` on fake `inputs`; both belong to `mode`.
@@ -261,14 +279,14 @@ def capture_joint(
     own: see `written_out`.
     """
     names, values = tuple(inputs), tuple(inputs.values())
-    wrapped = LossModule(model, names, loss_of)
+    wrapped = LossModule(model, names, loss_of, state)
     with quiet(), written_out(own), without_checkpoints(), recurrence_in_steps(), ExitStack() as stack:
         with tracing(TracingContext(mode)), without_own_functions(_loses_backward):
             exported = torch.export.export(wrapped, values, strict=False)
         flat = exported.module(check_guards=False)
         joint = aot_export_joint_with_descriptors(stack, flat, values, decompositions=None)
     graph = joint.graph_module.graph
-    return JointGraph(graph, tuple(_origins(graph, names)), tuple(_roles(graph)))
+    return JointGraph(graph, tuple(_origins(graph, names)), tuple(_roles(graph, tuple(state.assigned))))
 
 
 def _loses_backward(name: str) -> TraceError:
@@ -324,13 +342,15 @@ def _origins(graph: fx.Graph, names: tuple[str, ...]) -> Iterator[Origin]:
                 raise TraceError(f"the traced graph has an input of an unknown kind: {other}")
 
 
-def _roles(graph: fx.Graph) -> Iterator[OutputRole | None]:
+def _roles(graph: fx.Graph, assigned: Sequence[str]) -> Iterator[OutputRole | None]:
     for desc in graph.output_node().meta["desc"]:
         match desc:
             case None:
                 yield None
-            case PlainAOTOutput():
+            case PlainAOTOutput(idx=0):
                 yield OutputRole(OutputKind.LOSS)
+            case PlainAOTOutput(idx=place):
+                yield OutputRole(OutputKind.BUFFER, assigned[place - 1])
             case GradAOTOutput(grad_of=ParamAOTInput(target=target)):
                 yield OutputRole(OutputKind.GRAD, _user_name(target))
             case InputMutationAOTOutput(mutated_input=BufferAOTInput(target=target)):

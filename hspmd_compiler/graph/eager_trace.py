@@ -20,6 +20,7 @@ from .capture import (
     LossModule,
     OutputKind,
     OutputRole,
+    StepState,
     quiet,
     running_plainly,
     storage_key,
@@ -51,10 +52,13 @@ class EagerStep:
 
 
 def run_step(
-    model: nn.Module, inputs: Mapping[str, torch.Tensor], mode: torch._subclasses.FakeTensorMode
+    model: nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    mode: torch._subclasses.FakeTensorMode,
+    state: StepState,
 ) -> EagerStep:
     """Rows of one step of a model and inputs that belong to `mode`; NotPlain where they can't be had so."""
-    return _Recorder(model).run(inputs, mode)
+    return _Recorder(model, state).run(inputs, mode)
 
 
 @dataclass(slots=True)
@@ -65,6 +69,7 @@ class _Recorder:
     """
 
     model: nn.Module
+    state: StepState
     rows: list[Row] = field(default_factory=list)
     phase: Phase = Phase.FORWARD
     places: CallPlaces = field(default_factory=CallPlaces)
@@ -81,7 +86,7 @@ class _Recorder:
             raise NotPlain("a module has several names")
         tangent = self._place_inputs(inputs, mode)
         params = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        step = LossModule(self.model, tuple(inputs), loss_of)
+        step = LossModule(self.model, tuple(inputs), loss_of, self.state)
         hooks = list(self.places.watch(self.model))
         try:
             with (
@@ -92,7 +97,7 @@ class _Recorder:
                 self.inside.watch(),
                 DispatchRecorder(self.call),
             ):
-                loss = step(*inputs.values())
+                loss, *assigned = step(*inputs.values())
                 self.phase = Phase.BACKWARD
                 self.places.follow(loss.grad_fn)
                 grads = torch.autograd.grad(loss, list(params.values()), tangent, allow_unused=True)
@@ -103,11 +108,12 @@ class _Recorder:
             raise self.refusal
         assign_layers(self.rows, find_layers(self.model), self.places.paths, self.places.numbers)
         outputs = {OutputRole(OutputKind.LOSS): self._ref(loss).id}
-        found = ((name, grad) for name, grad in zip(params, grads, strict=True) if grad is not None)
-        return EagerStep(
-            self.rows,
-            outputs | {OutputRole(OutputKind.GRAD, name): self._ref(grad).id for name, grad in found},
-        )
+        for name, value in zip(self.state.assigned, assigned, strict=True):
+            outputs[OutputRole(OutputKind.BUFFER, name)] = self._ref(value).id
+        for name, grad in zip(params, grads, strict=True):
+            if grad is not None:
+                outputs[OutputRole(OutputKind.GRAD, name)] = self._ref(grad).id
+        return EagerStep(self.rows, outputs)
 
     def _place_inputs(
         self, inputs: Mapping[str, torch.Tensor], mode: torch._subclasses.FakeTensorMode

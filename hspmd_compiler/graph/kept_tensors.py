@@ -8,7 +8,6 @@ stand-in, a tensor of one number that models hardly have.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 
@@ -21,22 +20,9 @@ LARGE = 2**62
 """What a graph can hold of the types whose largest number is above it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Kept:
-    """A tensor that a module holds beside its parameters and buffers; equal where it is the same one."""
-
-    tensor: torch.Tensor
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Kept) and other.tensor is self.tensor
-
-    def __str__(self) -> str:
-        return f"a tensor of shape {list(self.tensor.shape)}"
-
-    def stand_in(self) -> torch.Tensor:
-        """One of its shape, all of whose elements are one in memory: a graph takes such as `full`."""
-        kind = self.tensor.dtype
-        return torch.full((), _number(kind), dtype=kind).expand(self.tensor.shape)
+def stand_in_of(tensor: torch.Tensor) -> torch.Tensor:
+    """One of its shape, all of whose elements are one in memory: a graph takes such as `full`."""
+    return torch.full((), _number(tensor.dtype), dtype=tensor.dtype).expand(tensor.shape)
 
 
 def _number(kind: torch.dtype) -> float | int:
@@ -45,12 +31,12 @@ def _number(kind: torch.dtype) -> float | int:
     return 1 if kind is torch.bool else min(torch.iinfo(kind).max - 1, LARGE)
 
 
-def does_the_same(first: LogicalGraph, following: LogicalGraph, kept: Iterable[Kept]) -> bool:
+def does_the_same(first: LogicalGraph, following: LogicalGraph, kept: Iterable[torch.Tensor]) -> bool:
     """Whether a step is the first one, but that it reads stand-ins for these where that makes constants."""
     pairs = _outputs(first, following)
     if pairs is None:
         return False
-    metas = {(tuple(one.tensor.shape), one.tensor.dtype) for one in kept}
+    metas = {(tuple(one.shape), one.dtype) for one in kept}
     constants, seen = _constants(first), set(pairs)
     while pairs:
         one, other = pairs.pop()

@@ -74,7 +74,7 @@ def narrowed(subject: Subject, dtype: torch.dtype) -> Narrowed:
     model = copy_with(subject.model, made)
     if any(value.is_floating_point() and value.dtype != dtype for value in subject.inputs.values()):
         model.register_forward_pre_hook(CastInputs(dtype), with_kwargs=True)
-    return Narrowed(replace(subject, model=model), stored)
+    return Narrowed(subject.of(model), stored)
 
 
 def _check_statistics(graph: LogicalGraph, stored: Mapping[str, torch.dtype]) -> None:

@@ -17,6 +17,7 @@ from .capture import (
     LossModule,
     OutputKind,
     OutputRole,
+    StepState,
     exporting,
     latest_autograd_number,
     real_tensors,
@@ -68,16 +69,18 @@ class CallTable:
         return self.functional[func]
 
 
-def record_step(model: nn.Module, inputs: Mapping[str, torch.Tensor], calls: CallTable) -> StepRows:
+def record_step(
+    model: nn.Module, inputs: Mapping[str, torch.Tensor], calls: CallTable, state: StepState
+) -> StepRows:
     """Rows of one eager step of a model and inputs on the meta device; the model is used up."""
-    return _StepRecorder(model, calls).run(inputs)
+    return _StepRecorder(model, calls, state).run(inputs)
 
 
 class _StepRecorder:
     """One row per call, read by those that use its result."""
 
-    def __init__(self, model: nn.Module, calls: CallTable) -> None:
-        self.model, self.calls = model, calls
+    def __init__(self, model: nn.Module, calls: CallTable, state: StepState) -> None:
+        self.model, self.calls, self.state = model, calls, state
         self.rows: list[Row] = []
         self.phase = Phase.FORWARD
         self.layers = find_layers(model)
@@ -92,14 +95,16 @@ class _StepRecorder:
         self._place_inputs(inputs)
         for place, path in enumerate(self.layers.paths):
             self._watch(self.model.get_submodule(path), place)
-        step = LossModule(self.model, tuple(inputs), loss_of)
+        step = LossModule(self.model, tuple(inputs), loss_of, self.state)
         params = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         with DispatchRecorder(self.call), torch.enable_grad():
             with exporting():
-                loss = step(*inputs.values())
+                loss, *assigned = step(*inputs.values())
             self.phase = Phase.BACKWARD
             grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
         outputs = {OutputRole(OutputKind.LOSS): self._find(loss)[0].id}
+        for name, value in zip(self.state.assigned, assigned, strict=True):
+            outputs[OutputRole(OutputKind.BUFFER, name)] = self._find(value)[0].id
         for name, grad in zip(params, grads, strict=True):
             if grad is not None:
                 outputs[OutputRole(OutputKind.GRAD, name)] = self._find(grad)[0].id

@@ -18,6 +18,7 @@ from ..log import logger, task
 from ..options import Capture, Precision
 from .capture import OutputKind, OutputRole, quiet
 from .expand import StepRows, TemplateMismatch, expand
+from .held_state import HeldState
 from .ir import LogicalGraph
 from .layers import find_layers
 from .precision import narrowed
@@ -72,7 +73,7 @@ def trace_step(
 
 def _traced(subject: Subject, capture: Capture) -> TraceResult:
     if capture is Capture.FULL:
-        graph = traced_steadily(subject.model, lambda: trace_subject(subject))
+        graph = traced_steadily(subject, trace_subject)
         return TraceResult(graph, "the whole model, as asked for")
     stacks = plan_stacks(subject.model)
     try:
@@ -106,7 +107,7 @@ def _by_templates(subject: Subject, stacks: Sequence[StackPlan]) -> LogicalGraph
     with task("compare blocks"), quiet():
         check_step(subject, stacks)
     kept = {id(t): t for t in (*subject.model.parameters(), *subject.model.buffers())}
-    reduced = replace(subject, model=reduced_copy(subject.model, kept, stacks))
+    reduced = subject.of(reduced_copy(subject.model, kept, stacks))
     with task("trace blocks"):
         graph = _trace_all(reduced)
     with task("expand blocks"):
@@ -116,7 +117,7 @@ def _by_templates(subject: Subject, stacks: Sequence[StackPlan]) -> LogicalGraph
 
 def _trace_all(subject: Subject) -> LogicalGraph:
     """All blocks, and again where forward changes what Python holds."""
-    return traced_steadily(subject.model, lambda: _trace_once(subject))
+    return traced_steadily(subject, _trace_once)
 
 
 def _trace_once(subject: Subject) -> LogicalGraph:
@@ -142,8 +143,12 @@ def check_step(subject: Subject, stacks: Sequence[StackPlan]) -> None:
     tensors = {id(t): meta_like(t) for t in (*subject.model.parameters(), *subject.model.buffers())}
     inputs = {name: meta_like(tensor) for name, tensor in subject.inputs.items()}
     reduced = reduced_copy(subject.model, tensors, stacks)
-    expanded = expand_all(record_step(reduced, inputs, calls), stacks, reduced)
-    whole = record_step(copy_with(subject.model, tensors), inputs, calls)
+    expanded = expand_all(record_step(reduced, inputs, calls, HeldState(reduced)), stacks, reduced)
+    copied = copy_with(subject.model, tensors)
+    state = HeldState(copied)
+    whole = record_step(copied, inputs, calls, state)
+    if state.refused:
+        raise TemplateMismatch(f"forward changes {state.refused[0][0]}")
     _compare(whole, expanded)
 
 

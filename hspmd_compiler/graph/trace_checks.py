@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from ..errors import TraceError
-from .capture import LossModule, is_fake, storage_key
+from .capture import LossModule, StepState, is_fake, storage_key
 from .held_tensors import held_tensors
 from .ir import LogicalGraph, Row, row_inputs
 from .random_rows import is_drawn_by_position
@@ -285,6 +285,7 @@ def check_gradients(
     model: nn.Module,
     inputs: Mapping[str, torch.Tensor],
     mode: torch._subclasses.FakeTensorMode,
+    state: StepState,
 ) -> None:
     """A trainable parameter may lack a gradient only where eager autograd gives it none either."""
     missing = [p.name for p in graph.params.values() if p.trainable and p.grad is None]
@@ -292,7 +293,7 @@ def check_gradients(
         return
     reached = _reaching_loss(graph)
     doubtful = [name for name in missing if graph.params[name].row in reached]
-    eager = _eager_gradients(model, inputs, mode) if doubtful else set()
+    eager = _eager_gradients(model, inputs, mode, state) if doubtful else set()
     wrong = [name for name in doubtful if name in eager]
     if wrong:
         raise TraceError(
@@ -312,13 +313,16 @@ def _reaching_loss(graph: LogicalGraph) -> set[int]:
 
 
 def _eager_gradients(
-    model: nn.Module, inputs: Mapping[str, torch.Tensor], mode: torch._subclasses.FakeTensorMode
+    model: nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    mode: torch._subclasses.FakeTensorMode,
+    state: StepState,
 ) -> set[str]:
     """Names of the parameters to which eager autograd gives a gradient, found on fake tensors."""
     params = {name: p for name, p in model.named_parameters() if p.requires_grad}
     try:
         with mode, torch.enable_grad():
-            loss = LossModule(model, tuple(inputs), loss_of)(*inputs.values())
+            loss, *_ = LossModule(model, tuple(inputs), loss_of, state)(*inputs.values())
             grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
     except Exception:
         return set(params)  # eager can't be asked without numbers, so nothing may be missing

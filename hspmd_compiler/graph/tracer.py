@@ -30,6 +30,7 @@ from .decompose import decompose
 from .eager_trace import run_step
 from .element_types import check_types
 from .fx_convert import PLACEHOLDER, RowFacts, rows_of
+from .held_state import HeldState
 from .held_tensors import moving_tensors
 from .init_record import build_fake
 from .ir import (
@@ -57,12 +58,17 @@ Factory = Callable[[], tuple[nn.Module, Inputs]]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is traced: a model of fake tensors and a batch of them, in one mode."""
+    """What is traced: a model of fake tensors and a batch of them, in one mode, and what it reaches."""
 
     model: nn.Module
     inputs: dict[str, torch.Tensor]
     mode: torch._subclasses.FakeTensorMode
     batch: int
+    state: HeldState
+
+    def of(self, model: nn.Module) -> Subject:
+        """The same with another model."""
+        return replace(self, model=model, state=HeldState(model))
 
 
 def trace(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, batch: int) -> LogicalGraph:
@@ -72,7 +78,7 @@ def trace(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, b
     (model, example_inputs). Dim 0 of every example input is replaced by `batch`.
     """
     subject = subject_of(model, example_inputs, batch=batch)
-    return finished(traced_steadily(subject.model, lambda: trace_subject(subject)))
+    return finished(traced_steadily(subject, trace_subject))
 
 
 def finished(graph: LogicalGraph) -> LogicalGraph:
@@ -99,12 +105,12 @@ def subject_of(model: nn.Module | Factory, example_inputs: Inputs | None = None,
         inputs = {
             k: torch.empty((batch, *v.shape[1:]), dtype=v.dtype) for k, v in (example_inputs or {}).items()
         }
-    return Subject(model, inputs, mode, batch)
+    return Subject(model, inputs, mode, batch, HeldState(model))
 
 
 def trace_subject(subject: Subject) -> LogicalGraph:
     """The whole step as torch captures it, random operators too."""
-    joint = _capture(subject.model, subject.inputs, subject.mode)
+    joint = _capture(subject)
     graph = _Assembler(subject, joint).graph()
     _check(graph, subject)
     return graph
@@ -112,7 +118,7 @@ def trace_subject(subject: Subject) -> LogicalGraph:
 
 def trace_plain(subject: Subject) -> LogicalGraph:
     """As `trace_subject`, by running the step once; NotPlain where only the whole way will do."""
-    step = run_step(subject.model, subject.inputs, subject.mode)
+    step = run_step(subject.model, subject.inputs, subject.mode, subject.state)
     ids = _live(step.rows, set(step.outputs.values()), canonical_names(subject.model))
     rows = [_renumbered(row, ids) for row in step.rows if row.id in ids]
     graph = assemble(subject, rows, {role: ids[i] for role, i in step.outputs.items()})
@@ -124,17 +130,19 @@ def _check(graph: LogicalGraph, subject: Subject) -> None:
     lower_library_operators(graph)
     checks.check_operators(graph)
     check_types(graph)
-    checks.check_gradients(graph, subject.model, subject.inputs, subject.mode)
+    checks.check_gradients(graph, subject.model, subject.inputs, subject.mode, subject.state)
 
 
-def _capture(model: nn.Module, inputs: Inputs, mode: torch._subclasses.FakeTensorMode) -> JointGraph:
+def _capture(subject: Subject) -> JointGraph:
     try:
-        return capture_joint(model, inputs, mode, checks.loss_of, TRACED_WRONGLY)
+        return capture_joint(
+            subject.model, subject.inputs, subject.mode, checks.loss_of, subject.state, TRACED_WRONGLY
+        )
     except Exception as error:
         for cause in causes(error):
             if isinstance(cause, HspmdError):
                 raise cause from None
-        raise checks.capture_failed(error, line_of_error(error), model) from error
+        raise checks.capture_failed(error, line_of_error(error), subject.model) from error
 
 
 class _Assembler:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from hspmd_compiler.graph import capture
+from hspmd_compiler.graph.held_state import HeldState
 from hspmd_compiler.graph.ir import LogicalGraph
 from hspmd_compiler.graph.printer import operator_text
 from hspmd_compiler.graph.trace_checks import loss_of
@@ -42,7 +43,8 @@ def test_nodes_carry_module_phase_number_and_place(mlp: Made) -> None:
     mode = capture.new_fake_mode()
     with mode:
         inputs = {name: torch.empty_like(tensor, device="cpu") for name, tensor in batch.items()}
-    joint = capture.capture_joint(capture.fake_copy(model, mode), inputs, mode, loss_of)
+    fake = capture.fake_copy(model, mode)
+    joint = capture.capture_joint(fake, inputs, mode, loss_of, HeldState(fake))
     nodes = [n for n in joint.graph.nodes if n.op == "call_function"]
     assert all(capture.stack_trace(n) for n in nodes)
     assert all(capture.sequence_number(n) is not None for n in nodes)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hspmd_compiler.errors import TraceError
-from hspmd_compiler.graph.kept_tensors import Kept
+from hspmd_compiler.graph.kept_tensors import stand_in_of
 from hspmd_compiler.graph.templates import trace_step
 from hspmd_compiler.graph.tracer import trace
 from hspmd_compiler.options import Capture
@@ -169,6 +169,6 @@ def test_what_is_kept_once_is_no_matter(caplog: pytest.LogCaptureFixture) -> Non
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.uint8, torch.int64, torch.bfloat16])
 def test_every_type_has_a_stand_in(dtype: torch.dtype) -> None:
-    stand_in = Kept(torch.ones(3, 2, dtype=dtype)).stand_in()
+    stand_in = stand_in_of(torch.ones(3, 2, dtype=dtype))
     assert stand_in.dtype is dtype and stand_in.shape == (3, 2)
     assert len({str(number) for number in stand_in.flatten().tolist()}) == 1

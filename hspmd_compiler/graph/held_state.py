@@ -1,0 +1,92 @@
+"""What a forward pass left otherwise in Python, and everything back as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from .cached_calls import Caches, caches_in_sight
+from .changes import ABSENT, Change, Held, Refusal, differing
+from .forbidden_changes import forbidden, forbidden_flags, parameter_flags, seeding_noted
+from .holders import Contents, Holder
+from .new_buffers import buffer_names, is_new_value, new_buffers
+from .reachable import holders_of
+
+STANDARD = frozenset(vars(nn.Module()))
+"""What PyTorch keeps in every module."""
+
+
+class HeldState:
+    """All that forward of `model` can reach in Python, around each of its passes.
+
+    changes: of the latest pass. assigned: new values of buffers that it was given in place of the old
+    ones, by name. refused: what no step may change.
+    """
+
+    def __init__(self, model: nn.Module, caches: Caches | None = None) -> None:
+        self.model = model
+        self.changes: list[Change] = []
+        self.assigned: dict[str, torch.Tensor] = {}
+        self.refused: list[Refusal] = []
+        self._caches: Caches = {} if caches is None else caches
+        self._holders: list[Holder] | None = None
+        self._attributes: list[tuple[dict[str, object], dict[str, object]]] = []
+
+    def following(self) -> HeldState:
+        """Of the next step: what was changed since is what it finds."""
+        return HeldState(self.model, self._caches)
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """A block with one forward pass; behind it all is as it was before."""
+        self.changes, self.assigned, self.refused = [], {}, []
+        holders = self._reached()
+        with caches_in_sight(holders, self._caches) as caches:
+            watched = [*holders, *caches]
+            before = [holder.read() for holder in watched]
+            flags, names = parameter_flags(self.model), buffer_names(self.model)
+            try:
+                with seeding_noted() as seeded:
+                    yield
+                held = list(zip(watched, before, [holder.read() for holder in watched], strict=True))
+                self._look(held, names)
+                self.refused += [*forbidden_flags(self.model, flags), *seeded]
+            finally:
+                _put_back(watched, before)
+
+    def attach(self) -> None:
+        """Modules hold their own lists and dicts again: an export leaves copies in their places."""
+        for namespace, attributes in self._attributes:
+            for name, value in attributes.items():
+                if namespace.get(name) is not value:
+                    namespace[name] = value
+
+    def _reached(self) -> list[Holder]:
+        if self._holders is None:
+            self._holders = holders_of(self.model)
+            modules = list(self.model.modules())
+            self._attributes = [(vars(module), _attributes(module)) for module in modules]
+        self.attach()
+        return self._holders
+
+    def _look(self, held: Sequence[Held], names: Mapping[int, str]) -> None:
+        found = [Change(*one, keys) for one in held if (keys := differing(one[1], one[2]))]
+        self.assigned, self.refused = new_buffers(found, held, names)
+        self.refused += [refusal for change in found for refusal in forbidden(change)]
+        left = (change.without(is_new_value) for change in found)
+        self.changes = [change for change in left if change.keys]
+
+
+def _put_back(holders: Sequence[Holder], before: Sequence[Contents]) -> None:
+    for holder, contents in zip(holders, before, strict=True):
+        now = holder.read()
+        if len(now) != len(contents) or any(now.get(k, ABSENT) is not v for k, v in contents.items()):
+            holder.write(contents)
+
+
+def _attributes(module: nn.Module) -> dict[str, object]:
+    """What the user calls so."""
+    return {name: value for name, value in vars(module).items() if name not in STANDARD}
