@@ -6,7 +6,6 @@ import ast
 import difflib
 import inspect
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -16,10 +15,11 @@ from typing import cast
 import torch
 from torch import nn
 
-from .builtin_models import BUILTIN, Made, builtin_factory, is_count, token_inputs
+from .builtin_models import BUILTIN, Made, builtin_factory, is_count
 from .errors import HspmdError, OptionError, TraceError
 from .graph.source_lines import line_of_error
 from .hf_config import check_is_data
+from .hf_model import ARCHITECTURES, hf_model
 from .named_import import import_named
 
 Json = dict[str, object]
@@ -147,16 +147,17 @@ def _config_source(config: Json, args: Mapping[str, str]) -> ModelSource:
     """Args change fields of the config; `seq` is the length of the example inputs."""
     changes = {key: _literal(text) for key, text in args.items() if key != SEQ}
     check_is_data({**config, **changes})
-    bad = [(key, "is not a field of this configuration") for key in changes if key not in config]
+    fields = {*config, ARCHITECTURES}
+    bad = [(key, "is not a field of this configuration") for key in changes if key not in fields]
     seq = args.get(SEQ, str(min(DEFAULT_SEQ, _positions(config))))
     bad += [] if is_count(seq) else [(SEQ, f"{seq!r}: wanted a positive whole number")]
     if bad:
-        known = ", ".join([SEQ, *sorted(config)])
+        known = ", ".join([SEQ, *sorted(fields)])
         raise OptionError("bad arguments of the model configuration", details=[*bad, ("known", known)])
     name = str(config["model_type"])
 
     def factory() -> Made:
-        return _hf_model({**config, **changes}), token_inputs(int(seq))
+        return hf_model({**config, **changes}, int(seq))
 
     return ModelSource(SourceKind.HF_CONFIG, name, args, factory, config)
 
@@ -164,19 +165,6 @@ def _config_source(config: Json, args: Mapping[str, str]) -> ModelSource:
 def _positions(config: Json) -> int:
     found = config.get("max_position_embeddings", config.get("n_positions", DEFAULT_SEQ))
     return found if isinstance(found, int) else DEFAULT_SEQ
-
-
-def _hf_model(fields: Json) -> nn.Module:
-    os.environ.setdefault("USE_HUB_KERNELS", "0")  # transformers' own models look for some there, too
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    config = AutoConfig.for_model(**fields)  # type: ignore[arg-type]
-    config.use_cache = False
-    config.loss_type = getattr(config, "loss_type", None) or "ForCausalLM"
-    model: nn.Module = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-        config, trust_remote_code=False
-    )
-    return model.train()
 
 
 def _user_factory(spec: str, args: Mapping[str, str]) -> Callable[[], Made]:

@@ -41,6 +41,7 @@ FLOORS = {
     "graph": 1,
     "builtin_models": 1,
     "hf_config": 1,
+    "hf_model": 2,
     "models": 2,
     "passes": 2,
     "cost_models": 3,

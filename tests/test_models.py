@@ -197,3 +197,90 @@ def test_unknown_model_type(tmp_path: Path) -> None:
     path.write_text('{"model_type": "no-such-model"}')
     with pytest.raises(TraceError, match="can't be built"):
         load_model(str(path)).build()
+
+
+BERT = {
+    "model_type": "bert",
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "vocab_size": 32,
+    "max_position_embeddings": 8,
+}
+T5 = {
+    "model_type": "t5",
+    "d_model": 16,
+    "d_kv": 8,
+    "d_ff": 24,
+    "num_layers": 1,
+    "num_heads": 2,
+    "vocab_size": 32,
+}
+
+
+def configured(tmp_path: Path, config: dict[str, object], args: dict[str, str] | None = None) -> ModelSource:
+    (tmp_path / "config.json").write_text(
+        json.dumps({**config, "pad_token_id": 0, "decoder_start_token_id": 0})
+    )
+    return load_model(str(tmp_path), {"seq": "4", **(args or {})})
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "labels"),
+    [
+        (BERT, "BertForMaskedLM", {"labels": torch.zeros(2, 4, dtype=torch.int64)}),
+        (BERT, "BertForSequenceClassification", {"labels": torch.zeros(2, dtype=torch.int64)}),
+        (BERT | {"num_labels": 1}, "BertForSequenceClassification", {"labels": torch.zeros(2)}),
+        (
+            BERT | {"num_labels": 3, "problem_type": "multi_label_classification"},
+            "BertForSequenceClassification",
+            {"labels": torch.zeros(2, 3)},
+        ),
+        (BERT, "BertLMHeadModel", {"labels": torch.zeros(2, 4, dtype=torch.int64)}),
+        (
+            BERT,
+            "BertForQuestionAnswering",
+            {name: torch.zeros(2, dtype=torch.int64) for name in ("start_positions", "end_positions")},
+        ),
+        (T5, "T5ForConditionalGeneration", {"labels": torch.zeros(2, 4, dtype=torch.int64)}),
+    ],
+)
+def test_the_class_that_a_config_names_is_made(
+    config: dict[str, object], name: str, labels: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    """With the batch of its task, of which it makes a loss; also from the description."""
+    source = configured(tmp_path, config | {"architectures": [name]})
+    model, inputs = rebuild(json.loads(json.dumps(source.description()))).build()
+    assert type(model).__name__ == name
+    assert {key: (value.dtype, value.shape) for key, value in inputs.items() if key != "input_ids"} == {
+        key: (value.dtype, value.shape) for key, value in labels.items()
+    }
+    assert model(**inputs).loss.isfinite()
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (BERT, ["bert doesn't name the class that is meant", "BertForMaskedLM", "--arg architectures=NAME"]),
+        (BERT | {"architectures": ["BertModel"]}, ["returns hidden states, and no loss"]),
+        (BERT | {"architectures": ["BertForPreTraining"]}, ["takes a batch that isn't known here"]),
+        (BERT | {"architectures": ["GPT2LMHeadModel"]}, ["of another model type", "one of bert"]),
+        (BERT | {"architectures": ["BertForMaskdLM"]}, ["nearest is BertForMaskedLM"]),
+        (BERT | {"architectures": ["torch"]}, ["torch   is no class of transformers"]),
+        (BERT | {"architectures": ["BertForMaskedLM", "BertModel"]}, ["names several classes"]),
+        (BERT | {"architectures": [3]}, ["is not a list of names"]),
+        (T5, ["t5 doesn't name the class that is meant", "T5ForConditionalGeneration"]),
+    ],
+)
+def test_a_config_without_a_trainable_class_is_refused(
+    config: dict[str, object], words: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        configured(tmp_path, config).build()
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_another_class_by_argument(tmp_path: Path) -> None:
+    source = configured(tmp_path, BERT, {"architectures": "BertForTokenClassification"})
+    assert type(source.build()[0]).__name__ == "BertForTokenClassification"
