@@ -87,7 +87,7 @@ def test_cases_are_written_alike(reference: Path) -> None:
         wanted = json.loads((hspmd / "generator_outputs" / row["file"]).read_text())
         written = annotation_json(expanded, Family(row["family"]), row["zero_arg"])
         assert dumped(written) == dumped(wanted), row["file"]
-    assert len(rows) > 30
+    assert rows
 
 
 CASE_LISTS = ("strategies_hetero_cluster.json", "strategies_hetu_misc.json")

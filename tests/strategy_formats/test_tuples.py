@@ -44,7 +44,7 @@ def test_published_pools_use_all_gpus(reference: Path) -> None:
     entries = json_entries(content, Choices(num_layers=60))
     for entry in entries:
         assert entry.expand().strategy.world_size == content[entry.id.split("/")[0]]["gpus"]
-    assert len(entries) > 40
+    assert entries
 
 
 def test_stages_go_to_other_nodes() -> None:
