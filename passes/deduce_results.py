@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..annotations.layout import Axis, make_layout, whole
@@ -9,6 +10,7 @@ from ..errors import DeduceError
 from ..graph.annotated import AnnotatedValue, BufferUpdate, GradTerm
 from ..graph.ir import Phase, Row
 from ..graph.rules import is_addend
+from ..graph.sources import sources
 from ..graph.view_maps import deduplicated
 from .deduce_moves import settle_ranks
 from .grad_terms import terms
@@ -26,8 +28,7 @@ def add_results(deducer: Deducer, sums: set[int]) -> None:
     assert isinstance(loss, AnnotatedValue)
     deducer.phase = Phase.FORWARD
     deducer.result.loss = deducer.within(graph.rows[graph.loss], loss.stage, lambda: _counted(deducer, loss))
-    for name, row in graph.mutated.items():
-        _add_buffer(deducer, name, row)
+    _add_buffers(deducer)
     deducer.phase = Phase.BACKWARD
     for name, info in graph.params.items():
         if info.grad is not None:
@@ -35,20 +36,54 @@ def add_results(deducer: Deducer, sums: set[int]) -> None:
                 _add_grad(deducer, name, row)
 
 
-def _add_buffer(deducer: Deducer, name: str, row: int) -> None:
-    """The new value of a buffer, whole, in the one stage that holds it."""
+def _add_buffers(deducer: Deducer) -> None:
+    """New values of buffers, whole, in the stages that hold them."""
     graph = deducer.graph
-    logical, held = graph.rows[row], graph.params[name].row
-    stage = deducer.stages[row]
-    if stage < 0:  # from buffers alone, such as a count of steps
-        stage = 0 if logical.layer is None else stage_of_layer(deducer.pipeline, logical.layer)
+    of_batch = {name: row for name, row in graph.mutated.items() if deducer.stages[row] >= 0}
+    for name, row in of_batch.items():
+        deducer.value_of(graph.params[name].row, deducer.stages[row])
+        found = deducer.value_of(row, deducer.stages[row])
+        assert isinstance(found, AnnotatedValue)
+        if found.layout.cut(ranks=False) is not None:
+            raise _buffer_refused(graph.rows[row], name, [deducer.stages[row]])
+        _update_buffer(deducer, name, row, deducer.stages[row])
+    _add_pure_buffers(deducer, {n: row for n, row in graph.mutated.items() if n not in of_batch})
+    for name, row in of_batch.items():
+        if len(stages := _stages_that_hold(deducer, name)) > 1:
+            raise _buffer_refused(graph.rows[row], name, sorted(stages))
+
+
+def _add_pure_buffers(deducer: Deducer, pure: Mapping[str, int]) -> None:
+    """New values from buffers alone, such as a count of steps: every stage that holds one makes its own."""
+    for name, row in pure.items():
+        if not _stages_that_hold(deducer, name):
+            deducer.value_of(deducer.graph.params[name].row, _stage_of_pure(deducer, row))
+    made: set[tuple[str, int]] = set()
+    while left := [(n, s) for n in pure for s in _stages_that_hold(deducer, n) if (n, s) not in made]:
+        for name, stage in left:  # a stage may come to hold another buffer by this
+            _update_buffer(deducer, name, pure[name], stage)
+        made.update(left)
+
+
+def _stage_of_pure(deducer: Deducer, row: int) -> int:
+    """Where a buffer is updated that nobody reads: where one that it is made of lies, if any."""
+    graph = deducer.graph
+    names = {info.row: name for name, info in graph.params.items()}
+    held = [stage for at in sources(graph, row) for stage in _stages_that_hold(deducer, names.get(at, ""))]
+    if held:
+        return min(held)
+    layer = graph.rows[row].layer
+    return 0 if layer is None else stage_of_layer(deducer.pipeline, layer)
+
+
+def _stages_that_hold(deducer: Deducer, name: str) -> list[int]:
+    return [stage for (held, stage) in deducer.result.params if held == name]
+
+
+def _update_buffer(deducer: Deducer, name: str, row: int, stage: int) -> None:
     found = deducer.value_of(row, stage)
     assert isinstance(found, AnnotatedValue)
-    deducer.value_of(held, stage)
-    others = [s for (other, s) in deducer.result.params if other == name and s != stage]
-    if others or found.layout.cut(ranks=False) is not None:
-        raise _buffer_refused(logical, name, sorted([stage, *others]))
-    value = deducer.within(logical, stage, lambda: _everybodys(deducer, found))
+    value = deducer.within(deducer.graph.rows[row], stage, lambda: _everybodys(deducer, found))
     deducer.place_waiting(value)
     deducer.result.buffers.append(BufferUpdate(name, stage, value))
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from ..errors import DeduceError
 from ..graph.annotated import GATHER, BatchSum, PipelineGraph
-from ..graph.ir import LogicalGraph
+from ..graph.ir import LogicalGraph, OriginKind
+from ..graph.sources import sources
 from ..passes.liveness import LivePipeline
 from ..passes.param_gather import NAME
 from .strategy_ranks import StrategyRanks
@@ -29,8 +30,9 @@ def sum_groups(
     orders = [list(_in_order(pipeline)) for pipeline in live]
     updated = dict.fromkeys(item.buffer for pipeline in pipelines for item in pipeline.buffers)
     rows = list(dict.fromkeys(found.row for order in orders for found in _sums(order)))
-    if rows or updated:
-        _check_one_micro_batch(graph, rows, list(updated), ranks)
+    of_batch = [name for name in updated if _depends_on_batch(graph, graph.mutated[name])]
+    if rows or of_batch:
+        _check_one_micro_batch(graph, rows, of_batch, ranks)
     if rows and any([found for found, _ in order] != [found for found, _ in orders[0]] for order in orders):
         raise _unlike_orders(graph, rows)
     groups: dict[BatchSum, tuple[int, ...]] = {}
@@ -56,6 +58,12 @@ def _in_order(pipeline: LivePipeline) -> Iterator[Met]:
                 yield str(row.kwargs[NAME]), stage
 
 
+def _depends_on_batch(graph: LogicalGraph, row: int) -> bool:
+    """Whether a value is another one for every micro-batch; a count of steps is the same for all."""
+    kinds = {graph.rows[each].origin.kind for each in sources(graph, row)}
+    return not kinds.isdisjoint((OriginKind.INPUT, OriginKind.RANDOM))
+
+
 def _check_one_micro_batch(
     graph: LogicalGraph, rows: list[int], buffers: list[str], ranks: StrategyRanks
 ) -> None:
@@ -71,7 +79,8 @@ def _check_one_micro_batch(
         "samples of different micro-batches meet in the middle of the forward pass",
         at=list(dict.fromkeys(graph.rows[row].where for row in places)),
         details=details,
-        rule="a layer with statistics of the batch, or an updated buffer, sees all samples of a step at once",
+        rule="a layer with statistics of the batch, or a buffer that they update, sees all samples of a step"
+        " at once",
         fix="give each pipeline one micro-batch (micro_batches: [n], accumulation 1), or use a layer without"
         " batch statistics (group norm, layer norm)",
     )

@@ -222,7 +222,7 @@ class _Builder:
         elif kind is OutputKind.STEP:
             self.steps[number] = self._added(self.steps.get(number), value)
         else:
-            self.params[name] = self.buffers[name] = value
+            self.buffers[name] = value  # the step itself reads the old one
 
     def _added(self, total: fx.Node | None, value: fx.Node) -> fx.Node:
         return value if total is None else self._call(torch.ops.aten.add.Tensor, total, value)
