@@ -92,6 +92,10 @@ def _row(id: int, node: fx.Node, ids: dict[fx.Node, int], facts: RowFacts) -> Ro
     )
 
 
+_OBJECT = "_opaque_obj"
+"""What an export calls an argument that is no tensor and no number: a generator, in practice."""
+
+
 def op_name(node: fx.Node, where: str = "") -> str:
     """`aten.mm.default`, `getitem` or `placeholder`; a node that is none of these is a TraceError."""
     if node.op == "placeholder":
@@ -100,6 +104,13 @@ def op_name(node: fx.Node, where: str = "") -> str:
         return GETITEM
     if isinstance(node.target, torch._ops.OpOverload):
         return str(node.target)
+    if str(node.target).startswith(_OBJECT):
+        raise TraceError(
+            "the model draws random numbers from a torch.Generator of its own",
+            at=where,
+            rule="dropout and the like are drawn by position, from the run's seed and step",
+            fix="leave generator= out, or draw outside and pass the numbers as an input of the batch",
+        )
     raise TraceError(
         f"the traced graph calls {node.target}, which is not a tensor operator",
         at=where,
