@@ -12,8 +12,7 @@ if not (Path(__file__).parent / "passes").is_dir():  # links lost, as in a zip: 
 if TYPE_CHECKING:
     from .api import compile, load
     from .graph.comm_marker import comm
-    from .graph.letters import rule
-    from .graph.rule_book import rule_for
+    from .graph.own_rules import rule, rule_for
 
 __version__ = "0.1.0"
 
@@ -23,8 +22,8 @@ _HOMES = {
     "comm": "graph.comm_marker",
     "compile": "api",
     "load": "api",
-    "rule": "graph.letters",
-    "rule_for": "graph.rule_book",
+    "rule": "graph.own_rules",
+    "rule_for": "graph.own_rules",
 }
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +15,11 @@ from torch import Tensor, nn
 
 import hspmd_compiler as hspmd
 from hspmd_compiler.errors import DeduceError, OptionError
+from hspmd_compiler.graph.ir import Row
 from hspmd_compiler.graph.letters import LETTERS
 from hspmd_compiler.graph.rule_book import RULES
+from hspmd_compiler.graph.rules import PULLS, Result, RuleContext
+from hspmd_compiler.graph.unknown_operators import compute_whole
 from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
 
 from .equal_to_eager import Case as TrainingCase
@@ -37,14 +43,15 @@ RULED: list[tuple[str, str, dict[str, str], list[Operand | float | None]]] = [
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
     """Operators of a test have no rule of the package, and their rules end with the test."""
-    before = dict(RULES), dict(LETTERS)
+    tables: tuple[dict[str, Any], ...] = RULES, LETTERS, PULLS
+    before = [dict(table) for table in tables]
     for op, *_ in RULED:
         RULES.pop(op, None)
         LETTERS.pop(op, None)
     yield
-    for table, known in zip((RULES, LETTERS), before, strict=True):
+    for table, known in zip(tables, before, strict=True):
         table.clear()
-        table.update(known)  # type: ignore[arg-type]
+        table.update(known)
 
 
 @pytest.mark.parametrize(("op", "letters", "more", "arguments"), RULED, ids=[op for op, *_ in RULED])
@@ -106,9 +113,50 @@ def test_rules_that_are_not_understood(letters: str, more: dict[str, str], said:
     assert "aten.mv.default" not in RULES
 
 
-def test_one_rule_for_an_operator() -> None:
+def test_one_rule_for_an_operator(expect: Callable[[str, str], None]) -> None:
+    hspmd.rule("aten.mv.default", "m k, k -> m", sum="k")
+    hspmd.rule("aten.mv.default", "m k, k -> m", sum="k")
+    for op, letters in (("aten.mm.default", "m k, k n -> m n"), ("aten.mv.default", "m k, k -> m")):
+        with pytest.raises(OptionError, match="has a rule already") as caught:
+            hspmd.rule(op, letters, whole="k")
+        expect(f"letters/other_rule_for_{op}", caught.value.text())
+    hspmd.rule("aten.mv.default", "m k, k -> m", whole="k", override=True)
+    assert LETTERS["aten.mv.default"].whole == {"k"}
+
+
+def test_one_function_for_an_operator() -> None:
+    def made() -> Callable[..., Any]:
+        def own(ctx: RuleContext, row: Row) -> Result:
+            return compute_whole(ctx, row)
+
+        return own
+
+    def other(ctx: RuleContext, row: Row) -> Result:
+        raise AssertionError
+
+    first = hspmd.rule_for("aten.mv.default")(made())
+    hspmd.rule_for("aten.mv.default")(made())
+    assert RULES["aten.mv.default"] is first
     with pytest.raises(OptionError, match="has a rule already"):
-        hspmd.rule("aten.mm.default", "m k, k n -> m n", sum="k")
+        hspmd.rule_for("aten.mv.default", "aten.mm.default")(other)
+    hspmd.rule_for("aten.mv.default", "aten.mm.default", override=True)(other)
+    assert RULES["aten.mv.default"] is RULES["aten.mm.default"] is other
+
+
+def test_a_rule_of_the_user_is_there_first() -> None:
+    """Rules of the package are loaded at the first registration, not by the compile behind it."""
+    code = "\n".join(
+        (
+            "import hspmd_compiler as hspmd",
+            "hspmd.rule('aten.mv.default', 'm k, k -> m', sum='k')",
+            "hspmd.rule('aten.dot.default', 'k, k -> ', whole='k', override=True)",
+            "from hspmd_compiler import compiler",
+            "from hspmd_compiler.graph.rule_book import RULES",
+            "assert 'aten.mm.default' in RULES",
+        )
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_call_that_the_letters_do_not_fit() -> None:

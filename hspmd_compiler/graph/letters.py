@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from ..annotations.layout import (
     Axis,
     Dim,
@@ -23,7 +21,7 @@ from .cuts import schema_place, whole_dim
 from .empty_pieces import emit_unless_empty
 from .ir import Row, refs_of
 from .pointwise_rules import join_dims, localized
-from .rules import RULES, Result, RuleContext, local_shape, rule_for
+from .rules import Result, RuleContext, local_shape, rule_for
 from .view_maps import deduplicated
 
 REST = "..."
@@ -49,6 +47,13 @@ class LetterRule:
         """The names of each operand's dims; dims of `...` are numbered from the right."""
         return [_spelled(names, rank) for names, rank in zip(self.operands, ranks, strict=True)]
 
+    def text(self) -> str:
+        """As it is written: `m k, k -> m, sum='k'`."""
+        sides = (", ".join(" ".join(names) for names in side) for side in (self.operands, self.results))
+        more = {"sum": self.summed, "whole": self.whole}
+        said = [f"{key}={' '.join(sorted(names))!r}" for key, names in more.items() if names]
+        return ", ".join([" -> ".join(sides), *said])
+
     def outputs(self, ranks: Sequence[int]) -> list[Names]:
         """The names of each result's dims."""
         return [_spelled(names, rank) for names, rank in zip(self.results, ranks, strict=True)]
@@ -58,21 +63,6 @@ LETTERS: dict[str, LetterRule] = {}
 """By operator; `passes/infer_dims.py` reads them too."""
 
 
-def rule(op: str | torch._ops.OpOverload, letters: str, *, sum: str = "", whole: str = "") -> None:
-    """Say how an operator splits: each dim of its tensors, in order, by a letter or word.
-
-    letters: `operands -> results`, separated by commas; `...` for any leading dims. A letter in operands
-    and results is parallel, with the same length in all. sum: letters over which the results are sums:
-    every operand has them. whole: letters that must not be split. Other arguments may not be sizes.
-    """
-    name = str(op)
-    if name in RULES:
-        raise OptionError(
-            f"{name} has a rule already", rule="an operator has one rule", fix="drop one of them"
-        )
-    add_letters(name, parse_letters(name, letters, sum=sum, whole=whole))
-
-
 def add_letters(op: str, made: LetterRule) -> None:
     """Register a rule that is read already."""
     rule_for(op)(_apply)
@@ -80,7 +70,7 @@ def add_letters(op: str, made: LetterRule) -> None:
 
 
 def parse_letters(op: str, letters: str, *, sum: str = "", whole: str = "", sizes: str = "") -> LetterRule:
-    """As `rule` says, not registered."""
+    """As `rule` of `own_rules` says, not registered."""
     left, arrow, right = letters.partition("->")
     operands, results = (tuple(tuple(part.split()) for part in side.split(",")) for side in (left, right))
     made = LetterRule(operands, results, frozenset(sum.split()), frozenset(whole.split()), sizes)

@@ -1,0 +1,73 @@
+"""Rules that a user registers beside those of the package, which are loaded first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ..errors import OptionError
+from . import rules
+from .letters import LETTERS, add_letters, parse_letters
+from .rule_book import RULES
+from .rules import PULLS, Rule, RuleT
+
+
+def rule(
+    op: str | torch._ops.OpOverload, letters: str, *, sum: str = "", whole: str = "", override: bool = False
+) -> None:
+    """Say how an operator splits: each dim of its tensors, in order, by a letter or word.
+
+    letters: `operands -> results`, separated by commas; `...` for any leading dims. A letter in operands
+    and results is parallel, with the same length in all. sum: letters over which the results are sums:
+    every operand has them. whole: letters that must not be split. Other arguments may not be sizes.
+    override: take the place of the rule that the operator has; the same one may be registered again.
+    """
+    name = str(op)
+    made = parse_letters(name, letters, sum=sum, whole=whole)
+    if LETTERS.get(name) != made:
+        _make_room([name], override)
+        add_letters(name, made)
+
+
+def rule_for(*ops: str, override: bool = False) -> Callable[[RuleT], RuleT]:
+    """Register a function as the rule of operators such as `aten.mm.default`.
+
+    override: take the place of the rules that they have; the same one may be registered again.
+    """
+
+    def register(rule: RuleT) -> RuleT:
+        new = [op for op in ops if not _same(RULES.get(op), rule)]
+        _make_room(new, override)
+        return rules.rule_for(*new)(rule)
+
+    return register
+
+
+def _same(held: Rule | None, rule: Rule) -> bool:
+    """Whether both are one function, or one that was defined again, as by a cell of a notebook."""
+    codes = [getattr(each, "__code__", None) for each in (held, rule)]
+    plain = not any(getattr(each, "__closure__", None) for each in (held, rule))
+    return held is rule or (plain and codes[0] is not None and codes[0] == codes[1])
+
+
+def _make_room(ops: Sequence[str], override: bool) -> None:
+    taken = [op for op in ops if op in RULES]
+    if taken and not override:
+        raise OptionError(
+            f"{taken[0]} has a rule already",
+            details=[(op, _described(op)) for op in taken],
+            rule="an operator has one rule",
+            fix="drop yours, or say override=True to put it in the other's place",
+        )
+    for op in taken:
+        for table in (RULES, LETTERS, PULLS):
+            table.pop(op, None)
+
+
+def _described(op: str) -> str:
+    """The letters of a rule, or the function that it is."""
+    if op in LETTERS:
+        return LETTERS[op].text()
+    held = RULES[op]
+    return f"{held.__module__}.{getattr(held, '__qualname__', held)}"
