@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from difflib import unified_diff
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from hypothesis import settings
 TESTS = Path(__file__).resolve().parent
 EXPECTED = TESTS / "expected"
 REFERENCE = TESTS.parent.parent / "shared" / "reference"
+PORTS = range(20_000, 30_000, 2)
+"""Below those that a system gives away by itself. The number behind each is bound while a test uses it."""
 COMPUTED = re.compile(r"-?\d+\.\d{6,}(e[-+]\d+)?")
 """Numbers whose last digits are those of one processor's sums."""
 
@@ -64,6 +68,22 @@ def expect(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
             pytest.fail("\n".join(["the text changed; pytest --update-expect takes it over:", *diff]))
 
     return compare
+
+
+@pytest.fixture
+def free_port() -> Iterator[int]:
+    """A port for ranks to meet at, which no other test is given meanwhile, of this or of another run."""
+    with ExitStack() as held:
+        yield next(port for port in PORTS if _is_ours(port, held))
+
+
+def _is_ours(port: int, held: ExitStack) -> bool:
+    guard = held.enter_context(socket.socket())
+    with suppress(OSError), socket.socket() as probe:
+        guard.bind(("127.0.0.1", port + 1))
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 @pytest.fixture(scope="session")

@@ -152,7 +152,7 @@ def batches(epoch):
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["torchrun", "ranks"])
 def test_two_nodes_train_what_one_does(
-    workplace: Path, capfd: pytest.CaptureFixture[str], launcher: str
+    workplace: Path, capfd: pytest.CaptureFixture[str], launcher: str, free_port: int
 ) -> None:
     """Nodes of two and three ranks on this host, each started by the command that is printed for it."""
     program = hspmd.compile(
@@ -162,10 +162,7 @@ def test_two_nodes_train_what_one_does(
     Path("own_data.py").write_text(DATA)
     Path("nodes").write_text("localhost slots=2\n127.0.0.1 slots=3\n")
     flags = ["--data", "own_data:batches", "--steps", "3", "--json"]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    asked = ["launch", "five", "--hosts", "nodes", "--launcher", launcher, "--master-port", port]
+    asked = ["launch", "five", "--hosts", "nodes", "--launcher", launcher, "--master-port", str(free_port)]
     assert main([*asked, "--run", *flags]) == 0
     lines = [line for line in capfd.readouterr().out.splitlines() if not line.startswith("#")]
     nodes = [start(line) for line in lines]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -37,13 +36,10 @@ print("held", *names())
 
 
 @pytest.mark.skipif(not THREADS.is_dir(), reason="threads are listed in /proc")
-def test_threads_end_before_the_interpreter(tmp_path: Path) -> None:
+def test_threads_end_before_the_interpreter(tmp_path: Path, free_port: int) -> None:
     """Gloo's threads release tensors after the last step; in an ending interpreter that is an abort."""
     directory = hand_made.save(tmp_path / "artifact", OptimizerConfig(OptimizerName.SGD, lr=0.1))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shared = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)}
     shared |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(

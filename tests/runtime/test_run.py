@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -191,11 +190,9 @@ def test_wrong_world_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(error, RunError) and "2 ranks started, the program has 3" in error.what
 
 
-def test_a_rank_that_never_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_never_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
     directory = hand_made.save(tmp_path / "artifact", SGD)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
+    monkeypatch.setenv("MASTER_PORT", str(free_port))
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     options = StartOptions(timeouts=Timeouts(timedelta(seconds=2), timedelta(seconds=2)))
     error = refused(directory, options, ranks=[0, 2])
@@ -231,11 +228,11 @@ def elsewhere(action: Callable[[], None]) -> int:
 
 
 @pytest.mark.parametrize("how", ["killed", "failed"])
-def test_launchers_of_two_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_launchers_of_two_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: int, how: str
+) -> None:
     directory = hand_made.save(tmp_path / "artifact", SGD)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
+    monkeypatch.setenv("MASTER_PORT", str(free_port))
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")  # put back afterwards
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
@@ -319,12 +316,9 @@ def test_under_torchrun_a_killed_rank_ends_all(tmp_path: Path) -> None:
     assert losses[:STEPS] == pytest.approx(eager(SGD, STEPS)[0], rel=1e-13)
 
 
-def test_one_rank_by_the_environment(tmp_path: Path) -> None:
+def test_one_rank_by_the_environment(tmp_path: Path, free_port: int) -> None:
     """What torchrun does, without its start-up time."""
     directory = hand_made.save(tmp_path / "artifact", SGD)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
 
     def job(engine: Engine, emit: Emit) -> None:
         for step in range(STEPS):
@@ -333,7 +327,7 @@ def test_one_rank_by_the_environment(tmp_path: Path) -> None:
     def body(local: LocalRank, emit: Emit) -> None:
         use_loopback()
         os.environ.update(RANK=str(local.rank), WORLD_SIZE="3", LOCAL_RANK=str(local.rank))
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port))
         launch(directory, job, QUICK, on_record=emit)
 
     records: list[dict[str, object]] = []
