@@ -1,10 +1,13 @@
 # Set-up, checks and the demo. `make demo` and `make test` work on a bare machine with Python 3.11 or newer.
 #   PYTHON=...       the Python to build .venv with
 #   TORCH_INDEX=...  an extra package index that carries the CPU build of torch
+#   WORKERS=...      processes that share the tests, 2 if not said; a file's tests stay in one, 0: no processes
 
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH_INDEX ?=
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 INDEX_OPTION := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 NEW_ENOUGH := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
@@ -20,10 +23,10 @@ demo: setup
 	$(BIN)/python examples/quickstart/demo.py
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: setup
-	$(BIN)/python -m pytest
+	$(PYTEST) --hypothesis-profile "drawn anew"
 
 lint: setup
 	$(BIN)/ruff check .

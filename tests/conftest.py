@@ -24,7 +24,8 @@ COMPUTED = re.compile(r"-?\d+\.\d{6,}(e[-+]\d+)?")
 """Numbers whose last digits are those of one processor's sums."""
 
 settings.register_profile("drawn once", derandomize=True, deadline=None)
-settings.load_profile("drawn once")  # `--hypothesis-profile default` draws anew in each run
+settings.register_profile("drawn anew", deadline=None)
+settings.load_profile("drawn once")  # `make test-all` draws anew
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
