@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,17 +66,27 @@ class CompiledProgram:
         values: bool = False,
         rows: bool = False,
         model: ModelSource | Factory | nn.Module | None = None,
+        batch: Inputs | Iterable[Inputs] | None = None,
     ) -> VerifyReport:
         """Step all ranks in this process; VerifyError at the first misfit or wrong number.
 
-        model: to be compared with, instead of what was compiled.
+        model: to be compared with, instead of what was compiled. batch: a global batch, or several, instead
+        of random ones.
         """
         from .compiler import source_of
         from .verify.artifact import verify_artifact
 
         given = self._compiled.model if model is None else model
         source = given if given is None or isinstance(given, nn.Module) else source_of(given)
-        return verify_artifact(self.artifact, values=values, rows=rows, model=source)
+        examples = self._compiled.examples if model is None else None
+        return verify_artifact(
+            self.artifact,
+            values=values,
+            rows=rows,
+            model=source,
+            examples=examples,
+            batches=_given(self.artifact, batch),
+        )
 
     def fx(self, rank: int) -> torch.fx.GraphModule:
         """The program of one rank as a runnable GraphModule."""
@@ -136,18 +146,26 @@ def verify(
     rows: bool = False,
     model: ModelSource | Factory | nn.Module | None = None,
     trust_model: bool = False,
+    batch: Inputs | Iterable[Inputs] | None = None,
 ) -> VerifyReport:
     """Prove an artifact: that all ranks fit, and with `values` or `rows` that they compute the model.
 
     model: what to compare with; without one, a built-in model or HF config that the artifact was compiled
-    from is made again, and with `trust_model` even a factory is imported that the artifact names.
+    from is made again, and with `trust_model` even a factory is imported that the artifact names. batch: a
+    global batch, or several, instead of random ones.
     """
     from .compiler import source_of
     from .verify.artifact import verify_artifact
 
     given = model if model is None or isinstance(model, nn.Module) else source_of(model)
     return verify_artifact(
-        artifact, values=values, rows=rows, model=given, trust_model=trust_model, from_file=True
+        artifact,
+        values=values,
+        rows=rows,
+        model=given,
+        trust_model=trust_model,
+        from_file=True,
+        batches=_given(artifact, batch),
     )
 
 
@@ -162,6 +180,13 @@ def load(directory: str | Path) -> Engine:
             fix="compile one with `hspmd compile MODEL --strategy S -o DIR`",
         )
     return open_engine(path).engine
+
+
+def _given(artifact: Artifact, batch: Inputs | Iterable[Inputs] | None) -> list[Inputs]:
+    from .proof_data import given_to
+    from .verify.artifact import STEPS
+
+    return [] if batch is None else given_to(artifact.program, batch, STEPS)
 
 
 def _weights(model: nn.Module) -> dict[str, torch.Tensor]:

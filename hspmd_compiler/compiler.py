@@ -68,6 +68,7 @@ class Subject:
     init: InitProgram | None = None
     live: nn.Module | None = None
     source: ModelSource | None = None
+    examples: Inputs | None = None
 
 
 @dataclass(slots=True)
@@ -83,6 +84,7 @@ class Compiled:
     traced: str
     live: nn.Module | None = field(default=None)
     model: ModelSource | nn.Module | None = field(default=None)
+    examples: Inputs | None = field(default=None)
 
 
 def compile_model(
@@ -130,7 +132,8 @@ def _compiled(
             graph=traced_json,
             layouts=lowered.layouts.to_json(),
         )
-    return Compiled(artifact, graph, traced.how, subject.live, subject.live or subject.source)
+    model = subject.live or subject.source
+    return Compiled(artifact, graph, traced.how, subject.live, model, subject.examples)
 
 
 def trace_graph(
@@ -176,12 +179,18 @@ def _subject(model: ModelSource | Factory | nn.Module, example_inputs: Inputs | 
                 fix="pass example_inputs, or a factory that returns (model, example_inputs)",
             )
         name = f"{type(model).__module__}.{type(model).__qualname__}"
-        return Subject(model, example_inputs, {"kind": "live", "name": name, "args": {}}, live=model)
+        return Subject(
+            model,
+            example_inputs,
+            {"kind": "live", "name": name, "args": {}},
+            live=model,
+            examples=example_inputs,
+        )
     source = source_of(model)
     with task("build"):
         recorded = record_factory(source.build)
     inputs = recorded.example_inputs if example_inputs is None else example_inputs
-    return Subject(recorded.model, inputs, source.description(), recorded.init, source=source)
+    return Subject(recorded.model, inputs, source.description(), recorded.init, None, source, example_inputs)
 
 
 def source_of(factory: ModelSource | Factory) -> ModelSource:

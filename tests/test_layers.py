@@ -53,6 +53,7 @@ FLOORS = {
     "coverage": 7,
     "twin": 7,
     "runtime": 6,
+    "proof_data": 7,
     "api": 7,
     "cli": 7,
     "__init__": 7,

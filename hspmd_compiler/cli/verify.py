@@ -12,6 +12,8 @@ from .command import MODEL_HELP, Command, add_json, add_model_arguments, model_a
 from .show import progress, show_json
 
 if TYPE_CHECKING:
+    from ..artifact.store import Artifact
+    from ..proof_data import Batch
     from ..twin import TwinReport
     from ..verify.artifact import VerifyReport
 
@@ -28,6 +30,11 @@ def add_flags(parser: ArgumentParser) -> None:
         "--twin",
         action="store_true",
         help="prove the numbers of a program too large to run on a smaller twin of it",
+    )
+    parser.add_argument(
+        "--data",
+        metavar="MODULE:FACTORY",
+        help="take batches from this, as `hspmd run` does (default: random ones, like the model's example)",
     )
     parser.add_argument("--model", metavar="MODEL", help=f"the model to compare with: {MODEL_HELP}")
     parser.add_argument(
@@ -50,6 +57,9 @@ def run(args: Namespace) -> int:
             "--model and --trust-model are both given", fix="name the model, or trust the artifact's"
         )
 
+    if args.data is not None and not (args.values or args.rows):
+        raise OptionError("--data is given without --values or --rows", fix="say what to compare on it")
+
     from ..artifact.store import load
     from ..models import load_model
 
@@ -60,7 +70,12 @@ def run(args: Namespace) -> int:
         from ..api import verify
 
         report = verify(
-            artifact, values=args.values, rows=args.rows, model=source, trust_model=args.trust_model
+            artifact,
+            values=args.values,
+            rows=args.rows,
+            model=source,
+            trust_model=args.trust_model,
+            batch=None if args.data is None else _data(artifact, args.data),
         )
         parts: list[VerifyReport | TwinReport] = [report]
         if args.twin:
@@ -77,6 +92,13 @@ def run(args: Namespace) -> int:
         for part in parts:
             console.print(part.rendered())
     return 0
+
+
+def _data(artifact: Artifact, name: str) -> list[Batch]:
+    from ..proof_data import made_for
+    from ..verify.artifact import STEPS
+
+    return made_for(artifact.program, name, STEPS)
 
 
 COMMAND = Command("verify", "prove that the programs of all ranks fit together", add_flags, run)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from rich.console import Group, RenderableType
-from torch import Tensor, nn
+from rich.text import Text
+from torch import nn
 
 from ..artifact.store import Artifact
 from ..artifact.value_layouts import from_json
@@ -16,9 +17,10 @@ from ..graph import graph_json
 from ..graph.ir import LogicalGraph
 from ..log import task
 from ..models import ModelSource
+from .batches import Batch, Batches, drawn_batches, given_batches
 from .equality import ROUNDING
 from .fit import check_fit
-from .random_batch import random_batch
+from .not_finite import EagerNotFinite, explained
 from .reference import SEED, Reference, find_reference
 from .report import LockstepReport
 from .rows import FIX, RowsReport, compare_rows
@@ -31,21 +33,24 @@ STEPS = 5
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was proved. values, rows: None where they were not asked for."""
+    """What was proved. values, rows: None where they were not asked for. inputs: what the batches held."""
 
     fit: LockstepReport
     values: ValuesReport | None = None
     rows: RowsReport | None = None
+    inputs: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """For scripts; the keys `values` and `rows` are there only where they were asked for."""
         parts = {"values": self.values, "rows": self.rows}
-        return self.fit.to_json() | {name: part.to_json() for name, part in parts.items() if part is not None}
+        told = {name: part.to_json() for name, part in parts.items() if part is not None}
+        return self.fit.to_json() | told | ({"inputs": dict(self.inputs)} if told else {})
 
     def rendered(self) -> RenderableType:
         """For people."""
         parts = (self.fit, self.values, self.rows)
-        return Group(*(part.rendered() for part in parts if part is not None))
+        inputs = [Text(f"input {name}  {text}") for name, text in self.inputs]
+        return Group(*(part.rendered() for part in parts if part is not None), *inputs)
 
 
 def verify_artifact(
@@ -56,13 +61,16 @@ def verify_artifact(
     model: ModelSource | nn.Module | None = None,
     trust_model: bool = False,
     from_file: bool = False,
+    examples: Batch | None = None,
+    batches: Sequence[Batch] = (),
 ) -> VerifyReport:
     """Step all ranks in this process; a VerifyError at the first misfit or wrong number.
 
     values: losses, gradients and parameters of STEPS steps are those of the eager model, in float64.
     rows: every value is that of the single-device graph. model: instead of building it again.
     trust_model: a factory that the artifact names may be imported and called. from_file: the graph was
-    read, so that it must be the model's, too.
+    read, so that it must be the model's, too. examples: what a live model was compiled with. batches: global
+    ones to step on, instead of random ones.
     """
     _check_whole(artifact)
     with task("check that ranks fit"):
@@ -72,14 +80,17 @@ def verify_artifact(
     with task("build the model"):
         reference = find_reference(artifact, model, trust_model)
     graph = graph_json.decode(artifact.graph)
-    batches = _batches(graph, reference)
+    if examples is not None:
+        reference = replace(reference, examples=examples)
+    used = given_batches(batches, STEPS) if batches else _drawn(graph, reference)
     if from_file:
         with task("trace the model"):
-            check_graph(artifact, graph, reference, batches[0])
+            check_graph(artifact, graph, reference, used.steps[0])
     return VerifyReport(
         fit,
-        prove_values(artifact, graph, reference, batches) if values else None,
-        compare_rows(artifact, graph, reference.state, batches[0]) if rows else None,
+        prove_values(artifact, graph, reference, used.steps, used.inputs) if values else None,
+        compare_rows(artifact, graph, reference.state, used.steps[0]) if rows else None,
+        used.inputs,
     )
 
 
@@ -94,11 +105,20 @@ def names_of(artifact: Artifact) -> TensorNames:
 
 
 def prove_values(
-    artifact: Artifact, graph: LogicalGraph, reference: Reference, batches: Sequence[Mapping[str, Tensor]]
+    artifact: Artifact,
+    graph: LogicalGraph,
+    reference: Reference,
+    batches: Sequence[Batch],
+    inputs: Sequence[tuple[str, str]] = (),
 ) -> ValuesReport:
-    """Train beside the eager model; of a wrong number the first wrong value of the graph is told too."""
+    """Train beside the eager model; of a wrong number the first wrong value of the graph is told too.
+
+    inputs: how the batches came about, for errors.
+    """
     try:
         return compare_training(artifact.program, reference, batches, artifact.manifest.optimizer)
+    except EagerNotFinite as error:
+        raise explained(error, graph, batches[error.step - 1], inputs) from error
     except VerifyError as error:
         first = _first_wrong(artifact, graph, reference, batches[0])
         raise VerifyError(
@@ -111,7 +131,7 @@ def prove_values(
 
 
 def _first_wrong(
-    artifact: Artifact, graph: LogicalGraph, reference: Reference, batch: Mapping[str, Tensor]
+    artifact: Artifact, graph: LogicalGraph, reference: Reference, batch: Batch
 ) -> VerifyError | None:
     try:
         compare_rows(artifact, graph, reference.state, batch)
@@ -139,6 +159,5 @@ def _check_whole(artifact: Artifact) -> None:
         )
 
 
-def _batches(graph: LogicalGraph, reference: Reference) -> list[dict[str, Tensor]]:
-    generator = torch.Generator().manual_seed(SEED)
-    return [random_batch(graph, reference.examples, generator) for _ in range(STEPS)]
+def _drawn(graph: LogicalGraph, reference: Reference) -> Batches:
+    return drawn_batches(graph, reference.examples, STEPS, torch.Generator().manual_seed(SEED))

@@ -15,11 +15,14 @@ MOVES = frozenset(
     for name in (
         "_unsafe_view.default",
         "alias.default",
+        "clamp.default",
+        "clamp_min.default",
         "clone.default",
         "constant_pad_nd.default",
         "detach.default",
         "expand.default",
         "lift_fresh_copy.default",
+        "masked_fill.Scalar",
         "permute.default",
         "select.int",
         "slice.Tensor",
@@ -28,6 +31,9 @@ MOVES = frozenset(
         "transpose.int",
         "unsqueeze.default",
         "view.default",
+        "where.ScalarOther",
+        "where.ScalarSelf",
+        "where.self",
     )
 )
 """Operators whose result holds values of their operand, unchanged."""
@@ -35,7 +41,24 @@ TABLE = "aten.embedding.default"
 TARGET = "aten.nll_loss_forward.default"
 BACKWARD = frozenset({"aten.embedding_dense_backward.default", "aten.nll_loss_backward.default"})
 """Their index is that of the forward operator."""
+LOOKUPS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "gather.default",
+        "index_add.default",
+        "index_select.default",
+        "scatter.value",
+        "scatter_add.default",
+    )
+)
+"""Operators whose arguments are a tensor, a dim of it, and places along that dim."""
+COMPARISONS = frozenset(
+    f"aten.{name}.{kind}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Scalar", "Tensor")
+)
+"""Operators that take any value of an index."""
 IGNORED_SAMPLES = 0.25
+FEW = 8
+"""An example with so few values is taken for one of kinds, or of truth values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +69,29 @@ class Choice:
     ignored: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """An input's values, and how they came about."""
+
+    values: Tensor
+    how: str
+
+
 def random_batch(
     graph: LogicalGraph, examples: Mapping[str, Tensor] | None, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Random floats, random indexes; other integers are rows of the examples, or ones without any."""
-    return {name: _drawn(graph, info, examples, generator) for name, info in graph.inputs.items()}
+    """Random fractions and indexes; other integers are rows of the examples, or ones without any."""
+    return {name: drawn.values for name, drawn in draw_batch(graph, examples, generator).items()}
+
+
+def draw_batch(
+    graph: LogicalGraph, examples: Mapping[str, Tensor] | None, generator: torch.Generator
+) -> dict[str, Drawn]:
+    """As `random_batch`, and says of each input how it was drawn."""
+    return {
+        name: _drawn(graph, info, (examples or {}).get(name), generator)
+        for name, info in graph.inputs.items()
+    }
 
 
 def choices(graph: LogicalGraph, row: int) -> list[Choice] | None:
@@ -58,7 +99,7 @@ def choices(graph: LogicalGraph, row: int) -> list[Choice] | None:
     held = {row}
     found: list[Choice] = []
     for user in graph.rows:
-        if held.isdisjoint(row_inputs(user)) or user.op in BACKWARD:
+        if held.isdisjoint(row_inputs(user)) or user.op in BACKWARD or user.op in COMPARISONS:
             continue
         if user.op in MOVES:
             held.add(user.id)
@@ -71,6 +112,13 @@ def choices(graph: LogicalGraph, row: int) -> list[Choice] | None:
 
 
 def _picks(graph: LogicalGraph, user: Row, held: set[int]) -> Iterator[Choice]:
+    """The choices that a row makes by the held values."""
+    if user.op in LOOKUPS:
+        source, dim, index = user.args[:3]
+        sizes = graph.rows[source.id].shape if isinstance(source, Ref) else None
+        if sizes and isinstance(dim, int) and isinstance(index, Ref) and index.id in held:
+            yield Choice(sizes[dim])
+        return
     index = user.args[1] if user.op in (TABLE, TARGET) else None
     source = user.args[0] if index is not None else None
     if not (isinstance(index, Ref) and index.id in held and isinstance(source, Ref)):
@@ -80,27 +128,45 @@ def _picks(graph: LogicalGraph, user: Row, held: set[int]) -> Iterator[Choice]:
     yield Choice(shape[0 if user.op == TABLE else -1], ignored if isinstance(ignored, int) else None)
 
 
-def _drawn(
-    graph: LogicalGraph,
-    info: InputInfo,
-    examples: Mapping[str, Tensor] | None,
-    generator: torch.Generator,
-) -> Tensor:
-    if info.dtype.is_floating_point:
-        return torch.randn(info.shape, generator=generator, dtype=info.dtype)
+def _drawn(graph: LogicalGraph, info: InputInfo, example: Tensor | None, generator: torch.Generator) -> Drawn:
+    example = None if example is None or example.is_meta or not len(example) else example
+    if info.dtype.is_floating_point or info.dtype.is_complex:
+        return _fractions(info, example, generator)
     found = choices(graph, info.row) if info.dtype is not torch.bool else None
     if found:
-        drawn = torch.randint(
-            min(choice.limit for choice in found), info.shape, generator=generator, dtype=info.dtype
-        )
-        ignored = {choice.ignored for choice in found}
-        value = ignored.pop()
-        return drawn if ignored or value is None else ignore_some(drawn, value, generator)
-    if examples is None or info.name not in examples:
-        return torch.ones(info.shape, dtype=info.dtype)
-    rows = examples[info.name]
-    order = torch.randperm(graph.batch, generator=generator) % len(rows)
-    return rows[order].to(info.dtype)
+        return _indexes(info, found, generator)
+    if example is None:
+        return Drawn(torch.ones(info.shape, dtype=info.dtype), "ones")
+    if info.dtype is not torch.bool and not example.any():
+        return Drawn(torch.randint(2, info.shape, generator=generator, dtype=info.dtype), "zeros and ones")
+    order = torch.randperm(graph.batch, generator=generator) % len(example)
+    return Drawn(example[order].to(info.dtype), "samples of the example")
+
+
+def _indexes(info: InputInfo, found: list[Choice], generator: torch.Generator) -> Drawn:
+    limit = min(choice.limit for choice in found)
+    drawn = torch.randint(limit, info.shape, generator=generator, dtype=info.dtype)
+    ignored = {choice.ignored for choice in found}
+    value = ignored.pop()
+    if ignored or value is None:
+        return Drawn(drawn, f"indexes below {limit}")
+    return Drawn(ignore_some(drawn, value, generator), f"indexes below {limit}, some ignored ({value})")
+
+
+def _fractions(info: InputInfo, example: Tensor | None, generator: torch.Generator) -> Drawn:
+    """Of a normal distribution; where the example has several values and none below zero, in its range."""
+    normal = Drawn(torch.randn(info.shape, generator=generator, dtype=info.dtype), "of a normal distribution")
+    if example is None or info.dtype.is_complex or not example.numel():
+        return normal
+    values: Tensor = example.unique()  # type: ignore[no-untyped-call]
+    if len(values) == 1 or not values.isfinite().all() or values[0] < 0:
+        return normal
+    if len(values) <= FEW:
+        chosen = torch.randint(len(values), info.shape, generator=generator)
+        return Drawn(values[chosen].to(info.dtype), "values of the example")
+    part = torch.rand(info.shape, generator=generator, dtype=torch.float64)
+    low, high = values[0].double(), values[-1].double()
+    return Drawn((low + part * (high - low)).to(info.dtype), "evenly from the example's range")
 
 
 def ignore_some(target: Tensor, ignored: int, generator: torch.Generator) -> Tensor:

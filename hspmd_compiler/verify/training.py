@@ -29,6 +29,7 @@ from .equality import (
     gradient_floor,
     loss_difference,
 )
+from .not_finite import check_finite
 from .reference import Reference
 from .shards import holds
 from .values import Rank, lockstep_step, start_ranks, whole_grads, whole_params
@@ -109,6 +110,7 @@ def compare_training(
     with task("compare values", len(batches)) as progress:
         for number, batch in enumerate(batches, 1):
             expected = eager_step(model, batch, widen=True, step=number - 1)
+            check_finite(expected, number, whole_state(model))
             loss, _ = lockstep_step(ranks, widened_batch(batch), shards, number - 1)
             eager()
             steps.append(_compared(number, ranks, loss, expected, whole_state(model), config))

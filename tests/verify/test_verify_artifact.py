@@ -30,7 +30,7 @@ FIVE_RANKS = Strategy(
     )
 )
 TWO_RANKS = Strategy((PipelineSpec((StageSpec((0, 1), (0, 2)),), (2, 1)),))
-ADAMW = OptimizerConfig(weight_decay=0.1, no_decay=("*bias",), max_grad_norm=0.05)
+ADAMW = OptimizerConfig(weight_decay=0.1, no_decay=("*.0.*",), max_grad_norm=0.05)
 SGD = OptimizerConfig(OptimizerName.SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
 
 

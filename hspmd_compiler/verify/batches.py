@@ -1,0 +1,52 @@
+"""The global batches of a proof: drawn for the model, or given by the user; and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..graph.ir import LogicalGraph
+from .random_batch import draw_batch
+
+Batch = Mapping[str, Tensor]
+GIVEN = "given"
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """One batch per step. inputs: of each input, how its values came about and their range."""
+
+    steps: tuple[Batch, ...]
+    inputs: tuple[tuple[str, str], ...]
+
+
+def drawn_batches(
+    graph: LogicalGraph, examples: Batch | None, steps: int, generator: torch.Generator
+) -> Batches:
+    """Random batches that are legal for the model, as far as its graph and the examples say."""
+    drawn = [draw_batch(graph, examples, generator) for _ in range(steps)]
+    how = {name: each.how for name, each in drawn[0].items()}
+    return _told([{name: each.values for name, each in of.items()} for of in drawn], how)
+
+
+def given_batches(given: Sequence[Batch], steps: int) -> Batches:
+    """The given batches, from the first again where they are fewer than steps."""
+    return _told([given[step % len(given)] for step in range(steps)], dict.fromkeys(given[0], GIVEN))
+
+
+def _told(batches: Sequence[Batch], how: Mapping[str, str]) -> Batches:
+    told = tuple((name, f"{text}: {_range([of[name] for of in batches])}") for name, text in how.items())
+    return Batches(tuple(batches), told)
+
+
+def _range(values: Sequence[Tensor]) -> str:
+    whole = torch.cat([each.flatten() for each in values])
+    if not whole.numel():
+        return "no values"
+    if whole.is_complex():
+        return f"sizes up to {float(whole.abs().max()):.4g}"
+    low, high = (float(end) for end in (whole.double().min(), whole.double().max()))
+    return f"{low:.4g} to {high:.4g}" if low != high else f"{low:.4g} throughout"
