@@ -9,6 +9,7 @@ from torch import nn
 import hspmd_compiler as hspmd
 from hspmd_compiler.cli.main import main
 from hspmd_compiler.errors import StrategyError
+from hspmd_compiler.graph.tracer import trace
 from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
 
 WIDTH, CLASSES = 6, 3
@@ -45,6 +46,20 @@ class Alone(nn.Module):
         return nn.functional.cross_entropy(self.head(x), y)
 
 
+class Numbered(nn.Module):
+    """Layers in a dict whose keys are numbered, enough of them that one may be traced for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleDict({f"block{i}": nn.Linear(WIDTH, WIDTH) for i in range(5)})
+        self.parts = nn.ModuleDict({"norm": nn.LayerNorm(WIDTH), "head": nn.Linear(WIDTH, CLASSES)})
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for layer in self.blocks.values():
+            x = layer(x).tanh()
+        return nn.functional.cross_entropy(self.parts["head"](self.parts["norm"](x)), y)
+
+
 def batch(*names: str) -> dict[str, torch.Tensor]:
     return {name: torch.zeros(3, WIDTH) for name in names} | {"y": torch.zeros(3, dtype=torch.int64)}
 
@@ -77,3 +92,12 @@ def test_a_model_without_layers_is_not_cut_in_stages() -> None:
     with pytest.raises(StrategyError, match="one value breaks a rule") as raised:
         hspmd.compile(*alone(), strategy=Strategy((PipelineSpec(stages, (2, 1)),)))
     assert "1 + 1 = 2 layers: the model has 1, every pipeline runs all" in raised.value.text()
+
+
+def test_a_numbered_dict_holds_layers_and_one_of_names_does_not() -> None:
+    stages = (StageSpec((0,), (0, 2)), StageSpec((1,), (2, 5)))
+    model = Numbered()
+    compiled = hspmd.compile(model, batch("x"), strategy=Strategy((PipelineSpec(stages, (2, 1)),)))
+    compiled.verify(values=True)
+    graph = trace(model, batch("x"), batch=3)
+    assert graph.layers == tuple(f"blocks.block{i}" for i in range(5))

@@ -32,7 +32,7 @@ def _prefix_ends(path: str) -> Iterator[int]:
 
 
 def find_layers(model: nn.Module) -> LayerMap:
-    """The children of the outermost lists or sequences in which at least two own parameters.
+    """The children of the outermost lists, sequences or numbered dicts in which at least two own parameters.
 
     A child without parameters (an activation between linear layers) belongs to the one before it.
     """
@@ -51,12 +51,19 @@ def find_layers(model: nn.Module) -> LayerMap:
 def containers(module: nn.Module, path: str = "") -> Iterator[tuple[str, list[tuple[str, nn.Module]]]]:
     """The lists and sequences that hold layers: their paths and their named children, all of them."""
     children = list(module.named_children())
-    is_list = isinstance(module, (nn.ModuleList, nn.Sequential))
-    if is_list and sum(owns_parameters(child) for _, child in children) >= 2:
+    if _is_list(module) and sum(owns_parameters(child) for _, child in children) >= 2:
         yield path, children
         return
     for name, child in children:
         yield from containers(child, f"{path}.{name}" if path else name)
+
+
+def _is_list(module: nn.Module) -> bool:
+    """Whether its children come one after another: a list, or a dict whose keys are one name and numbers."""
+    if isinstance(module, nn.ModuleDict):
+        stems = {key.rstrip("0123456789") for key in module}
+        return len(stems) == 1 and all(key[-1:].isdigit() for key in module)
+    return isinstance(module, (nn.ModuleList, nn.Sequential))
 
 
 def owns_parameters(module: nn.Module) -> bool:
