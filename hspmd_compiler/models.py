@@ -17,6 +17,7 @@ from torch import nn
 
 from .builtin_models import BUILTIN, Made, builtin_factory, is_count
 from .errors import HspmdError, OptionError, TraceError
+from .graph.held_tensors import tables_as_buffers
 from .graph.source_lines import line_of_error
 from .hf_config import check_is_data
 from .hf_model import ARCHITECTURES, hf_model
@@ -122,7 +123,7 @@ def _checked(name: str, made: object) -> Made:
     model, inputs = cast(tuple[object, object], made) if is_pair else (None, None)
     is_batch = isinstance(inputs, Mapping) and all(isinstance(v, torch.Tensor) for v in inputs.values())
     if isinstance(model, nn.Module) and is_batch:
-        return model, dict(cast(Mapping[str, torch.Tensor], inputs))
+        return tables_as_buffers(model), dict(cast(Mapping[str, torch.Tensor], inputs))
     shown = tuple(type(part).__name__ for part in made) if isinstance(made, tuple) else type(made).__name__
     raise TraceError(
         f"the factory {name} returned {shown}",

@@ -110,7 +110,7 @@ class LossModule(nn.Module):
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with self._state.around():
             loss = self._loss_of(self.model(**dict(zip(self._names, values, strict=True))))
-        return loss, *self._state.assigned.values()
+        return loss, *(new.detach() if new.requires_grad else new for new in self._state.assigned.values())
 
 
 def check_torch_version() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeGuard
 
 import torch
 from torch import nn
@@ -37,3 +38,26 @@ def moving_tensors(model: nn.Module) -> Iterator[Held]:
         strided = tensor.layout is torch.strided
         if tensor.grad_fn is not None or (strided and storage_key(tensor) in memories):
             yield where, tensor
+
+
+def tables_as_buffers(model: nn.Module) -> nn.Module:
+    """The model, whose own tensors that it holds as plain attributes are buffers that nobody saves.
+
+    Of a model that a factory makes, whose initial values are made again on every rank, as those of buffers
+    are. What shares memory with a parameter, depends on one, or hides an attribute of the class, stays.
+    """
+    held = [*model.parameters(), *model.buffers()]
+    memories = {storage_key(tensor) for tensor in held if tensor.layout is torch.strided}
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if _is_table(value) and storage_key(value) not in memories and not hasattr(type(module), name):
+                memories.add(storage_key(value))
+                delattr(module, name)
+                module.register_buffer(name, value, persistent=False)
+    return model
+
+
+def _is_table(value: object) -> TypeGuard[torch.Tensor]:
+    if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter):
+        return False
+    return value.layout is torch.strided and not value.requires_grad

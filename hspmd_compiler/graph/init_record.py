@@ -20,6 +20,7 @@ from .capture import (
     real_tensors,
     storage_key,
 )
+from .held_tensors import tables_as_buffers
 from .init_steps import Call, Value, live_calls, program_of, values_of
 from .source_lines import causes, line_of_caller, line_of_error
 
@@ -69,6 +70,8 @@ def _build(factory: Factory) -> tuple[_Recorder, nn.Module, Inputs]:
     try:
         with building_fakes(recorder.trunc_normal), new_fake_mode(), DispatchRecorder(recorder.call):
             model, inputs = factory()
+            if isinstance(model, nn.Module):
+                tables_as_buffers(model)
     except Exception as error:
         raise _failure(error) from error
     finally:

@@ -11,6 +11,7 @@ from .capture import storage_key
 from .changes import BUFFERS, PARAMETERS, Change, Held, Refusal
 from .holders import Contents, Holder
 
+HISTORY = "keeps the history of gradients of this step", "assign value.detach()"
 IN_PLACE = "change it in place, of one shape and type: self.name.copy_(value)"
 
 
@@ -52,13 +53,17 @@ def _wrong(change: Change, key: object, held: Sequence[Held]) -> Iterator[tuple[
         return
     if new.shape != old.shape or new.dtype != old.dtype:
         yield f"becomes {_meta(new)}, and was {_meta(old)}", IN_PLACE
-    if new.requires_grad:
-        yield "keeps the history of gradients of this step", "assign value.detach()"
+    if new.requires_grad and change.holder.owner is not None and not _is_unsaved(change.holder.owner, key):
+        yield HISTORY
     if any(value is old for h, before, _ in held for k, value in before.items() if (h, k) != own):
         yield "is held under another name, too, which keeps its old value", IN_PLACE
     others = [name for holder, _, after in held for name in _sharing(holder, after, new, own)]
     if others:
         yield f"shares memory with {others[0]}", "assign a clone: value.clone()"
+
+
+def _is_unsaved(module: nn.Module, key: object) -> bool:
+    return key in module._non_persistent_buffers_set
 
 
 def _sharing(holder: Holder, after: Contents, new: torch.Tensor, own: tuple[Holder, object]) -> Iterator[str]:

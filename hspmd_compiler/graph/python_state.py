@@ -13,6 +13,7 @@ from ..log import logger
 from .changes import Change, Refusal
 from .ir import LogicalGraph
 from .kept_tensors import does_the_same
+from .new_buffers import HISTORY
 
 if TYPE_CHECKING:
     from .tracer import Subject
@@ -58,6 +59,9 @@ def _traced(subject: Subject, trace: Trace) -> LogicalGraph:
         raise
     if subject.state.refused:
         raise _forbidden(subject.state.refused)
+    history = [name for name, new in subject.state.assigned.items() if new.requires_grad]
+    if read := [name for name in history if name in graph.mutated]:
+        raise _forbidden([(name, *HISTORY) for name in read])
     return graph
 
 

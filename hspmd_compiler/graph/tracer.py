@@ -44,6 +44,7 @@ from .ir import (
     Row,
     map_refs,
     refs_of,
+    row_inputs,
 )
 from .layers import LayerMap, assign_layers, find_layers
 from .library_operators import lower_library_operators
@@ -213,11 +214,16 @@ class _Assembler:
 
 
 def assemble(subject: Subject, rows: list[Row], outputs: Mapping[OutputRole, int]) -> LogicalGraph:
-    """The graph of a whole step of `subject`; tied weights are one row, under their first name."""
+    """The graph of a whole step of `subject`; tied weights are one row, under their first name.
+
+    A buffer that is neither saved nor read, only written, as a loss for others to see, is left out.
+    """
     place = {row.origin: row.id for row in rows if row.op == PLACEHOLDER}
     grads = {role.name: i for role, i in outputs.items() if role.kind is OutputKind.GRAD}
-    params = list(_params(subject.model, place))
     mutated = {role.name: i for role, i in outputs.items() if role.kind is OutputKind.BUFFER}
+    read = {outputs[OutputRole(OutputKind.LOSS)], *mutated.values()}.union(*map(row_inputs, rows))
+    found = _params(subject.model, place)
+    params = [p for p in found if p.persistent or p.row in read or p.name not in mutated]
     return LogicalGraph(
         rows,
         {p.name: replace(p, grad=grads.get(p.name)) for p in params},

@@ -223,8 +223,11 @@ def test_a_lost_gradient_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on the meta device, where torch captures some losses without any backward and says nothing."""
     own = capture._roles
 
-    def without_gradients(graph: torch.fx.Graph) -> list[capture.OutputRole | None]:
-        kinds = (None if role and role.kind is capture.OutputKind.GRAD else role for role in own(graph))
+    def without_gradients(
+        graph: torch.fx.Graph, assigned: tuple[str, ...]
+    ) -> list[capture.OutputRole | None]:
+        roles = own(graph, assigned)
+        kinds = (None if role and role.kind is capture.OutputKind.GRAD else role for role in roles)
         return list(kinds)
 
     monkeypatch.setattr(capture, "_roles", without_gradients)
