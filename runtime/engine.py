@@ -10,6 +10,7 @@ from torch import Tensor
 from ..artifact.arrays import TorchArrays
 from ..artifact.codegen import SegmentCache
 from ..artifact.execute import RankState, plan_rank, run_step
+from ..artifact.index_check import outside_error
 from ..artifact.program import ClassProgram, InputKind, Program, Shard
 from ..artifact.random_kernels import step_keys
 from ..artifact.requests import LossReduce, OptimizerStep
@@ -24,6 +25,7 @@ from .gradient_norm import clip, global_norm
 from .loaded_names import ModelNames, match_names
 from .optimizer import ShardOptimizer
 from .shards import ReadBox, boxes_of, fill_kept, fill_shard, owned_grads, owned_value
+from .step_checks import StepChecks, checking
 from .transport import Transport
 
 
@@ -104,10 +106,13 @@ class Engine:
 
         batch: the global batch; with `local` only this rank's rows (`rows`, one micro-batch after
         the other) of the inputs it reads (`keys`). RunError on every rank, before anything is updated,
-        where ranks were given different batches.
+        where ranks were given different batches, or an index lies outside of its table.
         """
         micro_batches = self._local(batch) if local else self._of_global(batch)
-        addend = self._batches.addend(batch, local)
+        with checking(self.transport, self._batches, batch, local, self.steps + 1) as checks:
+            return self._run(micro_batches, checks)
+
+    def _run(self, micro_batches: list[Batch], checks: StepChecks) -> float:
         self._state.keys = step_keys(self.rows, self.seed, self.steps)
         run = run_step(self._plan, self._state, micro_batches, self._segments, self._arrays)
         answer: Tensor | None = None
@@ -118,14 +123,15 @@ class Engine:
                 if isinstance(request, OptimizerStep):
                     self._update()
                 elif isinstance(request, LossReduce):
-                    answer, total = self._sums(request.share, addend)
-                    self._batches.check(total, batch, local, self.steps + 1)
+                    answer = checks.sum_of(request.share)
                 else:
                     answer = self.transport.answer(request)
                 del request
         except StopIteration as end:
             self.transport.finish_sends()
             return float(end.value)
+        except IndexError as error:  # from an operator that refuses such an index itself
+            raise outside_error([("an index", str(error), "")]) from error
 
     def state_dict(self, everywhere: bool = True) -> dict[str, Tensor]:
         """The whole model by its own names, aliases too, on the CPU of every rank, or of rank 0 only.
@@ -145,7 +151,8 @@ class Engine:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Cut this rank's shards from a whole state dict; aliases may stand for the name they share."""
         given = {name: tuple(whole.shape) for name, whole in state.items()}
-        names = match_names(ModelNames.of_all_ranks(self.program, self.transport, self.shards), given)
+        held = ModelNames.of_all_ranks(self.program, self.transport, self.shards)
+        names = match_names(held, given)
         self.read_parameters(lambda shard: boxes_of(shard, state[names[shard.name]]))
 
     def read_parameters(self, reader: Callable[[Shard], ReadBox]) -> None:
@@ -158,7 +165,7 @@ class Engine:
 
         With the number of `steps` they are all that `load_optimizer_state_dict` needs, under any strategy.
         """
-        return {moment: self._gather(owned, everywhere) for moment, owned in self._owned_moments().items()}
+        return {moment: self._gather(own, everywhere) for moment, own in self._owned_moments().items()}
 
     def saved_moments(self) -> dict[str, Collection]:
         """The tensors of `optimizer_state_dict` one at a time, without aliases."""
@@ -227,12 +234,6 @@ class Engine:
         values = {each.shard.name: each.value for each in trained}
         self.optimizer.update(values, {each.shard.name: each.grad for each in trained}, self.current_lr)
         put_back(trained, self._state)
-
-    def _sums(self, share: Tensor, addend: int) -> tuple[Tensor, float]:
-        """The loss of the whole batch, and the sum of what ranks say of their batches: one reduction."""
-        said = torch.tensor(addend, dtype=torch.float64, device=share.device)
-        loss, total = self.transport.sum_over_ranks(torch.stack([share, said]))
-        return loss, float(total)
 
     def _of_global(self, batch: Mapping[str, Tensor]) -> list[Batch]:
         self.shape.check(batch)

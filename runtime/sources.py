@@ -14,6 +14,7 @@ from .text_data import TextData, open_text
 EMBEDDINGS = frozenset({"aten.embedding.default", "hspmd.vocab_embedding"})
 MOVES = frozenset({COMM, "aten._to_copy.default"})
 """What gathers a table that is stored in shares."""
+CHECK = "hspmd.checked_index"
 TABLES = frozenset({InputKind.PARAM, InputKind.STORED})
 
 
@@ -45,5 +46,7 @@ def _tables(segment: Segment) -> Iterator[str]:
     for row in segment.rows:
         if row.op in MOVES and row.args[0] in params:
             params[row.out] = params[row.args[0]]
+        elif row.op == CHECK and row.args[0] in data:
+            data.add(row.out)
         elif row.op in EMBEDDINGS and isinstance(row.args[0], Value) and row.args[1] in data:
             yield from (params[row.args[0]],) if row.args[0] in params else ()

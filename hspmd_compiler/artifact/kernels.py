@@ -17,6 +17,7 @@ from . import (
     batch_norm_kernels,
     convolution_kernels,
     image_kernels,
+    index_check,
     layout_kernels,
     random_kernels,
     vocab_kernels,
@@ -58,6 +59,8 @@ def unless_empty(
 
 OWN_KERNELS: dict[str, Kernel] = {
     "hspmd.unless_empty": unless_empty,
+    "hspmd.checked_index": index_check.checked_index,
+    "hspmd.checked_index.default": index_check.checked_index,
     "hspmd.take": layout_kernels.take,
     "hspmd.factor_take": layout_kernels.factor_take,
     "hspmd.place": layout_kernels.place,

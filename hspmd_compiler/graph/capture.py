@@ -157,7 +157,7 @@ def exporting() -> Iterator[None]:
 @contextmanager
 def written_out(own: Decompositions) -> Iterator[None]:
     """Inside, tracing writes these operators out in our way instead of PyTorch's."""
-    before = {op: op.py_kernels.get(DispatchKey.Autograd) for op in own}
+    before = {op: op.py_kernels.get(_key_of(op)) for op in own}
     try:
         for op, made in own.items():
             _set_kernel(op, made)
@@ -168,10 +168,16 @@ def written_out(own: Decompositions) -> Iterator[None]:
 
 
 def _set_kernel(op: torch._ops.OpOverload, kernel: Callable[..., object] | None) -> None:
-    op.py_kernels.pop(DispatchKey.Autograd, None)
+    op.py_kernels.pop(_key_of(op), None)
     if kernel is not None:
-        op.py_kernels[DispatchKey.Autograd] = kernel
+        op.py_kernels[_key_of(op)] = kernel
     op._dispatch_cache.clear()
+
+
+def _key_of(op: torch._ops.OpOverload) -> DispatchKey:
+    """Where PyTorch looks first: an operator that it writes out in C++ has that before any gradient."""
+    composite = DispatchKey.CompositeImplicitAutograd
+    return composite if op.has_kernel_for_dispatch_key(composite) else DispatchKey.Autograd
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from ..errors import TraceError
-from . import comm_marker, library_operators, random_operator
+from . import comm_marker, index_operator, library_operators, random_operator
 from .ir import (
     InputInfo,
     LogicalGraph,
@@ -214,11 +214,19 @@ def _identifier(row: Row) -> str:
     return f"{row.origin.kind.value}_{name}".rstrip("_")
 
 
+OWN_OPERATORS: tuple[Mapping[str, Callable[..., object]], ...] = (
+    comm_marker.OPERATORS,
+    random_operator.OPERATORS,
+    library_operators.OPERATORS,
+    index_operator.OPERATORS,
+)
+
+
 def target_of(op: str) -> Callable[..., object]:
     """The callable of a row's `op`."""
     if op == GETITEM:
         return operator.getitem
-    for own in (comm_marker.OPERATORS, random_operator.OPERATORS, library_operators.OPERATORS):
+    for own in OWN_OPERATORS:
         if op in own:
             return own[op]
     namespace, name, overload = op.split(".")

@@ -6,6 +6,7 @@ from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, make_layout
 from ..errors import DeduceError
 from .annotated import AnnotatedValue
 from .cuts import exact, single_factor, whole_dim
+from .index_bounds import in_bounds
 from .ir import Ref, Row
 from .pointwise_rules import copies, join_dims, operand_layout
 from .rules import (
@@ -33,11 +34,13 @@ def embedding(ctx: RuleContext, row: Row) -> Result:
     if cut is None or cut[0] == 1:
         layout = make_layout((*_without_ranks(ctx, index, cut).layout.dims, table.layout.dims[1]))
         index = ctx.convert(index, make_layout(layout.dims[:-1]))
+        index = in_bounds(ctx, row, row.args[1], index, table.layout.shape[0])
         return ctx.emit(row.op, (table, index, *row.args[2:]), layout)
     index = ctx.convert(index, uncut(index.layout, ranks=True))
     table, factor = single_factor(ctx, exact(ctx, table), 0)
     layout = make_layout((*index.layout.dims, table.layout.dims[1]), frozenset({Axis.TENSOR}))
     intervals = held_intervals(factor, table.layout.shape[0])
+    index = in_bounds(ctx, row, row.args[1], index, table.layout.shape[0])
     return ctx.emit("hspmd.vocab_embedding", (table, index, intervals), layout)
 
 

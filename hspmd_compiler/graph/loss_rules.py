@@ -7,6 +7,7 @@ from ..comm_plan import Combine
 from ..errors import DeduceError
 from .annotated import AnnotatedValue
 from .cuts import exact, single_factor, whole_dim
+from .index_bounds import in_bounds
 from .ir import Row
 from .pointwise_rules import join_dims
 from .reduction_rules import MEAN, SUM, reduced_layout
@@ -69,12 +70,13 @@ def nll_loss(ctx: RuleContext, row: Row) -> Result:
     logp = exact(ctx, ctx.settle(ctx.operand(row.args[0])))
     logp, factor = _class_factor(ctx, logp)
     target = _target(ctx, row.args[1], logp)
+    checked = in_bounds(ctx, row, row.args[1], target, logp.layout.shape[-1], ignore)
     if reduction not in (MEAN, SUM):
-        return _unreduced(ctx, row, logp, target)
+        return _unreduced(ctx, row, logp, checked)
     count = _count(ctx, target, ignore, logp)
     intervals = held_intervals(factor, logp.layout.shape[-1])
     partial = reduced_layout(logp.layout, range(len(logp.layout.dims)), keep=False)
-    picked = ctx.emit("hspmd.nll_pick", (logp, target, intervals, ignore), partial, dtype=logp.dtype)
+    picked = ctx.emit("hspmd.nll_pick", (logp, checked, intervals, ignore), partial, dtype=logp.dtype)
     if Axis.TENSOR in partial.partial:
         picked = ctx.convert(picked, make_layout((), partial.partial - {Axis.TENSOR}))
     if reduction == SUM:

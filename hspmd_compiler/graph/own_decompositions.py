@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from string import ascii_lowercase
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import decomposition_table
 
 from .cuts import argument
+from .index_operator import checked
 from .ir import Ref, Row
 
 aten = torch.ops.aten
+WRITES_BY_INDEX = (
+    aten.index_add.default,
+    aten.index_copy.default,
+    aten.index_fill.int_Scalar,
+    aten.index_fill.int_Tensor,
+)
 
 
 class Reduction(IntEnum):
@@ -90,6 +99,32 @@ def conjugate(number: Tensor) -> Tensor:
     return torch.conj_physical(number)
 
 
+def one_hot(index: Tensor, num_classes: int = -1) -> Tensor:
+    """Traced, PyTorch compares with all classes: an index that is none of them would make a row of zeros."""
+    if num_classes < 0:
+        num_classes = int(index.max()) + 1  # refused as any number read from a tensor is
+    classes = torch.arange(num_classes, device=index.device)
+    return (checked(index, num_classes).unsqueeze(-1) == classes).to(torch.int64)  # type: ignore[no-any-return]
+
+
+def index_select(value: Tensor, dim: int, index: Tensor) -> object:
+    """Indexing, which would count negative indexes from the end."""
+    if not value.dim():
+        return value.clone()
+    place = dim % value.dim()
+    return aten.index.Tensor(value, [*[None] * place, checked(index.view(-1), value.shape[place])])
+
+
+def _index_written(op: torch._ops.OpOverload) -> Callable[..., object]:
+    """What PyTorch makes of an operator that writes where an index says, negative indexes refused."""
+
+    def made(value: Tensor, dim: int, index: Tensor, *rest: Any, **more: Any) -> object:
+        size = value.shape[dim] if value.dim() else 1
+        return decomposition_table[op](value, dim, checked(index, size), *rest, **more)
+
+    return made
+
+
 OWN: Mapping[torch._ops.OpOverload, Callable[..., object]] = {
     aten._conj.default: conjugate,
     aten._neg_view.default: torch.neg,
@@ -97,8 +132,11 @@ OWN: Mapping[torch._ops.OpOverload, Callable[..., object]] = {
     aten._trilinear.default: trilinear,
     aten.multilabel_margin_loss_forward.default: multilabel_margin,
     aten._weight_norm_interface_backward.default: weight_norm_backward,
+    aten.index_select.default: index_select,
+    **{op: _index_written(op) for op in WRITES_BY_INDEX},
 }
 TRACED_WRONGLY: Mapping[torch._ops.OpOverload, Callable[..., object]] = {
+    aten.one_hot.default: one_hot,
     aten.multilabel_margin_loss_forward.default: multilabel_margin,
 }
 """Operators that PyTorch writes out while it traces, in a way that differs from eager."""

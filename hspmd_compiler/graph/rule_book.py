@@ -10,6 +10,7 @@ from . import (  # noqa: F401  (rules register on import)
     convolution_rules,
     group_norm_rules,
     image_rules,
+    index_bounds,
     index_put_rules,
     letter_rules,
     lookup_rules,

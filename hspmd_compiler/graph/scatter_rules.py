@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..annotations.layout import Dim, Factor, make_layout
 from .annotated import AnnotatedValue
 from .cuts import dim_argument, whole_dim
+from .index_bounds import in_bounds
 from .ir import Ref, Row
 from .pointwise_rules import is_batch_sum, join_dims, jointly_linear, settled_over_ranks
 from .rules import Result, RuleContext, rule_for
@@ -31,7 +32,7 @@ def gather(ctx: RuleContext, row: Row) -> Result:
         table = _first_of(ctx, table, place, index.layout.shape[place])
     beside = make_layout(_with(table.layout.dims, dim, ()))
     dims = join_dims([beside, index.layout], index.layout.shape)
-    index = ctx.convert(index, make_layout(dims))
+    index = in_bounds(ctx, row, row.args[2], ctx.convert(index, make_layout(dims)), table.layout.shape[dim])
     partial = table.layout.partial
     table = ctx.convert(table, make_layout(_with(dims, dim, table.layout.dims[dim]), partial))
     return ctx.emit(row.op, (table, dim, index), make_layout(dims, partial))
@@ -64,6 +65,7 @@ def scatter(ctx: RuleContext, row: Row) -> Result:
         ctx.convert(value, make_layout(_only(value.layout.dims, dims, places), value.layout.partial))
         for value in values
     )
+    index = in_bounds(ctx, row, row.args[2], index, target.layout.shape[dim])
     given = rest[0] if rest else row.args[3]
     return ctx.emit(row.op, (target, dim, index, given, *row.args[4:]), target.layout, kwargs=row.kwargs)
 

@@ -65,7 +65,7 @@ class Lockstep(Generic[V]):
         except StopIteration as end:
             run.loss, run.finished = end.value, True
             return
-        except (HspmdError, RuntimeError) as error:
+        except (HspmdError, RuntimeError, IndexError) as error:
             raise failed(run, error) from error
         del answer
         if isinstance(run.request, Send):

@@ -8,35 +8,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..graph.index_bounds import MOVES
 from ..graph.ir import InputInfo, LogicalGraph, Ref, Row, row_inputs
 
-MOVES = frozenset(
+PICKS = MOVES | frozenset(
     f"aten.{name}"
     for name in (
-        "_unsafe_view.default",
-        "alias.default",
         "clamp.default",
         "clamp_min.default",
-        "clone.default",
-        "constant_pad_nd.default",
-        "detach.default",
-        "expand.default",
-        "lift_fresh_copy.default",
         "masked_fill.Scalar",
-        "permute.default",
-        "select.int",
-        "slice.Tensor",
-        "squeeze.dim",
-        "t.default",
-        "transpose.int",
-        "unsqueeze.default",
-        "view.default",
         "where.ScalarOther",
         "where.ScalarSelf",
         "where.self",
     )
 )
-"""Operators whose result holds values of their operand, unchanged."""
+"""Operators whose result holds values of their operand, or legal ones in their place."""
 TABLE = "aten.embedding.default"
 TARGET = "aten.nll_loss_forward.default"
 BACKWARD = frozenset({"aten.embedding_dense_backward.default", "aten.nll_loss_backward.default"})
@@ -101,7 +87,7 @@ def choices(graph: LogicalGraph, row: int) -> list[Choice] | None:
     for user in graph.rows:
         if held.isdisjoint(row_inputs(user)) or user.op in BACKWARD or user.op in COMPARISONS:
             continue
-        if user.op in MOVES:
+        if user.op in PICKS:
             held.add(user.id)
             continue
         picks = list(_picks(graph, user, held))

@@ -1,0 +1,50 @@
+"""What all ranks must agree on in a step, asked in the reduction that the loss needs anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from ..artifact.index_check import Problem, Use, count_outside, noting_uses, outside_error
+from .batch_check import BatchCheck
+from .transport import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class StepChecks:
+    """The checks of one step. step: counted from 1. addend: of the batch check. uses: noted indexes."""
+
+    transport: Transport
+    batches: BatchCheck
+    batch: Mapping[str, Tensor]
+    local: bool
+    step: int
+    addend: int
+    uses: list[Use]
+
+    def sum_of(self, share: Tensor) -> Tensor:
+        """The loss of the whole batch; RunError on all ranks where batches differ, or an index is outside."""
+        addend = torch.tensor(self.addend, dtype=share.dtype, device=share.device)
+        parts = torch.stack([share, addend, count_outside(self.uses, share)])
+        loss, total, outside = self.transport.sum_over_ranks(parts).unbind()
+        self.batches.check(float(total), self.batch, self.local, self.step)
+        if float(outside):
+            own = [use.problem() for use in self.uses]
+            told = cast(list[list[Problem | None]], self.transport.gather_objects(own))
+            raise outside_error([problem for problems in told for problem in problems])
+        return loss
+
+
+@contextmanager
+def checking(
+    transport: Transport, batches: BatchCheck, batch: Mapping[str, Tensor], local: bool, step: int
+) -> Iterator[StepChecks]:
+    """The checks of a step that runs within."""
+    addend = batches.addend(batch, local)
+    with noting_uses() as uses:
+        yield StepChecks(transport, batches, batch, local, step, addend, uses)
