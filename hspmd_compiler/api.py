@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -169,9 +170,14 @@ def verify(
     )
 
 
-def load(directory: str | Path) -> Engine:
-    """The engine of this process's rank (from the environment that torchrun sets)."""
-    from .runtime.opening import open_engine
+def load(directory: str | Path, *, timeout: float = 300.0, start_timeout: float = 120.0) -> Engine:
+    """The engine of this process's rank (from the environment that torchrun sets).
+
+    timeout: seconds that one message between ranks may take, and that a rank may be silent, before all
+    ranks end with an error that names it. start_timeout: seconds for all ranks to come up.
+    """
+    from .runtime.opening import StartOptions, open_engine
+    from .runtime.rendezvous import Timeouts
 
     path = Path(directory)
     if not path.exists():
@@ -179,7 +185,12 @@ def load(directory: str | Path) -> Engine:
             f"there is no artifact at {directory}",
             fix="compile one with `hspmd compile MODEL --strategy S -o DIR`",
         )
-    return open_engine(path).engine
+    waits = {"timeout": timeout, "start_timeout": start_timeout}
+    wrong = [(name, f"{value}: seconds above 0") for name, value in waits.items() if not value > 0]
+    if wrong:
+        raise RunError("the ranks can't be started", details=wrong)
+    timeouts = Timeouts(timedelta(seconds=start_timeout), timedelta(seconds=timeout))
+    return open_engine(path, StartOptions(timeouts=timeouts)).engine
 
 
 def _given(artifact: Artifact, batch: Inputs | Iterable[Inputs] | None) -> list[Inputs]:

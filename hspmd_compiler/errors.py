@@ -86,6 +86,12 @@ class RunError(HspmdError):
     """A run can't start, or a rank of it died."""
 
 
+class RankLost(RunError):
+    """A rank died, was stopped, or can't be reached."""
+
+    exit_code = OUR_FAILURE
+
+
 class InternalError(HspmdError):
     """A failure of ours."""
 

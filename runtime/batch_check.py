@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError
-from ..number_ranges import number_ranges
+from .same_start import by_value, unlike
 from .transport import Transport
 
 MODULUS = 2**40 - 87
@@ -20,10 +20,17 @@ MODULUS = 2**40 - 87
 SAME_SEED = (
     "seed torch, NumPy and Python alike on every rank before the data are made, and shuffle by that seed"
 )
+FIXES = {
+    False: f"{SAME_SEED}; or give each rank its own rows, by step(..., local=True)",
+    True: SAME_SEED,
+}
 RULES = {
     False: "every rank gives the same global batch to each step, bit for bit",
     True: "ranks that take the same rows of the global batch are given the same values of them",
 }
+
+Settings = Mapping[str, str]
+"""What a rank takes a step with, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,34 +54,42 @@ class BatchCheck:
         self._readers: list[_Reader] | None = None
         self._factors: dict[tuple[str, bool], int] = {}
 
-    def addend(self, batch: Mapping[str, Tensor], local: bool) -> int:
-        """This rank's part of the sum; local: the batch holds its own rows only."""
+    def addend(self, batch: Mapping[str, Tensor], local: bool, settings: Settings) -> int:
+        """This rank's part of the sum; local: the batch holds its own rows only. settings: alike for all."""
         if self._transport.world_size == 1:
             return 0
-        keys = self._own.keys if local else sorted(batch)
-        return sum(self._factor(key, local) * digest(batch[key]) for key in keys) % MODULUS
+        own = sum(self._factor(key, local) * digest(batch[key]) for key in self._keys(batch, local))
+        said = (self._factor(name, False) * zlib.crc32(text.encode()) for name, text in settings.items())
+        return (own + sum(said)) % MODULUS
 
-    def check(self, total: float, batch: Mapping[str, Tensor], local: bool, step: int) -> None:
-        """RunError on every rank where the sum says that batches differ."""
+    def check(
+        self, total: float, batch: Mapping[str, Tensor], local: bool, step: int, settings: Settings
+    ) -> None:
+        """RunError on every rank where the sum says that batches or settings differ."""
         if int(total) % MODULUS == 0:
             return
-        keys = self._own.keys if local else sorted(batch)
-        own = {key: digest(batch[key]) for key in keys}
-        told = cast(list[dict[str, int]], self._transport.gather_objects(own))
+        own = {key: digest(batch[key]) for key in self._keys(batch, local)}
+        told = cast(list[tuple[dict[str, int], Settings]], self._transport.gather_objects((own, settings)))
+        wrong = self._unlike([digests for digests, _ in told], local)
+        others = unlike({rank: said for rank, (_, said) in enumerate(told)})
+        raise RunError(
+            f"the ranks have different {'batches' if wrong else 'settings'} in step {step}",
+            details=[*wrong, *others],
+            rule=RULES[local] if wrong else "all ranks take a step with the same rate and seed",
+            fix=FIXES[local] if wrong else "set them alike on every rank",
+        )
+
+    def _unlike(self, told: Sequence[Mapping[str, int]], local: bool) -> list[tuple[str, str]]:
         groups = ((key, self._members(key, local, rank)) for rank in range(len(told)) for key in told[rank])
-        wrong = {
-            (key, tuple(members)): _described({rank: told[rank][key] for rank in members})
+        found = {
+            (key, tuple(members)): by_value({rank: f"{told[rank][key]:08x}" for rank in members})
             for key, members in groups
             if len({told[rank].get(key) for rank in members}) > 1
         }
-        raise RunError(
-            f"the ranks were given different batches for step {step}",
-            details=[(key, f"digests of ranks {text}") for (key, _), text in wrong.items()],
-            rule=RULES[local],
-            fix=SAME_SEED
-            if local
-            else f"{SAME_SEED}; or give each rank its own rows, by step(..., local=True)",
-        )
+        return [(key, f"digest of {text}") for (key, _), text in found.items()]
+
+    def _keys(self, batch: Mapping[str, Tensor], local: bool) -> Sequence[str]:
+        return self._own.keys if local else sorted(batch)
 
     def _factor(self, key: str, local: bool) -> int:
         if (key, local) not in self._factors:
@@ -102,11 +117,3 @@ def digest(tensor: Tensor) -> int:
 
 def _drawn(key: str, rank: int) -> int:
     return int.from_bytes(sha256(f"{rank} {key}".encode()).digest()[:5], "big") % MODULUS
-
-
-def _described(digests: Mapping[int, int]) -> str:
-    """Ranks by what they hold, such as `0-2: 1f00c2aa; 3: 77d0e1b2`."""
-    held: dict[int, list[int]] = {}
-    for rank, value in digests.items():
-        held.setdefault(value, []).append(rank)
-    return "; ".join(f"{number_ranges(ranks)}: {value:08x}" for value, ranks in held.items())

@@ -16,12 +16,13 @@ def save(engine: Engine, path: Path) -> None:
     Tied parameters are written once, by their canonical name, as transformers does: loading the
     file ties them again. Only one whole tensor is in memory at a time.
     """
-    collection = engine.saved()
-    if engine.rank == 0:
-        _write(collection, path)
-    else:
-        for _ in collection.at_root():
-            pass
+    with engine.transport.call("save"):
+        collection = engine.saved()
+        if engine.rank == 0:
+            _write(collection, path)
+        else:
+            for _ in collection.at_root():
+                pass
 
 
 def check_writable(path: Path, flag: str) -> None:

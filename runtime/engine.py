@@ -109,7 +109,11 @@ class Engine:
         where ranks were given different batches, or an index lies outside of its table.
         """
         micro_batches = self._local(batch) if local else self._of_global(batch)
-        with checking(self.transport, self._batches, batch, local, self.steps + 1) as checks:
+        settings = {"lr": repr(self.current_lr), "seed": str(self.seed), "steps": str(self.steps)}
+        with (
+            self.transport.call("step(local=True)" if local else "step", meets=False),
+            checking(self.transport, self._batches, batch, local, self.steps + 1, settings) as checks,
+        ):
             return self._run(micro_batches, checks)
 
     def _run(self, micro_batches: list[Batch], checks: StepChecks) -> float:
@@ -138,20 +142,24 @@ class Engine:
 
         Other ranks get an empty dict then. Buffers that the model doesn't save are left out.
         """
-        return self._gather(self._owned(self._saved), everywhere)
+        with self.transport.call("state_dict"):
+            return self._gather(self._owned(self._saved), everywhere)
 
     def grads(self, everywhere: bool = True) -> dict[str, Tensor]:
         """Whole gradients of the last step, clipped if clipping is on, as `state_dict` gives parameters."""
-        return self._gather(owned_grads(self.shards, self._state.synced), everywhere)
+        with self.transport.call("grads"):
+            return self._gather(owned_grads(self.shards, self._state.synced), everywhere)
 
     def saved(self) -> Collection:
         """The tensors of `state_dict` one at a time, without aliases."""
-        return Collection(self.transport, self._saved, self._owned(self._saved))
+        with self.transport.call("saved"):
+            return Collection(self.transport, self._saved, self._owned(self._saved))
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Cut this rank's shards from a whole state dict; aliases may stand for the name they share."""
         given = {name: tuple(whole.shape) for name, whole in state.items()}
-        held = ModelNames.of_all_ranks(self.program, self.transport, self.shards)
+        with self.transport.call("load_state_dict"):
+            held = ModelNames.of_all_ranks(self.program, self.transport, self.shards)
         names = match_names(held, given)
         self.read_parameters(lambda shard: boxes_of(shard, state[names[shard.name]]))
 
@@ -165,14 +173,16 @@ class Engine:
 
         With the number of `steps` they are all that `load_optimizer_state_dict` needs, under any strategy.
         """
-        return {moment: self._gather(own, everywhere) for moment, own in self._owned_moments().items()}
+        with self.transport.call("optimizer_state_dict"):
+            return {moment: self._gather(own, everywhere) for moment, own in self._owned_moments().items()}
 
     def saved_moments(self) -> dict[str, Collection]:
         """The tensors of `optimizer_state_dict` one at a time, without aliases."""
-        return {
-            moment: Collection(self.transport, self.shards, owned)
-            for moment, owned in self._owned_moments().items()
-        }
+        with self.transport.call("saved_moments"):
+            return {
+                moment: Collection(self.transport, self.shards, owned)
+                for moment, owned in self._owned_moments().items()
+            }
 
     def load_optimizer_state_dict(self, state: Mapping[str, Mapping[str, Tensor]], steps: int) -> None:
         """Cut what this rank trains from whole moments, taken after so many steps."""

@@ -57,6 +57,7 @@ class InitialState:
 
         def keep(name: str, whole: Tensor) -> None:
             if name in wanted:
+                _check_made(wanted[name], whole)
                 params[name] = cut_shard(wanted[name], whole, device)
 
         if self.init is not None:
@@ -78,6 +79,17 @@ def _read(path: Path, names: ModelNames, shards: Sequence[Shard], device: torch.
 
             params[shard.name] = fill_shard(shard, read, device)
     return params
+
+
+def _check_made(shard: Shard, whole: Tensor) -> None:
+    made = f"{str(whole.dtype).removeprefix('torch.')}{list(whole.shape)}"
+    if made != (wanted := f"{shard.dtype}{list(shard.whole_shape)}"):
+        raise ArtifactError(
+            f"the artifact's initialisation makes another {shard.name}",
+            details=[("made", made), ("program", wanted)],
+            rule="what is initialised has the shape and type of the parameter",
+            fix="compile again",
+        )
 
 
 def _check_complete(wanted: Mapping[str, Shard], params: Mapping[str, Tensor]) -> None:

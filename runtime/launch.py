@@ -52,11 +52,14 @@ def _run_one(directory: Path, job: Job, options: StartOptions, place: Place, emi
     transport = opened.engine.transport
     try:
         job(opened.engine, emit if place.rank == 0 else lambda record: None)
-        transport.sum_over_ranks(torch.zeros((), device=transport.device))  # nobody leaves early
+        with transport.call("the end of the run"):
+            transport.sum_over_ranks(torch.zeros((), device=transport.device))  # nobody leaves early
     except PeerLost as lost:
         raise with_cause(lost, opened.store) from lost
     except Exception as error:
-        tell(opened.store, f"rank {place.rank} failed: {Failure.of(error).what}")
+        what = Failure.of(error).what
+        tell(opened.store, f"rank {place.rank} failed: {what}")
+        transport.tell_end(what)
         raise
     transport.close()
 

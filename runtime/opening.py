@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..artifact import paths
-from ..artifact.manifest import Manifest
 from ..artifact.store import load, read_manifest
 from .engine import Engine
 from .initial_params import InitialState
 from .rendezvous import Place, Timeouts, check_world_size, connect, is_under_torchrun
 from .roll_call import Store
+from .same_start import files_digest, same_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +19,14 @@ class StartOptions:
     """How ranks come up. seed: of the initialisation and of dropout.
 
     weights: a safetensors file to start from. threads: torch threads of each rank started here.
+    flags: what else all ranks must be started with alike, by name.
     """
 
     seed: int = 0
     weights: Path | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
     threads: int = 1
+    flags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +52,20 @@ def open_engine(
     check_world_size(place.world_size, needed)
     artifact = load(path, place.rank)
     own = artifact.rank_program(place.rank)
-    connected = connect(place, artifact.program, own, fingerprint_of(manifest), options.timeouts)
+    same = same_start(manifest, own, _flags(options))
+    connected = connect(place, artifact.program, own, same, options.timeouts)
     initial = InitialState.of(artifact, options.seed, options.weights)
-    params = initial.shards_of(artifact.program, own.shards, connected.transport)
+    with connected.transport.call("load", meets=False):
+        params = initial.shards_of(artifact.program, own.shards, connected.transport)
     engine = Engine(artifact.program, manifest.optimizer, connected.transport, params)
     engine.seed = options.seed
     engine.places = connected.roll.places
     return Opened(engine, connected.store)
 
 
-def fingerprint_of(manifest: Manifest) -> str:
-    """What all ranks of a run must agree on: the compiled program, model and strategy."""
-    entry = manifest.entry(paths.PROGRAM)
-    parts = (manifest.model_fingerprint, manifest.strategy_fingerprint, entry.sha256 if entry else "")
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+def _flags(options: StartOptions) -> dict[str, str]:
+    flags = {"seed": str(options.seed), **options.flags}
+    return flags if options.weights is None else flags | {"--init": files_digest([options.weights])}
 
 
 def _own_place(needed: int) -> Place:

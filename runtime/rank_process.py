@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from . import ending
 from .failure import Failure
 
 Record = Mapping[str, object]
@@ -67,7 +68,7 @@ class Child:
             how = f"died with signal {number} ({signal.Signals(number).name})"
         else:
             how = f"ended with exit code {os.waitstatus_to_exitcode(self.status)} before it was done"
-        return Failure("RunError", f"{self.name} {how}")
+        return Failure("RankLost", f"{self.name} {how}")
 
 
 def start(local: LocalRank, body: RankBody, life: tuple[int, int], others: list[Child]) -> Child:
@@ -94,6 +95,7 @@ def _live(local: LocalRank, body: RankBody, life: int, channel: int) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes Ctrl-C and ends its ranks
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_die_with_parent, args=(life,), daemon=True).start()
+    ending.tell = lambda error: _write(channel, FAILED, Failure.of(error).to_json())
     try:
         body(local, lambda record: _write(channel, RECORD, record))
     except BaseException as error:

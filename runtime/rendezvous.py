@@ -15,22 +15,31 @@ import torch.distributed as dist
 from torch.distributed import TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from ..artifact.program import Op, Program, RankProgram
-from ..errors import RunError
+from ..errors import RankLost, RunError
+from .deadline import NoAnswer, within
 from .device import CPU, RankDevice, find_device
-from .roll_call import Report, Roll, Store, call_roll, shortcuts_of, transfer_order
+from .roll_call import HEARING_SECONDS, Report, Roll, Store, call_roll, shortcuts_of, transfer_order
 from .torch_dist import TorchDist
 from .transport import peer_lost_in
+from .watching.post import Mailbox, open_mailbox
+from .watching.watch import Limits, Watch
 
 LOCAL_HOST = "127.0.0.1"
+LIBRARY_S = 2.0
+"""What a call into the store may take beyond its own timeout."""
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """start: for all ranks to come up. transfer: for one message or collective."""
+    """start: for all ranks to come up. transfer: for one message or collective, and for a silent rank.
+
+    silent: until a rank that says nothing, or lets others wait, is told of.
+    """
 
     start: timedelta = timedelta(seconds=120)
-    transfer: timedelta = timedelta(seconds=1800)
+    transfer: timedelta = timedelta(seconds=300)
+    silent: timedelta = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +100,18 @@ def check_world_size(started: int, needed: int) -> None:
 
 
 def connect(
-    place: Place, program: Program, own: RankProgram, fingerprint: str, timeouts: Timeouts
+    place: Place, program: Program, own: RankProgram, same: Mapping[str, str], timeouts: Timeouts
 ) -> Connected:
-    """Meet the other ranks: RunError before the first step where they don't fit together."""
+    """Meet the other ranks: RunError before the first step where they don't fit together.
+
+    same: what all ranks must have alike, by name.
+    """
     check_world_size(place.world_size, program.world_size)
     found = find_device(own.device_kind, place.local_index)
     store = _store(place, timeouts)
-    report = _report(place, own, found, fingerprint)
-    roll = call_roll(store, report, place.world_size, timeouts.start)
+    report = _report(place, own, found, same)
+    roll = _roll(store, report, place, timeouts)
+    watch = _watch(store, place, roll, timeouts)
     if found.device.type != CPU:
         torch.cuda.set_device(found.device)
     with peer_lost_in("setting up the process group"):
@@ -109,7 +122,7 @@ def connect(
             world_size=place.world_size,
             timeout=timeouts.transfer,
         )
-    transport = TorchDist(found.device, program.groups, timeouts.transfer, roll.shortcuts)
+    transport = TorchDist(found.device, program.groups, timeouts.transfer, roll.shortcuts, watch)
     atexit.register(transport.close)
     return Connected(transport, roll, store)
 
@@ -130,22 +143,63 @@ def use_loopback() -> None:
 
 
 def _store(place: Place, timeouts: Timeouts) -> Store:
-    with peer_lost_in(f"looking for rank 0 at {place.address}:{place.port}"):
-        if is_under_torchrun() and place.listener is None:
-            return cast(Store, next(rendezvous("env://", timeout=timeouts.start))[0])
-        store = TCPStore(
-            place.address,
-            place.port,
-            place.world_size,
-            is_master=place.rank == 0,
-            timeout=timeouts.start,
-            wait_for_workers=False,
-            master_listen_fd=place.listener if place.rank == 0 else None,
-        )
-        return cast(Store, store)
+    where = f"{place.address}:{place.port}"
+    with peer_lost_in(f"looking for rank 0 at {where}"):
+        try:
+            return within(timeouts.start.total_seconds() + LIBRARY_S, lambda: _open_store(place, timeouts))
+        except NoAnswer as silent:
+            raise RunError(
+                f"something at {where} takes connections and says nothing",
+                details=[("rank", str(place.rank)), ("waited", f"{timeouts.start.total_seconds():.0f} s")],
+                rule="rank 0, or torchrun's agent, listens there",
+                fix="look which process has the port, or choose another MASTER_PORT",
+            ) from silent
 
 
-def _report(place: Place, own: RankProgram, found: RankDevice, fingerprint: str) -> Report:
+def _open_store(place: Place, timeouts: Timeouts) -> Store:
+    if is_under_torchrun() and place.listener is None:
+        return cast(Store, next(rendezvous("env://", timeout=timeouts.start))[0])
+    store = TCPStore(
+        place.address,
+        place.port,
+        place.world_size,
+        is_master=place.rank == 0,
+        timeout=timeouts.start,
+        wait_for_workers=False,
+        master_listen_fd=place.listener if place.rank == 0 else None,
+    )
+    return cast(Store, store)
+
+
+def _roll(store: Store, report: Report, place: Place, timeouts: Timeouts) -> Roll:
+    longest_s = 2 * timeouts.start.total_seconds() + HEARING_SECONDS + LIBRARY_S
+
+    def call() -> Roll:
+        open_mailbox(cast(Mailbox, store), place.rank)
+        return call_roll(store, report, place.world_size, timeouts.start)
+
+    try:
+        return within(longest_s, call)
+    except NoAnswer as silent:
+        raise RankLost(
+            f"rank 0 at {place.address}:{place.port} says nothing in the roll call",
+            details=[("rank", str(place.rank)), ("waited", f"{longest_s:.0f} s")],
+            fix="look whether its process is stopped, or its machine gone",
+        ) from silent
+
+
+def _watch(store: Store, place: Place, roll: Roll, timeouts: Timeouts) -> Watch | None:
+    """The watch of a rank that has others, by a connection of its own."""
+    if place.world_size == 1:
+        return None
+    limits = Limits(timeouts.silent.total_seconds(), timeouts.transfer.total_seconds())
+    with peer_lost_in("setting up the watch"):
+        watch = Watch(cast(Any, store).clone(), place.rank, roll.places, limits)
+    watch.start()
+    return watch
+
+
+def _report(place: Place, own: RankProgram, found: RankDevice, same: Mapping[str, str]) -> Report:
     """Shortcuts and a fixed order of messages are NCCL's; gloo is faster without the first."""
     is_cpu = found.device.type == CPU
     return Report(
@@ -154,7 +208,7 @@ def _report(place: Place, own: RankProgram, found: RankDevice, fingerprint: str)
         place.local_index,
         found.name,
         found.problem,
-        fingerprint,
+        same,
         {} if is_cpu else shortcuts_of(own),
         {} if is_cpu else transfer_order(own, Op.SEND),
         {} if is_cpu else transfer_order(own, Op.RECV),

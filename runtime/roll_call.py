@@ -15,6 +15,7 @@ from ..artifact.program import Op, RankProgram
 from ..comm_plan import CommKind
 from ..errors import RunError
 from .exchange_plan import ExchangePlan, Shortcut
+from .same_start import unlike
 from .transport import peer_lost_in
 
 REPORT, VERDICT, HEARD = "hspmd/report/{}", "hspmd/verdict", "hspmd/heard/{}"
@@ -35,7 +36,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one rank tells. problem: why its device won't do, if so. fingerprint: of its artifact.
+    """What one rank tells. problem: why its device won't do, if so. same: what all must have alike.
 
     shortcuts: for each exchange, by id, the collective that this rank's part allows. sends and
     receives: for each peer a digest of the order of transfers, where the device depends on it.
@@ -46,7 +47,7 @@ class Report:
     local_index: int
     device: str
     problem: str
-    fingerprint: str
+    same: Mapping[str, str]
     shortcuts: Mapping[str, str]
     sends: Mapping[str, str]
     receives: Mapping[str, str]
@@ -84,20 +85,15 @@ def call_roll(store: Store, report: Report, world_size: int, wait: timedelta) ->
         raise RunError(
             "the ranks can't run this program together",
             details=[(name, text) for name, text in verdict["problems"]],
-            rule="each rank has the device its program was compiled for, and the same artifact",
+            rule="each rank has the device its program was compiled for; artifact and flags are the same",
         )
     return Roll(tuple(verdict["places"]), frozenset(verdict["shortcuts"]))
 
 
 def find_problems(reports: Sequence[Report]) -> list[Problem]:
-    """Everything that keeps these ranks from running together, as (rank, text)."""
+    """Everything that keeps these ranks from running together, as (rank or what differs, text)."""
     problems = [(f"rank {each.rank}", f"{each.problem} ({each.place})") for each in reports if each.problem]
-    first = reports[0].fingerprint if reports else ""
-    problems += [
-        (f"rank {each.rank}", f"has another artifact than rank {reports[0].rank} ({each.place})")
-        for each in reports
-        if each.fingerprint != first
-    ]
+    problems += unlike({each.rank: each.same for each in reports})
     by_rank = {each.rank: each for each in reports}
     for each in reports:
         for peer, order in each.sends.items():

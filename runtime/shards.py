@@ -10,6 +10,7 @@ from torch import Tensor
 from ..artifact.boxes import pack, slices, unpack
 from ..artifact.program import ZERO_GRADS, ZERO_PARAMS, Shard
 from ..comm_plan import Box, Combine
+from ..errors import RunError
 
 ReadBox = Callable[[Box], Tensor]
 
@@ -46,7 +47,7 @@ def fill_kept(shard: Shard, read: ReadBox, device: torch.device) -> Tensor:
 def _filled_row(shard: Shard, read: ReadBox, device: torch.device) -> Tensor:
     """The elements that this rank owns, flat; nothing else is read."""
     empty = torch.empty(0, dtype=dtype_of(shard.dtype), device=device)
-    rows = [read(whole).reshape(-1).to(empty) for whole, _ in shard.owned]
+    rows = [_of_kind(shard, read(whole)).reshape(-1).to(empty) for whole, _ in shard.owned]
     return torch.cat([empty, *rows])
 
 
@@ -57,8 +58,21 @@ def fill_shard(shard: Shard, read: ReadBox, device: torch.device) -> Tensor:
     local = torch.zeros(shard.shape, dtype=dtype_of(shard.dtype), device=device)
     view = local.view(shard.view)
     for whole_box, local_box in shard.boxes:
-        view[slices(local_box)] = read(whole_box).to(device=device, dtype=local.dtype)
+        view[slices(local_box)] = _of_kind(shard, read(whole_box)).to(device=device, dtype=local.dtype)
     return local
+
+
+def _of_kind(shard: Shard, given: Tensor) -> Tensor:
+    """Floating types may be converted to each other; from others numbers would be lost, or be another's."""
+    wanted = dtype_of(shard.dtype)
+    if given.dtype != wanted and not (given.is_floating_point() and wanted.is_floating_point):
+        raise RunError(
+            f"{shard.name} is given as {str(given.dtype).removeprefix('torch.')}",
+            details=[("program", shard.dtype)],
+            rule="a tensor is loaded in its own type; only floating types are converted to each other",
+            fix="convert it before, or name the file of this model",
+        )
+    return given
 
 
 def owned_row(shard: Shard, local: Tensor) -> Tensor:

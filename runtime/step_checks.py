@@ -11,19 +11,23 @@ import torch
 from torch import Tensor
 
 from ..artifact.index_check import Problem, Use, count_outside, noting_uses, outside_error
-from .batch_check import BatchCheck
+from .batch_check import BatchCheck, Settings
 from .transport import Transport
 
 
 @dataclass(frozen=True, slots=True)
 class StepChecks:
-    """The checks of one step. step: counted from 1. addend: of the batch check. uses: noted indexes."""
+    """The checks of one step. step: counted from 1. addend: of the batch check. uses: noted indexes.
+
+    settings: what all ranks must take the step with alike.
+    """
 
     transport: Transport
     batches: BatchCheck
     batch: Mapping[str, Tensor]
     local: bool
     step: int
+    settings: Settings
     addend: int
     uses: list[Use]
 
@@ -32,7 +36,7 @@ class StepChecks:
         addend = torch.tensor(self.addend, dtype=share.dtype, device=share.device)
         parts = torch.stack([share, addend, count_outside(self.uses, share)])
         loss, total, outside = self.transport.sum_over_ranks(parts).unbind()
-        self.batches.check(float(total), self.batch, self.local, self.step)
+        self.batches.check(float(total), self.batch, self.local, self.step, self.settings)
         if float(outside):
             own = [use.problem() for use in self.uses]
             told = cast(list[list[Problem | None]], self.transport.gather_objects(own))
@@ -42,9 +46,14 @@ class StepChecks:
 
 @contextmanager
 def checking(
-    transport: Transport, batches: BatchCheck, batch: Mapping[str, Tensor], local: bool, step: int
+    transport: Transport,
+    batches: BatchCheck,
+    batch: Mapping[str, Tensor],
+    local: bool,
+    step: int,
+    settings: Settings,
 ) -> Iterator[StepChecks]:
     """The checks of a step that runs within."""
-    addend = batches.addend(batch, local)
+    addend = batches.addend(batch, local, settings)
     with noting_uses() as uses:
-        yield StepChecks(transport, batches, batch, local, step, addend, uses)
+        yield StepChecks(transport, batches, batch, local, step, settings, addend, uses)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 
 import torch
@@ -17,6 +19,7 @@ from ..errors import InternalError, RunError
 from .exchange_plan import ExchangePlan, Shortcut
 from .groups import Groups
 from .transport import from_wire, peer_lost_in, to_wire, wire_dtype
+from .watching.watch import Watch
 
 REDUCE_OPS = {Combine.SUM: dist.ReduceOp.SUM, Combine.MAX: dist.ReduceOp.MAX}
 
@@ -29,6 +32,7 @@ class TorchDist:
     """Answers a rank program's requests by torch.distributed. The process group must be up.
 
     shortcuts: ids of exchanges for which all members agreed on the collective of ExchangePlan.
+    watch: hears of the calls of all ranks, None where there is one.
     """
 
     def __init__(
@@ -37,11 +41,13 @@ class TorchDist:
         groups: Sequence[tuple[int, ...]],
         timeout: timedelta,
         shortcuts: frozenset[int] = frozenset(),
+        watch: Watch | None = None,
     ) -> None:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
         self.device = device
         self._shortcuts = shortcuts
+        self._watch = watch
         self._arrays = TorchArrays(str(device))
         self._plans: dict[int, tuple[CommStep, ExchangePlan]] = {}
         self._pending: list[tuple[dist.Work, Tensor]] = []
@@ -67,10 +73,21 @@ class TorchDist:
                 return self.sum_over_ranks(share)
         raise InternalError(f"a transport can't answer {type(request).__name__}")
 
+    def call(self, name: str, meets: bool = True) -> AbstractContextManager[None]:
+        """See Transport."""
+        return nullcontext() if self._watch is None else self._watch.call(name, meets)
+
     def close(self) -> None:
         """Leave the other ranks, after the last step."""
+        uncaught = getattr(sys, "last_value", None)  # at the end of the interpreter
+        self.tell_end("" if uncaught is None else f"{type(uncaught).__name__}: {uncaught}")
         self._pending.clear()
         self._groups.close()
+
+    def tell_end(self, failure: str = "") -> None:
+        """Tell the others that this rank makes no more calls, and why if by an error."""
+        if self._watch is not None:
+            self._watch.close(failure)
 
     def finish_sends(self) -> None:
         """See Transport."""

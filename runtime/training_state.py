@@ -90,6 +90,11 @@ def _survives_json(state: Mapping[str, object]) -> bool:
 
 def save_state(engine: Engine, data: DataSource, path: Path) -> None:
     """Write it on rank 0's host; every rank calls this. One whole tensor at a time is in memory."""
+    with engine.transport.call("save_state"):
+        _save(engine, data, path)
+
+
+def _save(engine: Engine, data: DataSource, path: Path) -> None:
     moments = engine.saved_moments()
     parts = [("", engine.saved()), *((f"{MOMENT}{name}/", held) for name, held in moments.items())]
     wholes = _wholes(parts)
@@ -125,6 +130,11 @@ def load_state(engine: Engine, data: DataSource, path: Path) -> None:
 
     The program may be of another strategy, with the same global batch and optimizer.
     """
+    with engine.transport.call("load_state"):
+        _load(engine, data, path)
+
+
+def _load(engine: Engine, data: DataSource, path: Path) -> None:
     reader = SafetensorsReader(path)
     progress = _progress(reader)
     _check_file(engine, reader)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..artifact.requests import Request
-from ..errors import RunError
+from ..errors import RankLost
 
 
-class PeerLost(RunError):
+class PeerLost(RankLost):
     """A transfer failed, most likely because another rank died: a consequence, not the cause."""
 
 
@@ -44,6 +44,15 @@ class Transport(Protocol):
 
     def gather_objects(self, value: object) -> list[object]:
         """A small value of every rank, by rank; every rank calls this."""
+
+    def call(self, name: str, meets: bool = True) -> AbstractContextManager[None]:
+        """Announce a call that every rank makes, and which runs within; calls inside of it aren't told.
+
+        meets: begin only when every rank has made it. RunError where other ranks make another one.
+        """
+
+    def tell_end(self, failure: str = "") -> None:
+        """Tell the others that this rank makes no more calls, and why if by an error."""
 
     def close(self) -> None:
         """Leave the other ranks, after the last step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import asdict
 from datetime import timedelta
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 SEEDS = range(-(2**63), 2**63)
 """Those that torch's generators take and a tensor of integers holds."""
+ALIKE = ("data", "steps", "epochs", "lr", "start_timeout", "timeout")
+WRITTEN = ("save", "save_state")
 LONGEST_WAIT = 30 * 24 * 3600.0  # a month
 
 
@@ -57,7 +60,10 @@ def add_flags(parser: ArgumentParser) -> None:
         "--start-timeout", type=float, metavar="SECONDS", help="for all ranks to come up (default: 120)"
     )
     parser.add_argument(
-        "--timeout", type=float, metavar="SECONDS", help="for one message between ranks (default: 1800)"
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="for one message between ranks, or a silent rank (default: 300)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON line per step")
 
@@ -65,6 +71,7 @@ def add_flags(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Trains; the loss of each step is shown where rank 0 runs."""
     _check(args)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings repeat what our errors say
 
     from ..runtime.checkpoint import check_writable
     from ..runtime.launch import launch
@@ -73,12 +80,24 @@ def run(args: Namespace) -> int:
     for flag, path in (("--save", args.save), ("--save-state", args.save_state)):
         if path is not None:
             check_writable(path, flag)
-    options = StartOptions(args.seed, args.init, _timeouts(args), args.threads)
+    options = StartOptions(args.seed, args.init, _timeouts(args), args.threads, _flags(args))
     with view_for(args.json, args.steps) as view:
         launch(
             args.directory, lambda engine, emit: _train(engine, emit, args), options, args.ranks, view.show
         )
     return 0
+
+
+def _flags(args: Namespace) -> dict[str, str]:
+    """What all ranks must be started with alike: files by what they hold, those to write by being named."""
+    from ..runtime.same_start import files_digest
+
+    flags = {f"--{name.replace('_', '-')}": str(getattr(args, name)) for name in ALIKE}
+    flags |= {f"--{name.replace('_', '-')}": str(getattr(args, name) is not None) for name in WRITTEN}
+    read = {"--text": args.text, "--resume": args.resume and [args.resume]}
+    if args.tokenizer is not None and args.tokenizer.is_dir():
+        read["--tokenizer"] = sorted(path for path in args.tokenizer.iterdir() if path.is_file())
+    return flags | {name: files_digest(files) if files else "None" for name, files in read.items()}
 
 
 def _timeouts(args: Namespace) -> Timeouts:

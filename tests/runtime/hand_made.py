@@ -6,6 +6,7 @@ y = ((x + shift) @ w1) @ w2 * scale, loss = mean((y - target)^2), micro-batches 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -62,20 +63,27 @@ def loss_of(params: dict[str, Tensor], data: dict[str, Tensor]) -> Tensor:
     return (y - data["target"]).square().mean()
 
 
-def save(directory: Path, optimizer: OptimizerConfig, kind: str = "cpu") -> Path:
-    """The program as an artifact on disk."""
+def save(
+    directory: Path, optimizer: OptimizerConfig, kind: str = "cpu", shapes: Mapping[str, tuple[int, ...]] = {}
+) -> Path:
+    """The program as an artifact on disk. shapes: what its initialisation makes instead."""
     made = program(kind)
     whole = Artifact(
-        describe({"name": "hand made"}, {}, optimizer, made, {}), made, {}, init_program().to_json(), {}, {}
+        describe({"name": "hand made"}, {}, optimizer, made, {}),
+        made,
+        {},
+        init_program({**SHAPES, **shapes}).to_json(),
+        {},
+        {},
     )
     write(directory, whole)
     return directory
 
 
-def init_program() -> InitProgram:
+def init_program(shapes: Mapping[str, tuple[int, ...]] = SHAPES) -> InitProgram:
     steps = [
         InitStep("aten.randn.default", (list(shape),), FLOAT, (number,), True, (name,), (number,))
-        for number, (name, shape) in enumerate(SHAPES.items())
+        for number, (name, shape) in enumerate(shapes.items())
     ]
     number = len(SHAPES)
     steps.append(

@@ -50,7 +50,7 @@ def total(batches: list[dict[str, Tensor]], local: bool) -> int:
     checks = [BatchCheck(Told(rank, readers), ROWS[rank], KEYS[rank]) for rank in range(len(ROWS))]  # type: ignore[arg-type]
     for check in checks:
         check._transport.gather_objects(check._own)
-    addends = [check.addend(batch, local) for check, batch in zip(checks, batches, strict=True)]
+    addends = [check.addend(batch, local, {}) for check, batch in zip(checks, batches, strict=True)]
     return int(torch.tensor(addends, dtype=torch.float64).sum()) % MODULUS
 
 
@@ -104,12 +104,18 @@ def test_every_rank_refuses_and_can_go_on(tmp_path: Path) -> None:
         batch = hand_made.batch(0)
         shuffled = {key: value[torch.randperm(5)] for key, value in batch.items()}
         text = clash(engine, shuffled if engine.rank == 2 else batch)
-        assert "different batches for step 1" in text and "digests of ranks 0-1: " in text and "; 2: " in text
+        assert (
+            "different batches in step 1" in text and "digest of rank 0-1: " in text and "; rank 2: " in text
+        )
         assert "target" in text and "same global batch" in text
         rows = {key: value for key, value in own_rows(batch, engine.rows).items() if key in engine.keys}
         wrong = {key: -value for key, value in rows.items()}
         text = clash(engine, wrong if engine.rank == 1 else rows, local=True)
-        assert "ranks 0: " in text and "; 1: " in text and "target" not in text
+        assert "rank 0: " in text and "; rank 1: " in text and "target" not in text
+        engine.lr = 0.1 + engine.rank // 2
+        text = clash(engine, batch)
+        assert "different settings in step 1" in text and "rank 0-1: 0.1; rank 2: 1.1" in text
+        engine.lr = 0.1
         assert engine.steps == 0
         emit({"loss": engine.step(batch)})
 

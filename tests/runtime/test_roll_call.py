@@ -26,7 +26,7 @@ from . import hand_made
 
 
 def report(rank: int, **more: object) -> Report:
-    plain = Report(rank, "node", rank, "cpu", "", "same", {}, {}, {})
+    plain = Report(rank, "node", rank, "cpu", "", {"torch": "2.13", "--lr": "0.1"}, {}, {}, {})
     return replace(plain, **more)  # type: ignore[arg-type]
 
 
@@ -36,8 +36,11 @@ def test_nothing_wrong() -> None:
 
 
 def test_every_problem_is_told() -> None:
-    found = find_problems([report(0), report(1, problem="no device"), report(2, fingerprint="other")])
-    assert [name for name, _ in found] == ["rank 1", "rank 2"]
+    other = {"torch": "2.12", "--lr": "0.1", "classes/c1.json": "0af1"}
+    assert find_problems([report(0), report(1, problem="no device"), report(2, same=other)]) == [
+        ("rank 1", "no device (node, local 1, cpu)"),
+        ("torch", "rank 0-1: 2.13; rank 2: 2.12"),
+    ]
 
 
 def test_order_of_messages() -> None:

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hspmd_compiler.errors import ArtifactError, HspmdError, RunError
+from hspmd_compiler.errors import ArtifactError, HspmdError, RankLost, RunError
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.runtime.checkpoint import save
 from hspmd_compiler.runtime.data import FactoryData, own_rows
@@ -26,6 +26,7 @@ from hspmd_compiler.runtime.opening import StartOptions
 from hspmd_compiler.runtime.processes import run_ranks
 from hspmd_compiler.runtime.rank_process import Emit, LocalRank
 from hspmd_compiler.runtime.rendezvous import Timeouts, use_loopback
+from hspmd_compiler.runtime.shards import cut_shard
 from hspmd_compiler.runtime.train import train
 
 from . import hand_made
@@ -162,6 +163,23 @@ def test_wrong_weights_are_told_at_once(tmp_path: Path) -> None:
     assert {name for name, _ in error.details} >= {"shift", "w1", "w2", "frozen", "w9"}
 
 
+def test_tensors_of_another_kind_are_not_converted() -> None:
+    shard = hand_made.program().ranks[0].shards[0]
+    whole = torch.zeros(shard.whole_shape)
+    assert cut_shard(shard, whole, torch.device("cpu")).dtype == torch.float64
+    for dtype in (torch.int64, torch.bool, torch.complex64):
+        with pytest.raises(RunError, match=f"{shard.name} is given as"):
+            cut_shard(shard, whole.to(dtype), torch.device("cpu"))
+
+
+def test_an_initialisation_of_another_shape(tmp_path: Path) -> None:
+    """As many elements in another shape would be cut in another order."""
+    directory = hand_made.save(tmp_path / "artifact", SGD, shapes={"w1": (6, 4)})
+    error = refused(directory)
+    assert error.what == "the artifact's initialisation makes another w1"
+    assert ("made", "float64[6, 4]") in error.details and ("program", "float64[4, 6]") in error.details
+
+
 def test_wrong_device_kind(tmp_path: Path) -> None:
     if torch.cuda.device_count() >= 3:
         pytest.skip("has the devices")
@@ -210,9 +228,9 @@ def test_killing_a_rank_ends_all(tmp_path: Path, victim: int) -> None:
             engine.step(hand_made.batch(step))
 
     start = time.monotonic()
-    with pytest.raises(RunError, match=rf"rank {victim} \(pid \d+\) died with signal 9"):
+    with pytest.raises(RankLost, match=rf"rank {victim} \(pid \d+\) died with signal 9") as caught:
         launch(directory, job, QUICK)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 10 and caught.value.exit_code == 1
 
 
 def elsewhere(action: Callable[[], None]) -> int:
