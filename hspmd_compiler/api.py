@@ -178,6 +178,7 @@ def load(directory: str | Path, *, timeout: float = 300.0, start_timeout: float 
     """
     from .runtime.opening import StartOptions, open_engine
     from .runtime.rendezvous import Timeouts
+    from .verify.fit import check_rank
 
     path = Path(directory)
     if not path.exists():
@@ -190,7 +191,7 @@ def load(directory: str | Path, *, timeout: float = 300.0, start_timeout: float 
     if wrong:
         raise RunError("the ranks can't be started", details=wrong)
     timeouts = Timeouts(timedelta(seconds=start_timeout), timedelta(seconds=timeout))
-    return open_engine(path, StartOptions(timeouts=timeouts)).engine
+    return open_engine(path, StartOptions(timeouts=timeouts, check=check_rank)).engine
 
 
 def _given(artifact: Artifact, batch: Inputs | Iterable[Inputs] | None) -> list[Inputs]:

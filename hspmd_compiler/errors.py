@@ -8,6 +8,12 @@ USER_MISTAKE = 2
 OUR_FAILURE = 1
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says, or its type where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__
+
+
 class HspmdError(Exception):
     """A message in four parts; `str()` is the text that the CLI prints.
 

@@ -15,18 +15,19 @@ from ..artifact.program import ClassProgram, InputKind, Program, Shard
 from ..artifact.random_kernels import step_keys
 from ..artifact.requests import LossReduce, OptimizerStep
 from ..artifact.segments import CompiledSegments
-from ..artifact.trained import put_back, started, store, trainables, trained_value
+from ..artifact.trained import started, store, trained_value
 from ..errors import RunError
 from ..options import OptimizerConfig
 from .batch_check import BatchCheck
 from .collect import Collection
 from .data import Batch, BatchShape
-from .gradient_norm import clip, global_norm
+from .gradient_norm import global_norm
 from .loaded_names import ModelNames, match_names
 from .optimizer import ShardOptimizer
 from .shards import ReadBox, boxes_of, fill_kept, fill_shard, owned_grads, owned_value
 from .step_checks import StepChecks, checking
 from .transport import Transport
+from .update import update_shards
 
 
 class Engine:
@@ -234,16 +235,10 @@ class Engine:
     def _update(self) -> None:
         """Clip, then update the shards from the synchronised gradients."""
         self.transport.finish_sends()  # what is being sent may share memory with a parameter
-        grads, config = self._state.synced, self.optimizer.config
-        if config.max_grad_norm is not None:
-            sum_over_ranks = self.transport.sum_over_ranks
-            owned = owned_grads(self.shards, grads)
-            self.grad_norm = global_norm(owned, self.transport.device, sum_over_ranks)
-            clip(grads, self.grad_norm, config.max_grad_norm)
-        trained = trainables(self.shards, self._state)
-        values = {each.shard.name: each.value for each in trained}
-        self.optimizer.update(values, {each.shard.name: each.grad for each in trained}, self.current_lr)
-        put_back(trained, self._state)
+        if self.optimizer.config.max_grad_norm is not None:
+            owned = owned_grads(self.shards, self._state.synced)
+            self.grad_norm = global_norm(owned, self.transport.device, self.transport.sum_over_ranks)
+        update_shards(self.shards, self._state, self.optimizer, self.grad_norm, self.current_lr)
 
     def _of_global(self, batch: Mapping[str, Tensor]) -> list[Batch]:
         self.shape.check(batch)

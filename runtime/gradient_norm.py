@@ -18,12 +18,17 @@ def global_norm(owned: Mapping[str, Tensor], device: torch.device, sum_over_rank
 
     owned: the elements of each gradient that this rank owns.
     """
+    return float(sum_over_ranks(sum_of_squares(owned, device)).sqrt())
+
+
+@torch.no_grad()
+def sum_of_squares(owned: Mapping[str, Tensor], device: torch.device) -> Tensor:
+    """What one rank adds to the square of the norm."""
     filled = [row for row in owned.values() if row.numel()]
-    squares = torch.zeros((), dtype=torch.float64, device=device)
-    if filled:
-        norms = torch.stack([norm.to(torch.float64) for norm in torch._foreach_norm(filled, 2.0)])
-        squares = norms.square().sum()
-    return float(sum_over_ranks(squares).sqrt())
+    if not filled:
+        return torch.zeros((), dtype=torch.float64, device=device)
+    norms = torch.stack([norm.to(torch.float64) for norm in torch._foreach_norm(filled, 2.0)])
+    return norms.square().sum()
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import torch
@@ -61,7 +62,8 @@ class InitialState:
                 params[name] = cut_shard(wanted[name], whole, device)
 
         if self.init is not None:
-            replay(self.init, self.seed, keep)
+            largest = max((prod(shard.whole_shape) for shard in shards), default=0)
+            replay(self.init, self.seed, keep, largest)
         _check_complete(wanted, params)
         return params
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -11,6 +11,8 @@ from ..errors import RunError
 from .transport import Transport
 
 Shape = tuple[int, ...]
+Named = tuple[str, Shape, bool, bool]
+"""Name, whole shape, whether it is a buffer, whether the model saves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +36,16 @@ class ModelNames:
 
         unsaved_too: what is loaded holds the buffers that a state dict leaves out, too.
         """
-        own = [
-            (shard.name, shard.whole_shape, shard.is_buffer, shard.persistent or unsaved_too)
-            for shard in shards
-        ]
+        own = named_shards(shards, unsaved_too)
+        return cls.of_shards(program, cast(list[list[Named]], transport.gather_objects(own)))
+
+    @classmethod
+    def of_shards(cls, program: Program, held_by_rank: Iterable[Iterable[Named]]) -> ModelNames:
+        """From what `named_shards` gives on each rank."""
         needed: dict[str, Shape] = {}
         optional: dict[str, Shape] = {}
         unsaved: set[str] = set()
-        for held in cast(list[list[tuple[str, Shape, bool, bool]]], transport.gather_objects(own)):
+        for held in held_by_rank:
             for name, shape, is_buffer, persistent in held:
                 if not persistent:
                     unsaved.add(name)
@@ -52,6 +56,13 @@ class ModelNames:
     def spellings(self, name: str) -> list[str]:
         """The name and its aliases."""
         return [name, *(alias for alias, of in self.aliases.items() if of == name)]
+
+
+def named_shards(shards: Sequence[Shard], unsaved_too: bool = False) -> list[Named]:
+    """What a rank tells the others of its shards. unsaved_too: as in `ModelNames.of_all_ranks`."""
+    return [
+        (shard.name, shard.whole_shape, shard.is_buffer, shard.persistent or unsaved_too) for shard in shards
+    ]
 
 
 def match_names(names: ModelNames, given: Mapping[str, Shape], all_buffers: bool = True) -> dict[str, str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..artifact.program import Program
 from ..artifact.store import load, read_manifest
 from .engine import Engine
 from .initial_params import InitialState
@@ -19,7 +20,8 @@ class StartOptions:
     """How ranks come up. seed: of the initialisation and of dropout.
 
     weights: a safetensors file to start from. threads: torch threads of each rank started here.
-    flags: what else all ranks must be started with alike, by name.
+    flags: what else all ranks must be started with alike, by name. check: looks at the program of a rank
+    before it meets the others.
     """
 
     seed: int = 0
@@ -27,6 +29,7 @@ class StartOptions:
     timeouts: Timeouts = field(default_factory=Timeouts)
     threads: int = 1
     flags: Mapping[str, str] = field(default_factory=dict)
+    check: Callable[[Program, int], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ def open_engine(
     check_world_size(place.world_size, needed)
     artifact = load(path, place.rank)
     own = artifact.rank_program(place.rank)
+    if options.check is not None:
+        options.check(artifact.program, place.rank)
     same = same_start(manifest, own, _flags(options))
     connected = connect(place, artifact.program, own, same, options.timeouts)
     initial = InitialState.of(artifact, options.seed, options.weights)

@@ -80,6 +80,10 @@ class SafetensorsReader:
                 digest.update(block)
         return None if digest.hexdigest() == written else "its content doesn't match its hash"
 
+    def whole(self, name: str) -> Tensor:
+        """A whole tensor."""
+        return _tensor(self._file.get_tensor(name))
+
     def read_box(self, name: str, view: tuple[int, ...], box: Box) -> Tensor:
         """A box of the tensor viewed as `view`; of its rows only those that the box touches are read."""
         shape = self.shapes[name]
@@ -87,7 +91,7 @@ class SafetensorsReader:
         if view == shape and shape:
             return _tensor(part[slices(box)])
         if not shape or not view or view[0] == 0 or shape[0] % view[0]:
-            return _tensor(self._file.get_tensor(name)).reshape(view)[slices(box)]
+            return self.whole(name).reshape(view)[slices(box)]
         low, high = box[0]
         rows = shape[0] // view[0]
         read = _tensor(part[low * rows : high * rows])

@@ -76,11 +76,12 @@ def run(args: Namespace) -> int:
     from ..runtime.checkpoint import check_writable
     from ..runtime.launch import launch
     from ..runtime.opening import StartOptions
+    from ..verify.fit import check_rank
 
     for flag, path in (("--save", args.save), ("--save-state", args.save_state)):
         if path is not None:
             check_writable(path, flag)
-    options = StartOptions(args.seed, args.init, _timeouts(args), args.threads, _flags(args))
+    options = StartOptions(args.seed, args.init, _timeouts(args), args.threads, _flags(args), check_rank)
     with view_for(args.json, args.steps) as view:
         launch(
             args.directory, lambda engine, emit: _train(engine, emit, args), options, args.ranks, view.show

@@ -19,12 +19,15 @@ from ..log import task
 from ..models import ModelSource
 from .batches import Batch, Batches, drawn_batches, given_batches
 from .equality import ROUNDING
-from .fit import check_fit
+from .fit import check_fit, check_memory
 from .not_finite import EagerNotFinite, explained
 from .reference import SEED, Reference, find_reference
 from .report import LockstepReport
 from .rows import FIX, RowsReport, compare_rows
 from .same_model import check_graph
+from .saved import check_owned
+from .start import checked_start
+from .tables import check_tables
 from .tensors import TensorNames
 from .training import ValuesReport, compare_training
 
@@ -75,20 +78,25 @@ def verify_artifact(
     _check_whole(artifact)
     with task("check that ranks fit"):
         fit = check_fit(artifact.program, names_of(artifact))
+    graph = graph_json.decode(artifact.graph)
+    check_tables(artifact.program, graph)
+    check_owned(artifact.program)
     if not (values or rows):
         return VerifyReport(fit)
+    check_memory(sum(fit.peak), "all ranks together")
     with task("build the model"):
         reference = find_reference(artifact, model, trust_model)
-    graph = graph_json.decode(artifact.graph)
     if examples is not None:
         reference = replace(reference, examples=examples)
     used = given_batches(batches, STEPS) if batches else _drawn(graph, reference)
     if from_file:
         with task("trace the model"):
             check_graph(artifact, graph, reference, used.steps[0])
+    reference, start = checked_start(artifact, reference)
+    proved = prove_values(artifact, graph, reference, used.steps, used.inputs) if values else None
     return VerifyReport(
         fit,
-        prove_values(artifact, graph, reference, used.steps, used.inputs) if values else None,
+        None if proved is None else replace(proved, start=start),
         compare_rows(artifact, graph, reference.state, used.steps[0]) if rows else None,
         used.inputs,
     )

@@ -26,8 +26,11 @@ class Batches:
 def drawn_batches(
     graph: LogicalGraph, examples: Batch | None, steps: int, generator: torch.Generator
 ) -> Batches:
-    """Random batches that are legal for the model, as far as its graph and the examples say."""
-    drawn = [draw_batch(graph, examples, generator) for _ in range(steps)]
+    """Random batches that are legal for the model, as far as its graph and the examples say.
+
+    In the last one every sample has all of its targets, so that none goes without a gradient in all of them.
+    """
+    drawn = [draw_batch(graph, examples, generator, step + 1 < steps) for step in range(steps)]
     how = {name: each.how for name, each in drawn[0].items()}
     return _told([{name: each.values for name, each in of.items()} for of in drawn], how)
 

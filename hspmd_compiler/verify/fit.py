@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import torch
 
-from ..artifact.execute import RankPlan, RankState, plan_ranks
+from ..artifact.execute import RankPlan, RankState, plan_rank, plan_ranks
 from ..artifact.program import Program, RankProgram
 from ..collection import without_collection
+from ..errors import VerifyError
 from ..log import task
+from ..strategy import DeviceKind
 from .alike import Likeness
 from .blocked import RankRun
 from .coverage import check_gradients
@@ -42,6 +45,31 @@ def check_fit(
         with task("match communication", requests) as progress:
             events = Lockstep(runs, progress=progress.advance).run()
     return LockstepReport(program.world_size, events, tuple(script.peak for script in scripts))
+
+
+def check_rank(program: Program, rank: int) -> None:
+    """Walk one rank's step by shape, before a run starts; a VerifyError where it can't be computed.
+
+    What it holds on a CPU must fit into the machine: a wrong size in a file would end the process.
+    """
+    plan = plan_rank(program, rank)
+    with torch.no_grad(), without_collection(), task("check the step by shape"):
+        check_gradients(plan)
+        peak = solo(program, plan, ShapeBook()).peak
+    if plan.program.device_kind == DeviceKind.CPU.value:
+        check_memory(peak, f"rank {rank}")
+
+
+def check_memory(peak: int, who: str) -> None:
+    """Raise where so many bytes are more than the machine has."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if peak > there:
+        raise VerifyError(
+            f"{who} would hold {peak:,} bytes at once, this machine has {there:,}",
+            rule="a step is computed in the memory of the machine",
+            fix="use a machine with more memory, or a strategy that splits further; values of a program that"
+            " is too large are proved with `--twin`",
+        )
 
 
 def _scripts(program: Program, book: ShapeBook) -> list[Script]:

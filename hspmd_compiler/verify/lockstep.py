@@ -38,7 +38,6 @@ class Lockstep(Generic[V]):
         self._update = update
         self._progress = progress
         self._world: Channel = tuple(self._runs)
-        self._updaters = tuple(run.rank for run in runs if _has_optimizer(run))
         self._ready: deque[tuple[RankRun[V], V | None]] = deque((run, None) for run in runs)
         self._waiting: dict[Channel, list[RankRun[V]]] = {}
         self._mail: Mail[V] = Mail()
@@ -80,7 +79,7 @@ class Lockstep(Generic[V]):
         assert run.request is not None, "only a waiting rank meets others"
         channel = channel_of(run.request, self._world)
         assert channel is not None, "transfers do not meet"
-        members = self._updaters if channel == OPTIMIZER_CHANNEL else channel
+        members = self._world if channel == OPTIMIZER_CHANNEL else channel
         if run.rank not in members:
             raise VerifyError(
                 f"rank {run.rank} joins a collective of other ranks",
@@ -251,7 +250,7 @@ class Lockstep(Generic[V]):
         if channel is None:
             return self._mail.lacking(run)
         here = {other.rank for other in self._waiting.get(channel, [])}
-        members = self._updaters if channel == OPTIMIZER_CHANNEL else channel
+        members = self._world if channel == OPTIMIZER_CHANNEL else channel
         return [int(rank) for rank in members if rank not in here]
 
     def _lacking(self, run: RankRun[V]) -> str:
@@ -291,7 +290,3 @@ def overwritten(run: RankRun[V]) -> V | None:
 def size_of(value: V) -> int:
     """Bytes."""
     return value.numel() * value.dtype.itemsize
-
-
-def _has_optimizer(run: RankRun[V]) -> bool:
-    return any(instruction.op is Op.OPTIMIZER for instruction in run.plan.program.instructions)

@@ -7,7 +7,9 @@ Kernels of ours give the same types on all kinds.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +21,7 @@ from ..artifact.interpret import run_row
 from ..artifact.literals import resolve, resolved_kwargs
 from ..artifact.liveness import row_reads
 from ..artifact.program import LocalRow, Value
-from ..errors import InternalError
+from ..errors import HspmdError, InternalError, first_line
 from ..operator_names import ATEN_NAME
 from ..strategy import DeviceKind
 
@@ -125,15 +127,35 @@ def _computed(row: LocalRow, literals: Sequence[object], operands: dict[int, Res
     fakes: list[Tensor] = []
     values = {number: _as_fake(result, fakes, device) for number, result in operands.items()}
     try:
-        result = run_row(row, values, literals, device)
-    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+        with quiet_fakes():
+            result = run_row(row, values, literals, device)
+    except HspmdError:
+        raise
+    except Exception as error:  # whatever an artifact's arguments make of an operator
         raise InternalError(
-            f"{row.op} can't be computed: {str(error).splitlines()[0]}",
+            f"{row.op} can't be computed: {first_line(error)}",
             at=f"v{row.out.id}" + ("" if row.logical is None else f" (row {row.logical} of the graph)"),
             details=[(f"v{number}", _described(value)) for number, value in values.items()],
         ) from error
     single = isinstance(result, Tensor)
+    if not single and not (isinstance(result, (tuple, list)) and all(map(_is_result, result))):
+        raise InternalError(f"{row.op} gives no tensor", at=f"v{row.out.id}")
     return _Answer(tuple(_recorded((result,) if single else result, fakes)), single)
+
+
+@contextmanager
+def quiet_fakes() -> Iterator[None]:
+    """In this block PyTorch logs no traceback of an operator that fails: the error is told in our words."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+def _is_result(item: object) -> bool:
+    return item is None or isinstance(item, Tensor)
 
 
 def _as_fake(result: Result, fakes: list[Tensor], device: str) -> Any:

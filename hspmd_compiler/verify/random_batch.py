@@ -64,18 +64,23 @@ class Drawn:
 
 
 def random_batch(
-    graph: LogicalGraph, examples: Mapping[str, Tensor] | None, generator: torch.Generator
+    graph: LogicalGraph,
+    examples: Mapping[str, Tensor] | None,
+    generator: torch.Generator,
 ) -> dict[str, Tensor]:
     """Random fractions and indexes; other integers are rows of the examples, or ones without any."""
     return {name: drawn.values for name, drawn in draw_batch(graph, examples, generator).items()}
 
 
 def draw_batch(
-    graph: LogicalGraph, examples: Mapping[str, Tensor] | None, generator: torch.Generator
+    graph: LogicalGraph,
+    examples: Mapping[str, Tensor] | None,
+    generator: torch.Generator,
+    ignoring: bool = True,
 ) -> dict[str, Drawn]:
-    """As `random_batch`, and says of each input how it was drawn."""
+    """As `random_batch`, and how each input was drawn. ignoring: some targets are left out by the loss."""
     return {
-        name: _drawn(graph, info, (examples or {}).get(name), generator)
+        name: _drawn(graph, info, (examples or {}).get(name), generator, ignoring)
         for name, info in graph.inputs.items()
     }
 
@@ -114,13 +119,19 @@ def _picks(graph: LogicalGraph, user: Row, held: set[int]) -> Iterator[Choice]:
     yield Choice(shape[0 if user.op == TABLE else -1], ignored if isinstance(ignored, int) else None)
 
 
-def _drawn(graph: LogicalGraph, info: InputInfo, example: Tensor | None, generator: torch.Generator) -> Drawn:
+def _drawn(
+    graph: LogicalGraph,
+    info: InputInfo,
+    example: Tensor | None,
+    generator: torch.Generator,
+    ignoring: bool,
+) -> Drawn:
     example = None if example is None or example.is_meta or not len(example) else example
     if info.dtype.is_floating_point or info.dtype.is_complex:
         return _fractions(info, example, generator)
     found = choices(graph, info.row) if info.dtype is not torch.bool else None
     if found:
-        return _indexes(info, found, generator)
+        return _indexes(info, found, generator, ignoring)
     if example is None:
         return Drawn(torch.ones(info.shape, dtype=info.dtype), "ones")
     if info.dtype is not torch.bool and not example.any():
@@ -129,12 +140,12 @@ def _drawn(graph: LogicalGraph, info: InputInfo, example: Tensor | None, generat
     return Drawn(example[order].to(info.dtype), "samples of the example")
 
 
-def _indexes(info: InputInfo, found: list[Choice], generator: torch.Generator) -> Drawn:
+def _indexes(info: InputInfo, found: list[Choice], generator: torch.Generator, ignoring: bool) -> Drawn:
     limit = min(choice.limit for choice in found)
     drawn = torch.randint(limit, info.shape, generator=generator, dtype=info.dtype)
     ignored = {choice.ignored for choice in found}
     value = ignored.pop()
-    if ignored or value is None:
+    if ignored or value is None or not ignoring:
         return Drawn(drawn, f"indexes below {limit}")
     return Drawn(ignore_some(drawn, value, generator), f"indexes below {limit}, some ignored ({value})")
 

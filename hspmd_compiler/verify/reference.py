@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from enum import Enum
 
 import torch
 from torch import Tensor, nn
@@ -29,16 +30,26 @@ SPARE = 1000
 TRUST = "an artifact is data: what it names is not imported on its word"
 
 
+class Origin(Enum):
+    """Whose values a reference has: a model's that was made here after seeding, or those of a live one."""
+
+    MADE = "made"
+    GIVEN = "given"
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """build: a fresh copy of the model, on the CPU. state: its parameters and buffers by all names.
 
-    examples: the inputs that its factory gave, None for a live model.
+    examples: the inputs that its factory gave, None for a live model. again: the values of a model that is
+    made once more from the same seed.
     """
 
     build: Callable[[], nn.Module]
     state: dict[str, Tensor]
     examples: Mapping[str, Tensor] | None
+    origin: Origin = Origin.GIVEN
+    again: Callable[[], dict[str, Tensor]] | None = None
 
 
 def find_reference(
@@ -48,27 +59,38 @@ def find_reference(
 
     trust: a factory that the manifest names may be imported and called.
     """
-    model, examples = _made(artifact, given, trust)
+    if isinstance(given, nn.Module):
+        return _reference(artifact, given, None, Origin.GIVEN, None)
+    source = given if given is not None else _rebuilt(artifact, trust)
+    model, examples = _seeded(source)
+    return _reference(artifact, model, examples, Origin.MADE, lambda: _state(_seeded(source)[0]))
+
+
+def _reference(
+    artifact: Artifact,
+    model: nn.Module,
+    examples: Mapping[str, Tensor] | None,
+    origin: Origin,
+    again: Callable[[], dict[str, Tensor]] | None,
+) -> Reference:
     check_model(artifact.program, model)
-    state = {name: value.detach().cpu().clone() for name, value in whole_state(model).items()}
-    return Reference(lambda: _copied(model), state, examples)
+    return Reference(lambda: _copied(model), _state(model), examples, origin, again)
+
+
+def _state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().cpu().clone() for name, value in whole_state(model).items()}
+
+
+def _seeded(source: ModelSource) -> tuple[nn.Module, Mapping[str, Tensor]]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        return source.build()
 
 
 def _copied(model: nn.Module) -> nn.Module:
     """A copy on the CPU; what the model keeps of an earlier call is no part of that call any more."""
     kept: dict[int, object] = {id(tensor): tensor.detach() for _, tensor in moving_tensors(model)}
     return deepcopy(model, kept).cpu()
-
-
-def _made(
-    artifact: Artifact, given: ModelSource | nn.Module | None, trust: bool
-) -> tuple[nn.Module, Mapping[str, Tensor] | None]:
-    if isinstance(given, nn.Module):
-        return given, None
-    source = given if given is not None else _rebuilt(artifact, trust)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        return source.build()
 
 
 def _rebuilt(artifact: Artifact, trust: bool) -> ModelSource:

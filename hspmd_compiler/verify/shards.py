@@ -1,4 +1,4 @@
-"""From whole tensors to the shards of ranks and back, by the boxes of each shard."""
+"""Whole tensors out of the shards of ranks, by the boxes of each shard."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from ..artifact.boxes import slices
-from ..artifact.literals import torch_dtype
 from ..artifact.program import Shard
 from ..errors import VerifyError
 
@@ -16,18 +15,6 @@ Held = tuple[int, Shard, Tensor]
 """(rank, its shard, the local tensor)."""
 
 COPIES_RULE = "copies of an element on different ranks are equal, bit by bit"
-
-
-def cut_shard(whole: Tensor, shard: Shard) -> Tensor:
-    """The local tensor of a shard."""
-    if tuple(whole.shape) != shard.whole_shape:
-        raise VerifyError(f"{shard.name} has shape {tuple(whole.shape)}, the program {shard.whole_shape}")
-    source = whole.detach().reshape(shard.whole_view)
-    local = torch.zeros(shard.view, dtype=torch_dtype(shard.dtype))
-    for from_box, to_box in shard.boxes:
-        target = local[slices(to_box)]
-        target.copy_(source[slices(from_box)].reshape(target.shape))
-    return local.reshape(shard.shape)
 
 
 def join_shards(name: str, held: Iterable[Held]) -> Tensor:

@@ -13,10 +13,13 @@ from rich.text import Text
 from torch import Tensor, nn
 
 from ..artifact.program import Program
-from ..artifact.trained import put_back, trainables
 from ..log import task
 from ..number_ranges import number_ranges
 from ..options import OptimizerConfig, OptimizerName
+from ..runtime.gradient_norm import global_norm, sum_of_squares
+from ..runtime.optimizer import ShardOptimizer
+from ..runtime.shards import owned_grads
+from ..runtime.update import update_shards
 from .eager import EagerResult, eager_model, eager_step, whole_state
 from .equality import (
     REPORT,
@@ -31,12 +34,13 @@ from .equality import (
 )
 from .not_finite import check_finite
 from .reference import Reference
+from .saved import check_names, model_state, saved_state
 from .shards import holds
 from .values import Rank, lockstep_step, start_ranks, whole_grads, whole_params
 from .widen import widen_program, widened
 
 TOLERANCE = 1e-10
-SMALLEST_NORM = 1e-6
+NORM = "norm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +54,23 @@ class StepDifferences:
 
 @dataclass(frozen=True, slots=True)
 class ValuesReport:
-    """Steps that were equal: every loss, gradient and updated parameter."""
+    """Steps that were equal: every loss, gradient and updated parameter, and what is saved after them.
 
-    optimizer: str
+    start: what was compared of the first values.
+    """
+
+    config: OptimizerConfig
     steps: tuple[StepDifferences, ...]
+    start: str = ""
 
     def to_json(self) -> dict[str, object]:
         """For scripts."""
         return {
             "equal": True,
             "tolerance": TOLERANCE,
-            "optimizer": self.optimizer,
+            "optimizer": self.config.name.value,
+            "options": self.config.to_json(),
+            "start": self.start,
             "tensors": len(self.steps[0].params),
             "steps": [
                 {
@@ -82,8 +92,10 @@ class ValuesReport:
             difference_table(last.params, f"largest differences of parameters, step {count}"),
             Text(
                 f"equal: loss, {len(last.grads)} gradients and {len(last.params)} parameters and buffers "
-                f"in each of {count} {self.optimizer} steps, within {TOLERANCE:g}"
+                f"in each of {count} {self.config.name.value} steps, and what is saved, within {TOLERANCE:g}"
+                + (f"; {self.start}" if self.start else "")
             ),
+            Text(_options(self.config)),
         )
 
     def _by_step(self) -> Table:
@@ -96,6 +108,13 @@ class ValuesReport:
         return table
 
 
+def _options(config: OptimizerConfig) -> str:
+    """The optimizer that was proved: it is the artifact's, which nobody but the user can tell to be meant."""
+    plain, given = OptimizerConfig(config.name).to_json(), config.to_json()
+    shown = [f"{name}={value}" for name, value in given.items() if name != "name" and value != plain[name]]
+    return f"optimizer: {config.name.value}, " + (", ".join(shown) or "torch's defaults")
+
+
 def compare_training(
     program: Program,
     reference: Reference,
@@ -104,7 +123,8 @@ def compare_training(
 ) -> ValuesReport:
     """One step per global batch on both sides; a VerifyError at the first tensor that is not equal."""
     model = eager_model(reference.build, reference.state, widen=True)
-    ranks = start_ranks(widen_program(program), reference.state)
+    program = widen_program(program)
+    ranks = start_ranks(program, reference.state)
     eager, shards = EagerUpdate(config, model), ShardUpdate(config)
     steps = []
     with task("compare values", len(batches)) as progress:
@@ -112,10 +132,19 @@ def compare_training(
             expected = eager_step(model, batch, widen=True, step=number - 1)
             check_finite(expected, number, whole_state(model))
             loss, _ = lockstep_step(ranks, widened_batch(batch), shards, number - 1)
-            eager()
-            steps.append(_compared(number, ranks, loss, expected, whole_state(model), config))
+            norm = eager()
+            steps.append(_compared(number, ranks, loss, expected, whole_state(model), config, shards, norm))
             progress.advance()
-    return ValuesReport(config.name.value, tuple(steps))
+    _compare_saved(saved_state(program, ranks), model_state(model), config)
+    return ValuesReport(config, tuple(steps))
+
+
+def _compare_saved(
+    found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], config: OptimizerConfig
+) -> None:
+    """What a run would save after the last step is the model's own state dict."""
+    check_names(found, wanted)
+    check_equal(differences(found, wanted, config.lr), TOLERANCE, "what is saved after the last step")
 
 
 def widened_batch(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -130,8 +159,10 @@ def _compared(
     expected: EagerResult,
     held: Mapping[str, Tensor],
     config: OptimizerConfig,
+    update: ShardUpdate,
+    norm: float | None,
 ) -> StepDifferences:
-    """held: the eager model's parameters and buffers after the step."""
+    """held: the eager model's parameters and buffers after the step. norm: of its gradients, if asked for."""
     one = loss_difference(loss, expected.loss)
     check_equal(
         [one],
@@ -139,10 +170,13 @@ def _compared(
         f"loss of step {number}",
         lambda _: [("all ranks", repr(loss)), ("eager", repr(expected.loss))],
     )
-    made = whole_grads(ranks)
+    made = update.grads or whole_grads(ranks)
     grads = differences(made, expected.grads, gradient_floor(expected.grads))
     what = f"gradients of step {number}"
     check_equal(grads, TOLERANCE, what, lambda name: _sides(name, ranks, made, expected.grads))
+    if norm is not None:
+        both = differences({NORM: torch.tensor(update.norm)}, {NORM: torch.tensor(norm)}, 0.0)
+        check_equal(both, TOLERANCE, f"norm of the gradients of step {number}")
     after = whole_params(ranks)
     wanted = {name: held[name].detach() for name in after}
     params = differences(after, wanted, config.lr)
@@ -187,46 +221,44 @@ class EagerUpdate:
         self._optimizer = torch_optimizer(config, self._params)
         self._step = 0
 
-    def __call__(self) -> None:
-        """Update from the gradients that lie on the parameters."""
+    def __call__(self) -> float | None:
+        """Update from the gradients that lie on the parameters; their norm where it is asked for."""
+        norm = None
         if self._config.max_grad_norm is not None:
-            nn.utils.clip_grad_norm_([p for _, p in self._params], self._config.max_grad_norm)
+            norm = float(nn.utils.clip_grad_norm_([p for _, p in self._params], self._config.max_grad_norm))
         step_optimizer(self._optimizer, self._config.lr_at(self._step))
         self._step += 1
+        return norm
 
 
 @dataclass(slots=True)
 class ShardUpdate:
-    """The same optimizer on each rank's shards; gradients are clipped by their whole norm."""
+    """What `run` does at the end of a step, on all ranks; see `values.Optimizer`.
+
+    grads, norm: of the last step, whole and before they are clipped.
+    """
 
     config: OptimizerConfig
-    leaves: list[dict[str, Tensor]] = field(default_factory=list)
-    optimizers: list[torch.optim.Optimizer | None] = field(default_factory=list)
-    step: int = 0
+    grads: dict[str, Tensor] = field(default_factory=dict)
+    norm: float | None = None
+    optimizers: dict[int, ShardOptimizer] = field(default_factory=dict)
 
     def __call__(self, ranks: Sequence[Rank]) -> None:
-        """See `values.Optimizer`."""
-        factor = self._factor(ranks)
-        for number, rank in enumerate(ranks):
-            trained = trainables(rank.plan.shards.values(), rank.state)
-            if len(self.optimizers) == number:
-                self.leaves.append({each.shard.name: torch.empty_like(each.value) for each in trained})
-                self.optimizers.append(torch_optimizer(self.config, self.leaves[number].items()))
-            for each in trained:
-                leaf = self.leaves[number][each.shard.name]
-                leaf.copy_(each.value).grad = each.grad * factor
-            step_optimizer(self.optimizers[number], self.config.lr_at(self.step))
-            for each in trained:
-                each.value.copy_(self.leaves[number][each.shard.name])
-            put_back(trained, rank.state)
-        self.step += 1
+        """Every rank clips and updates its own shards; each element counts once in the norm."""
+        self.grads, self.norm = whole_grads(ranks), self._norm(ranks)
+        for rank in ranks:
+            number = rank.plan.program.rank
+            optimizer = self.optimizers.setdefault(number, ShardOptimizer(self.config))
+            update_shards(
+                rank.plan.program.shards, rank.state, optimizer, self.norm, self.config.lr_at(optimizer.steps)
+            )
 
-    def _factor(self, ranks: Sequence[Rank]) -> float:
-        """What clipping multiplies gradients by, as clip_grad_norm_ does; each element counts once."""
+    def _norm(self, ranks: Sequence[Rank]) -> float | None:
         if self.config.max_grad_norm is None:
-            return 1.0
-        squares = [float(torch.linalg.vector_norm(grad)) ** 2 for grad in whole_grads(ranks).values()]
-        return min(1.0, self.config.max_grad_norm / (math.sqrt(sum(squares)) + SMALLEST_NORM))
+            return None
+        owned = [owned_grads(rank.plan.program.shards, rank.state.synced) for rank in ranks]
+        squares = torch.stack([sum_of_squares(each, torch.device("cpu")) for each in owned])
+        return global_norm({}, torch.device("cpu"), lambda none: none + squares.sum())
 
 
 def torch_optimizer(

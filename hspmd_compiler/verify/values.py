@@ -14,13 +14,14 @@ from ..artifact.execute import RankPlan, RankState, Segments, micro_batches, pla
 from ..artifact.program import ZERO_GRADS, ZERO_STATE, Program, Shard
 from ..artifact.random_kernels import step_keys
 from ..artifact.segments import CompiledSegments, ObservedSegments, Observer
-from ..artifact.trained import as_local, start_value, started, trained_value
+from ..artifact.trained import as_local, started, trained_value
 from ..errors import VerifyError
+from ..runtime.shards import cut_shard
 from .blocked import RankRun
 from .lockstep import Lockstep
 from .report import Event
 from .same_masks import SEED
-from .shards import Held, cut_shard, join_shards
+from .shards import Held, join_shards
 from .widen import default_type
 
 Tensors = dict[str, Tensor]
@@ -124,12 +125,19 @@ def _trained(rank: Rank) -> Tensors:
 def _start(
     plan: RankPlan, params: Mapping[str, Tensor], cache: SegmentCache, observe: Observer | None
 ) -> Rank:
-    given = {name: start_value(shard, cut_shard(params[name], shard)) for name, shard in plan.shards.items()}
+    given = {name: _cut(shard, params[name]) for name, shard in plan.shards.items()}
     state = started(plan.shards.values(), given)
     segments: Segments[Tensor] = (
         CompiledSegments(plan, cache) if observe is None else ObservedSegments(plan, observe)
     )
     return Rank(plan, state, segments)
+
+
+def _cut(shard: Shard, whole: Tensor) -> Tensor:
+    """What a rank of a run starts with."""
+    if tuple(whole.shape) != shard.whole_shape:
+        raise VerifyError(f"{shard.name} has shape {tuple(whole.shape)}, the program {shard.whole_shape}")
+    return cut_shard(shard, whole.detach(), torch.device("cpu"))
 
 
 def _run(rank: Rank, batch: Mapping[str, Tensor], arrays: TorchArrays) -> RankRun[Tensor]:

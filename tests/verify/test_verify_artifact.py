@@ -59,7 +59,8 @@ def artifact_of(name: str, config: OptimizerConfig = ADAMW, strategy: Strategy =
 
 
 @pytest.mark.parametrize(
-    ("name", "config"), [("llama-tiny", ADAMW), ("gpt2-tiny", SGD), ("gpt2-tiny", ADAMW), ("mlp", SGD)]
+    ("name", "config"),
+    [("llama-tiny", ADAMW), ("gpt2-tiny", SGD), ("gpt2-tiny", ADAMW), ("mlp", SGD)],
 )
 def test_five_unequal_ranks_train_like_the_model_rebuilt_from_the_manifest(
     name: str, config: OptimizerConfig
