@@ -49,7 +49,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
         lambda x: x.as_strided((len(x), WIDTH), (TOKENS * 8, 1)),
         "no rule for operator aten.as_strided",
     ),
-    "boolean selection": (lambda x: x[x > 0].sum().expand(len(x), 1), "value of a tensor as a Python number"),
+    "boolean selection": (lambda x: x[x > 0][0].expand(len(x), 1), "an index of the rows' dim"),
 }
 
 

@@ -45,6 +45,7 @@ from .checkpoints import without_checkpoints
 from .ir import Meta, Origin, OriginKind
 from .own_functions import without_own_functions
 from .recurrence import recurrence_in_steps
+from .selection.watch import WatchMasks
 
 OLDEST_TORCH = (2, 11)
 PREFIX = "model."
@@ -108,7 +109,7 @@ class LossModule(nn.Module):
         self._state = state
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        with self._state.around():
+        with self._state.around(), WatchMasks():
             loss = self._loss_of(self.model(**dict(zip(self._names, values, strict=True))))
         return loss, *(new.detach() if new.requires_grad else new for new in self._state.assigned.values())
 

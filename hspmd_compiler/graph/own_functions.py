@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from .selection.selected import SelectedRows, refused
+
 Apply = Callable[..., Any]
 LIBRARY = "torch._library.autograd"
 """Where PyTorch makes such functions for operators of a library, which an export keeps whole."""
@@ -21,6 +23,8 @@ def _around_functions(around: Callable[[type, Apply], Any]) -> Iterator[None]:
     before = function.__dict__["apply"]
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(item, SelectedRows) for item in args):
+            raise refused(cls.__name__, fix="call it with all rows, and select from its result")
         return around(cls, partial(before.__get__(None, cls), *args, **kwargs))
 
     function.apply = classmethod(apply)

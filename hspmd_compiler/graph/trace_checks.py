@@ -189,7 +189,7 @@ def value_dependent(at: Iterable[str]) -> TraceError:
         "the model reads the value of a tensor as a Python number or size",
         at=at,
         rule="forward must run the same tensor operators whatever the values of the batch",
-        fix="keep it a tensor (no .item(), nonzero() or boolean indexing)",
+        fix="keep it a tensor (no .item(), and no shape that depends on what a tensor holds)",
     )
 
 

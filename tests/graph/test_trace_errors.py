@@ -35,7 +35,7 @@ class Item(Linear):
 
 class Masked(Linear):
     def forward(self, x: torch.Tensor) -> object:
-        return self.out(x)[x > 0].sum()
+        return self.out(x)[x > 0][0]
 
 
 class Clamped(Linear):
@@ -133,7 +133,7 @@ class ByData(Linear):
         (ByData, ["reads memory of a parameter", "such as self.weight.data", "self.weight.detach()"]),
         (Branch, ["can't be traced", "test_trace_errors.py:", "in Branch.forward", "remove branches"]),
         (Item, ["value of a tensor", "test_trace_errors.py:", "x.max().item()"]),
-        (Masked, ["value of a tensor", "in Masked.forward", "boolean indexing"]),
+        (Masked, ["an index of the rows' dim", "in Masked.forward", "rows that a boolean mask selects"]),
         (WrongShape, ["can't be traced", "in WrongShape.forward", "shape '[7, 5]' is invalid"]),
         (Noise, ["random numbers other than those of dropout", "in Noise.forward", "aten.randn_like"]),
         (OwnChances, ["random numbers", "in OwnChances.forward", "pass them as an input", "aten.bernoulli"]),
