@@ -1,4 +1,4 @@
-"""Random masks by position: an element's number follows from seed, operator, step and place in the whole.
+"""Random numbers by position: an element's number follows from seed, operator, step and place in the whole.
 
 Each (seed, operator, step) has a stream of its own of the SplitMix64 generator, split as Steele, Lea and
 Flood describe ("Fast splittable pseudorandom number generators", 2014): a start and an odd stride. Number i
@@ -8,7 +8,7 @@ with the same bits on every device: whole numbers of 64 bits only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
@@ -20,7 +20,9 @@ from .comm_plan import Interval
 from .shape_only import is_shape_only
 
 Key = tuple[int, int, int]
-"""(seed, step, first sample): what the masks of one micro-batch depend on."""
+"""(seed, step, first sample): what the random numbers of one micro-batch depend on."""
+FromBits = Callable[[Tensor], Tensor]
+"""From hashes, as int64, to numbers."""
 
 KEY_SIZE = 3
 BITS = 64
@@ -73,30 +75,46 @@ def random_mask(
 
     parts: row-major factors of the whole tensor; an element is numbered by its place in all of it.
     """
-    count = prod(_length(part) for part in parts)
-    if keep <= 0 or keep >= 1 or is_shape_only(key) or not count:
-        return torch.full((count,), keep >= 1, dtype=dtype, device=device)
-    seed, step, first = key.tolist()
-    stream = Stream.of(seed, operator, step)
-    outer, inner = _places(parts, first, stream, device)
+    if keep <= 0 or keep >= 1 or is_shape_only(key):
+        return torch.full((size_of(parts),), keep >= 1, dtype=dtype, device=device)
     limit = int(keep * WORDS) - WORDS // 2
-    out = torch.empty((outer.numel(), inner.numel()), dtype=torch.bool, device=device)
+    return drawn(key, operator, parts, device, torch.bool, lambda bits: bits < limit).to(dtype)
+
+
+def drawn(
+    key: Tensor, operator: int, parts: Sequence[Part], device: str, dtype: torch.dtype, made: FromBits
+) -> Tensor:
+    """Numbers of `dtype`, flat, for the elements that `parts` name, made of their hashes."""
+    if not size_of(parts):
+        return torch.empty(0, dtype=dtype, device=device)
+    seed, step, first = key.tolist()
+    outer, inner = _places(parts, first, Stream.of(seed, operator, step), device)
+    out = torch.empty((outer.numel(), inner.numel()), dtype=dtype, device=device)
     block = CPU_BLOCK if out.is_cpu else GPU_BLOCK
     columns = min(block, inner.numel())
     rows = max(1, block // columns)
     for low in range(0, outer.numel(), rows):
         for left in range(0, inner.numel(), columns):
             numbers = outer[low : low + rows, None] + inner[None, left : left + columns]
-            torch.lt(mixed(numbers), limit, out=out[low : low + rows, left : left + columns])
-    return out.view(-1).to(dtype)
+            out[low : low + rows, left : left + columns] = made(mixed(numbers))
+    return out.view(-1)
 
 
 def whole_mask(
     key: Tensor, operator: int, keep: float, shape: Sequence[int], dtype: torch.dtype, device: str = "cpu"
 ) -> Tensor:
     """`random_mask` of all elements of a shape."""
-    parts = [Part(size, ((0, size),)) for size in shape]
-    return random_mask(key, operator, keep, parts, dtype, device).view(list(shape))
+    return random_mask(key, operator, keep, parts_of(shape), dtype, device).view(list(shape))
+
+
+def parts_of(shape: Sequence[int]) -> list[Part]:
+    """All of a tensor."""
+    return [Part(size, ((0, size),)) for size in shape]
+
+
+def size_of(parts: Sequence[Part]) -> int:
+    """How many elements parts name."""
+    return prod(sum(high - low for low, high in part.intervals) for part in parts)
 
 
 def mixed(numbers: Tensor) -> Tensor:
@@ -114,10 +132,6 @@ def signed(number: int) -> int:
     """A number modulo 2^64 as int64 holds it."""
     number %= WORDS
     return number - WORDS if number >= WORDS // 2 else number
-
-
-def _length(part: Part) -> int:
-    return sum(high - low for low, high in part.intervals)
 
 
 def _places(parts: Sequence[Part], first: int, stream: Stream, device: str) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from hspmd_compiler.graph.constant_rules import TRIANGLES
 from hspmd_compiler.graph.ir import Ref
 from hspmd_compiler.graph.norm_attention_rules import FLASH, FLASH_BACKWARD
 from hspmd_compiler.graph.pointwise_operators import LINEAR, PRODUCTS, SETTLING, SUMS
-from hspmd_compiler.graph.random_operator import RANDOM_MASK
+from hspmd_compiler.graph.random_operator import RANDOM_MASK, RANDOM_NUMBERS
 from hspmd_compiler.graph.random_rows import MASKED
 from hspmd_compiler.graph.reduction_rules import ELEMENT_LOSS_GRADS, ELEMENT_LOSSES
 
@@ -522,16 +522,22 @@ def constants() -> Iterator[Case]:
 
 
 def random_masks() -> Iterator[Case]:
-    """Masks by position, times values that are split, pending, or the same for all samples."""
+    """Masks and numbers by position, with values that are split, pending, or the same for all samples."""
     for value in (FULL, replace(FULL, shape=(B, 1, F)), WEIGHT):
         yield Case(RANDOM_MASK, lambda s, take, v=value: s.call("aten.mul.Tensor", _dropped(s, take, v)))  # type: ignore[misc]
         yield Case(MASKED, lambda s, take, v=value: s.call(MASKED, (*_dropped(s, take, v), 1.25)))  # type: ignore[misc]
+        yield Case(RANDOM_NUMBERS, lambda s, take, v=value: _noisy(s, take, v))  # type: ignore[misc]
     yield Case(MASKED, lambda s, take: s.call(MASKED, (take(FULL), take(FLAG), 1.25)))
 
 
 def _dropped(s: Sketch, take: Take, value: Operand) -> tuple[Ref, Ref]:
     mask = s.call(RANDOM_MASK, (s.key((3, 5)), 2, 0.6, value.shape, torch.bool))
     return take(value), mask
+
+
+def _noisy(s: Sketch, take: Take, value: Operand) -> None:
+    noise = s.call(RANDOM_NUMBERS, (s.key((3, 5)), 2, "normal", value.shape, torch.float64))
+    s.call("aten.add.Tensor", (take(value), noise))
 
 
 def _added(s: Sketch, take: Take, made: Ref) -> None:

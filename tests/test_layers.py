@@ -36,6 +36,7 @@ FLOORS = {
     "options": 0,
     "init_program": 0,
     "shape_only": 1,
+    "counter_numbers": 1,
     "counter_random": 1,
     "grouped_product": 1,
     "graph": 1,

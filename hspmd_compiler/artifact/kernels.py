@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..counter_numbers import whole_numbers
 from ..counter_random import whole_mask
 from ..errors import ArtifactError
 from ..grouped_product import grouped_mm, grouped_mm_backward
@@ -68,6 +69,8 @@ OWN_KERNELS: dict[str, Kernel] = {
     "hspmd.full": layout_kernels.full,
     "hspmd.random_mask": random_kernels.mask_piece,
     "hspmd.random_mask.default": whole_mask,
+    "hspmd.random_numbers": random_kernels.numbers_piece,
+    "hspmd.random_numbers.default": whole_numbers,
     "hspmd.grouped_mm.default": grouped_mm,
     "hspmd.grouped_mm_backward.default": grouped_mm_backward,
     "hspmd.vocab_embedding": vocab_kernels.vocab_embedding,
@@ -96,8 +99,9 @@ OWN_KERNELS: dict[str, Kernel] = {
     "hspmd.convolution_weight_gradient": convolution_kernels.convolution_weight_gradient,
 }
 
-FROM_NOTHING = frozenset({"hspmd.full", "hspmd.random_mask", "hspmd.random_mask.default"})
-"""Kernels of ours that must be told the device; a key of random masks is always on the CPU."""
+_DRAWING = ("hspmd.random_mask", "hspmd.random_numbers")
+FROM_NOTHING = frozenset({"hspmd.full", *_DRAWING, *(f"{name}.default" for name in _DRAWING)})
+"""Kernels of ours that must be told the device; a key of random numbers is always on the CPU."""
 
 QUICK_BINDINGS: dict[str, Kernel] = {
     "aten.mm.default": torch.mm,

@@ -41,7 +41,7 @@ def decompose(graph: LogicalGraph) -> LogicalGraph:
     found = {row.id: parts for row in graph.rows if (parts := book.parts(row, graph.rows)) is not None}
     if not found:
         return graph
-    writing = _Writing(found)
+    writing = Writing(found)
     for row in graph.rows:
         writing.add(row)
     return prune(with_rows(graph, writing.rows, lambda old: writing.new[old].id))
@@ -66,11 +66,11 @@ class _Book:
         if not row.op.startswith("aten."):
             return None
         refs = list(dict.fromkeys(refs_of((row.args, row.kwargs))))
-        metas = tuple(meta for ref in refs if (meta := _meta(rows[ref.id])) is not None)
+        metas = tuple(meta for ref in refs if (meta := meta_of(rows[ref.id])) is not None)
         if len(metas) < len(refs):
             return None
         places = {ref: Ref(place) for place, ref in enumerate(refs)}
-        args, kwargs = _changed(row, places.__getitem__)
+        args, kwargs = changed(row, places.__getitem__)
         key = (row.op, repr(args), repr(kwargs), metas)
         if key not in self.known:
             own = {**OWN, **MASKED_PUTS} if masked else OWN
@@ -78,13 +78,13 @@ class _Book:
         return self.known[key]
 
 
-def _changed(row: Row, change: Callable[[Ref], object]) -> tuple[tuple[object, ...], dict[str, object]]:
+def changed(row: Row, change: Callable[[Ref], object]) -> tuple[tuple[object, ...], dict[str, object]]:
     """Arguments of a row with something else in place of its operands."""
     named = {key: map_refs(value, change) for key, value in row.kwargs.items()}
     return tuple(map_refs(value, change) for value in row.args), named
 
 
-def _meta(row: Row) -> Meta | None:
+def meta_of(row: Row) -> Meta | None:
     return None if row.shape is None or row.dtype is None else (row.shape, row.dtype)
 
 
@@ -92,7 +92,19 @@ def _traced(
     op: str, args: Sequence[object], kwargs: Mapping[str, object], metas: Sequence[Meta], own: Decompositions
 ) -> Parts | None:
     """The parts, or None where PyTorch knows none, or one of them has no rule either."""
-    target = target_of(op)
+    call = call_of(target_of(op), args, kwargs)
+    try:
+        graph = trace_decomposed(call, metas, own, lambda other: str(other) != op and has_rule(str(other)))
+    except Exception as error:  # whatever PyTorch's own code may raise
+        logger.debug("%s is not decomposed: %s: %s", op, type(error).__name__, error)
+        return None
+    return _parts(graph, len(metas))
+
+
+def call_of(
+    target: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
+) -> Callable[..., tuple[object, ...]]:
+    """A call as a function of its operands, with all of its results."""
 
     def call(*operands: torch.Tensor) -> tuple[object, ...]:
         given = (map_refs(item, lambda ref: operands[ref.id]) for item in args)
@@ -100,12 +112,7 @@ def _traced(
         result = target(*given, **named)
         return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
-    try:
-        graph = trace_decomposed(call, metas, own, lambda other: str(other) != op and _has_rule(str(other)))
-    except Exception as error:  # whatever PyTorch's own code may raise
-        logger.debug("%s is not decomposed: %s: %s", op, type(error).__name__, error)
-        return None
-    return _parts(graph, len(metas))
+    return call
 
 
 def _parts(graph: fx.Graph, operands: int) -> Parts | None:
@@ -125,13 +132,13 @@ def _splits(row: Row) -> bool:
     return (row.shape is not None or row.outs is not None) and treatment(row) in (None, Treatment.POINTWISE)
 
 
-def _has_rule(op: str) -> bool:
+def has_rule(op: str) -> bool:
     """Whether an operator with one result splits by a rule of its own, or as all pointwise ones do."""
     return treatment(Row(0, op, (), {}, (), None)) in (None, Treatment.POINTWISE)
 
 
 @dataclass(slots=True)
-class _Writing:
+class Writing:
     """The rows of the new graph so far. new: by old row, the row that is it now."""
 
     found: Mapping[int, Parts]
@@ -164,7 +171,7 @@ class _Writing:
 
     def _put(self, row: Row, whole: Row, change: Callable[[Ref], object]) -> Ref:
         """A row at the end, in the place that `whole` has in the model."""
-        args, kwargs = _changed(row, change)
+        args, kwargs = changed(row, change)
         self.rows.append(
             replace(
                 row,

@@ -31,7 +31,7 @@ class OriginKind(Enum):
 class Origin:
     """Where a value comes from: a parameter or buffer by its name, an input by its key, or an operator.
 
-    RANDOM is the key of a step's random masks: int64 (seed, step, first sample).
+    RANDOM is the key of a step's random numbers: int64 (seed, step, first sample).
     """
 
     kind: OriginKind

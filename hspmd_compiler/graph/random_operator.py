@@ -1,4 +1,4 @@
-"""The operator that stands for a random mask in a graph: whole, and by global positions."""
+"""The operators that stand for random masks and numbers in a graph: whole, and by global positions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from ..counter_numbers import whole_numbers
 from ..counter_random import whole_mask
 
 RANDOM_MASK = "hspmd.random_mask.default"
+RANDOM_NUMBERS = "hspmd.random_numbers.default"
 
 
 @torch.library.custom_op("hspmd::random_mask", mutates_args=())
@@ -25,4 +27,19 @@ def _(
     return torch.empty(shape, dtype=dtype)
 
 
-OPERATORS: Mapping[str, Callable[..., object]] = {RANDOM_MASK: torch.ops.hspmd.random_mask.default}
+@torch.library.custom_op("hspmd::random_numbers", mutates_args=())
+def _random_numbers(
+    key: torch.Tensor, operator: int, kind: str, shape: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    return whole_numbers(key, operator, kind, shape, dtype)
+
+
+@_random_numbers.register_fake
+def _(key: torch.Tensor, operator: int, kind: str, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype)
+
+
+OPERATORS: Mapping[str, Callable[..., object]] = {
+    RANDOM_MASK: torch.ops.hspmd.random_mask.default,
+    RANDOM_NUMBERS: torch.ops.hspmd.random_numbers.default,
+}

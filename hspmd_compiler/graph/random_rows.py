@@ -1,8 +1,9 @@
-"""Random operators of a traced step become masks by position, the same on one device and on many.
+"""Random operators of a traced step become draws by position, the same on one device and on many.
 
 Dropout in all its forms is traced as `native_dropout` (also inside attention, which torch writes out
-where it drops) or as `bernoulli` with one probability. Each is given a number, in the order of the
-forward pass, which is the order in which eager draws.
+where it drops) or as `bernoulli` with one probability, and becomes a mask; other operators were written
+out before as `BASIC` ones. Each is given a number, in the order of the forward pass, which is the order in
+which eager draws.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from dataclasses import replace
 
 import torch
 
+from ..counter_numbers import EXPONENTIAL, INTEGER, NORMAL, UNIFORM
 from ..counter_random import KEY_SIZE
 from .ir import LogicalGraph, Origin, OriginKind, Phase, Ref, Row, map_refs
 from .prune import PLACEHOLDER, prune, with_rows
-from .random_operator import RANDOM_MASK
+from .random_operator import RANDOM_MASK, RANDOM_NUMBERS
+from .random_parts import BY_NAME
 
 NATIVE_DROPOUT = "aten.native_dropout.default"
 BERNOULLI = "aten.bernoulli.p"
@@ -22,17 +25,35 @@ MASKED = "aten.native_dropout_backward.default"
 """Its first operand times a mask and a scale: what dropout does, forward and backward."""
 
 
+BASIC = {
+    "aten.rand.default": UNIFORM,
+    "aten.randn.default": NORMAL,
+    "aten.exponential.default": EXPONENTIAL,
+    "aten.random.default": INTEGER,
+}
+"""Operators that all others are written out as, and the kind of what they draw."""
+
+
 def is_drawn_by_position(row: Row) -> bool:
-    """Whether the row draws random numbers that `masks_by_position` can make."""
+    """Whether the row draws random numbers that can be made by position."""
     if row.phase is not Phase.FORWARD:
         return False
     if row.op == NATIVE_DROPOUT:
         return row.args[2:3] in ((True,), (None,))
-    return row.op == BERNOULLI and row.kwargs.get("generator") is None
+    if row.kwargs.get("generator") is not None or (row.dtype is not None and row.dtype.is_complex):
+        return False
+    return row.op == BERNOULLI or row.op in BY_NAME
+
+
+def is_basic(row: Row) -> bool:
+    """Whether the row is one draw of a kind, and nothing more."""
+    if len(row.args) > 1 or row.op not in BASIC or "lambd" in row.kwargs:
+        return False
+    return BASIC[row.op] != INTEGER or row.dtype is torch.int64
 
 
 def masks_by_position(graph: LogicalGraph) -> LogicalGraph:
-    """The graph with `hspmd.random_mask` rows in place of random operators, and the key that they read."""
+    """The graph with rows of ours in place of random operators, and the key that they read."""
     drawn = [row for row in graph.rows if is_drawn_by_position(row)]
     if not drawn:
         return graph
@@ -79,6 +100,9 @@ class _Rewriting:
 
     def _mask(self, row: Row) -> Row:
         shape, dtype = (row.shape, row.dtype) if row.outs is None else _meta(row)
+        if row.op in BASIC:
+            drawn = (Ref(self.key), self.numbers[row.id], BASIC[row.op], shape, dtype)
+            return self._replaced(row, RANDOM_NUMBERS, drawn, {}, shape, dtype)
         if row.id not in self.numbers:
             return self._replaced(row, "aten.full.default", (shape, False), {"dtype": dtype}, shape, dtype)
         keep = row.args[1] if row.op == BERNOULLI else 1 - row.args[1]  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Rules of random masks: each rank draws the piece that it uses, by global positions."""
+"""Rules of random masks and numbers: each rank draws the piece that it uses, by global positions."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from ..errors import InternalError
 from .annotated import AnnotatedValue, PerCoordinate
 from .ir import Row
 from .pointwise_rules import check_batch_product, meet_product, settled_over_ranks
-from .random_operator import RANDOM_MASK
+from .random_operator import RANDOM_MASK, RANDOM_NUMBERS
 from .random_rows import MASKED
 from .rules import Result, RuleContext, contrib_factor, local_shape, pull_for, rule_for
 
 
-@rule_for(RANDOM_MASK)
-def mask(ctx: RuleContext, row: Row) -> Result:
-    """A mask is whole unless a cut is asked for."""
+@rule_for(RANDOM_MASK, RANDOM_NUMBERS)
+def by_position(ctx: RuleContext, row: Row) -> Result:
+    """A mask, or numbers, are whole unless a cut is asked for."""
     return _drawn(ctx, row, whole(row.shape or ()))
 
 
-@pull_for(RANDOM_MASK)
-def pull_mask(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | None:
+@pull_for(RANDOM_MASK, RANDOM_NUMBERS)
+def pull_by_position(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | None:
     return _drawn(ctx, row, layout)
 
 
 def _drawn(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue:
-    key, operator, keep, _, dtype = row.args
+    key, operator, kind, _, dtype = row.args
     batch = ctx.batch
     parts = PerCoordinate(lambda at: tuple(_part(factor, batch, at) for factor in layout.factors()))
-    args = (ctx.operand(key), operator, keep, parts, local_shape(layout), dtype)
-    return ctx.emit("hspmd.random_mask", args, layout, dtype=row.dtype)
+    args = (ctx.operand(key), operator, kind, parts, local_shape(layout), dtype)
+    return ctx.emit(row.op.removesuffix(".default"), args, layout, dtype=row.dtype)
 
 
 def _part(factor: Factor, batch: int, at: Coordinate) -> tuple[int, tuple[tuple[int, int], ...], int]:

@@ -53,11 +53,12 @@ def check_inputs(inputs: Mapping[str, torch.Tensor] | None, batch: int) -> None:
 def _random_error(rows: list[Row]) -> TraceError:
     drawn = [(row.module or "the model", row.op) for row in rows]
     return TraceError(
-        "the model draws random numbers other than those of dropout",
+        "the model draws random numbers that can't be drawn by position",
         at=_places(rows),
         details=drawn[:_SHOWN],
-        rule="dropout and bernoulli_(p) in the forward pass are drawn by position, the same on one device"
-        " and on many; other random numbers would differ",
+        rule="what the forward pass draws independently for each element (dropout, rand, randn, randint,"
+        " normal, bernoulli, ...) is drawn by position, the same on one device and on many; permutations,"
+        " samples of distributions over several elements, and a generator of the model's own are not",
         fix="draw them outside and pass them as an input of the batch",
     )
 

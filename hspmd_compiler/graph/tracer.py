@@ -52,6 +52,7 @@ from .own_decompositions import TRACED_WRONGLY
 from .python_state import traced_steadily
 from .random_rows import is_drawn_by_position, masks_by_position
 from .source_lines import causes, line_of_error, line_of_trace
+from .written_draws import draws_written_out
 
 Inputs = Mapping[str, torch.Tensor]
 Factory = Callable[[], tuple[nn.Module, Inputs]]
@@ -83,8 +84,8 @@ def trace(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, b
 
 
 def finished(graph: LogicalGraph) -> LogicalGraph:
-    """The traced graph in operators that have rules: random masks by position, the rest decomposed."""
-    return decompose(masks_by_position(graph))
+    """The traced graph in operators that have rules: random numbers by position, the rest decomposed."""
+    return decompose(masks_by_position(draws_written_out(graph)))
 
 
 def subject_of(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, batch: int) -> Subject:

@@ -55,12 +55,12 @@ def eager_step(
 ) -> EagerResult:
     """Forward and backward on `batch`; gradients are fresh and stay on the model, too.
 
-    step: counted from 0; dropout drops what a compiled program drops in this step of a run of this seed.
+    step: counted from 0; random operators draw what a compiled program draws in this step, with this seed.
     """
     model.zero_grad(set_to_none=True)
     rows = {key: widened(value) if widen else value for key, value in batch.items()}
     with wide_casts() if widen else nullcontext():
-        with SameMasks(seed, step), without_checkpoints():
+        with SameMasks(seed, step, widen), without_checkpoints():
             loss = loss_of(model(**rows))
         loss.backward()  # type: ignore[no-untyped-call]
     for parameter in model.parameters():

@@ -1,35 +1,40 @@
-"""Eager code that drops what compiled programs drop: its random masks are replaced by theirs."""
+"""Eager code that draws what compiled programs draw: its random masks and numbers are replaced by theirs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..counter_numbers import whole_numbers
 from ..counter_random import key_tensor, whole_mask
+from ..graph.random_parts import IN_PLACE, WRITTEN
+from .widen import WIDER
 
 SEED = 0
-"""Of random masks while programs are verified."""
+"""Of random numbers while programs are verified."""
 aten = torch.ops.aten
 
 
 class SameMasks(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """In this block the operators of dropout draw by position; their calls are numbered as they come.
+    """In this block random operators draw by position; their calls are numbered as they come.
 
     It stands around one forward pass on the whole global batch. seed: of the run. step: counted from 0.
+    widen: whether numbers are double whatever type is asked for.
     """
 
-    def __init__(self, seed: int, step: int) -> None:
+    def __init__(self, seed: int, step: int, widen: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._widen = widen
         self._key = key_tensor((seed, step, 0))
         self._calls = 0
 
     def __torch_dispatch__(
         self,
-        func: Callable[..., Any],
+        func: torch._ops.OpOverload,
         types: tuple[type, ...],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
@@ -41,7 +46,22 @@ class SameMasks(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._mask(args[0], args[1])
         if func is aten.native_dropout.default and args[2] is not False:
             return self._dropout(args[0], args[1])
-        return func(*args, **(kwargs or {}))
+        given = kwargs or {}
+        if func is aten.rrelu_with_noise.default:
+            made, noise = WRITTEN[aten.rrelu_with_noise_functional.default](self._numbers, *args, **given)
+            args[1].copy_(noise)
+            return made
+        if func in WRITTEN:
+            return WRITTEN[func](self._numbers, *args, **given)
+        if func in IN_PLACE:
+            return args[0].copy_(IN_PLACE[func](self._numbers, *args, **given))
+        return func(*args, **given)
+
+    def _numbers(self, kind: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        number = self._calls
+        self._calls += 1
+        wide = WIDER.get(dtype, dtype) if self._widen else dtype
+        return whole_numbers(self._key, number, kind, shape, wide)
 
     def _dropout(self, value: Tensor, probability: float) -> tuple[Tensor, Tensor]:
         if probability == 1:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from hspmd_compiler.errors import TraceError
 from hspmd_compiler.graph import capture, trace_checks
@@ -50,24 +49,19 @@ class WrongShape(Linear):
         return self.out(x.view(7, 5)).sum()
 
 
-class Noise(Linear):
+class Counts(Linear):
     def forward(self, x: torch.Tensor) -> object:
-        return (self.out(x) + torch.randn_like(x)).sum()
+        return (self.out(x) + torch.poisson(x.exp())).sum()
 
 
-class OwnChances(Linear):
+class Shuffled(Linear):
     def forward(self, x: torch.Tensor) -> object:
-        return (self.out(x) * torch.bernoulli(x.sigmoid())).sum()
+        return (self.out(x) * torch.randperm(4)).sum()
 
 
 class Sampled(Linear):
     def forward(self, x: torch.Tensor) -> object:
         return (self.out(x) * torch.multinomial(x.sigmoid(), 1)).sum()
-
-
-class RandomSlopes(Linear):
-    def forward(self, x: torch.Tensor) -> object:
-        return functional.rrelu(self.out(x), training=True).sum()
 
 
 class Imaginary(Linear):
@@ -135,10 +129,9 @@ class ByData(Linear):
         (Item, ["value of a tensor", "test_trace_errors.py:", "x.max().item()"]),
         (Masked, ["an index of the rows' dim", "in Masked.forward", "rows that a boolean mask selects"]),
         (WrongShape, ["can't be traced", "in WrongShape.forward", "shape '[7, 5]' is invalid"]),
-        (Noise, ["random numbers other than those of dropout", "in Noise.forward", "aten.randn_like"]),
-        (OwnChances, ["random numbers", "in OwnChances.forward", "pass them as an input", "aten.bernoulli"]),
+        (Counts, ["random numbers that can't be drawn by position", "in Counts.forward", "aten.poisson"]),
+        (Shuffled, ["random numbers", "in Shuffled.forward", "pass them as an input", "aten.randperm"]),
         (Sampled, ["random numbers", "in Sampled.forward", "aten.multinomial"]),
-        (RandomSlopes, ["random numbers", "in RandomSlopes.forward", "aten.rrelu"]),
         (Clamped, ["forward changes the parameter out.weight", "changed copy"]),
         (Imaginary, ["a complex number written in its code", "in Imaginary.forward", "torch.complex("]),
         (NotScalar, ["the loss is float32[3, 4], not a scalar", ".mean()"]),
