@@ -101,7 +101,7 @@ def compile(
     example_inputs: Inputs | None = None,
     *,
     strategy: Strategy | str | Path | Mapping[str, object],
-    optimizer: OptimizerConfig | None = None,
+    optimizer: OptimizerConfig | str | Mapping[str, object] | None = None,
     device: DeviceKind | str = DeviceKind.CPU,
     dump: str | Path | None = None,
     capture: Capture | str = Capture.AUTO,
@@ -111,10 +111,10 @@ def compile(
 
     model: a factory that returns (model, example_inputs), whose initialiser is recorded, or a live
     model. example_inputs: dict whose dim 0 is replaced by the strategy's micro-batch sizes.
-    strategy: a Strategy, a dict, or a file. dump: a folder for the text of each step.
-    capture: "auto" traces one of several equal blocks where a recorded step proves that the others are
-    the same, "full" all. precision: "model" computes in the types of the model, "bfloat16" in that one,
-    while parameters, gradients and the optimizer's state stay in the model's.
+    strategy: a Strategy, a dict, or a file. optimizer: its options, or its name alone. dump: a folder for
+    the text of each step. capture: "auto" traces one of several equal blocks where a recorded step proves
+    that the others are the same, "full" all. precision: "model" computes in the types of the model,
+    "bfloat16" in that one, while parameters, gradients and the optimizer's state stay in the model's.
     """
     from .compiler import compile_model
     from .strategy_read import read_strategy
@@ -126,7 +126,7 @@ def compile(
     }
     check_choices("compile", choices)
     plan = strategy if isinstance(strategy, Strategy) else read_strategy(strategy)
-    config = optimizer if optimizer is not None else OptimizerConfig()
+    config = OptimizerConfig.of(optimizer)
     compiled = compile_model(
         model,
         example_inputs,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from . import name_glob
+from .errors import OptionError
 from .json_fields import JsonFields, is_count, is_finite, is_number, raise_clashes
 
 Json = dict[str, object]
@@ -58,6 +59,18 @@ def check_choices(subject: str, given: Mapping[str, tuple[type[Enum], object]]) 
     raise_clashes(subject, clashes)
 
 
+def _take_text(config: object, name: str, kind: type[Enum]) -> None:
+    """A member's text, in place of the member, is the member."""
+    value = getattr(config, name)
+    if value in [member.value for member in kind]:
+        object.__setattr__(config, name, kind(value))
+
+
+def _unknown(name: str, value: object, kind: type[Enum]) -> Iterator[Clash]:
+    if not isinstance(value, kind):
+        yield name, f"{value!r}: one of {', '.join(str(member.value) for member in kind)}"
+
+
 @dataclass(frozen=True, slots=True)
 class LearningRateSchedule:
     """A factor on the learning rate per step; `total_steps` is where linear and cosine reach zero."""
@@ -67,6 +80,7 @@ class LearningRateSchedule:
     total_steps: int | None = None
 
     def __post_init__(self) -> None:
+        _take_text(self, "name", ScheduleName)
         raise_clashes(OPTIMIZER, list(self._clashes()))
 
     def factor(self, step: int) -> float:
@@ -82,11 +96,11 @@ class LearningRateSchedule:
         return max(0.0, 0.5 * (1.0 + math.cos(math.pi * progress)))
 
     def _clashes(self) -> Iterator[Clash]:
+        yield from _unknown("schedule.name", self.name, ScheduleName)
         if not is_count(self.warmup_steps):
             yield "schedule.warmup_steps", f"{self.warmup_steps!r}: a whole number of 0 or more"
-        needs_total = self.name is not ScheduleName.CONSTANT
         if self.total_steps is None:
-            if needs_total:
+            if self.name in (ScheduleName.LINEAR, ScheduleName.COSINE):
                 yield "schedule.total_steps", f"missing: {self.name.value} needs the number of steps"
         elif not is_count(self.total_steps) or self.total_steps == 0:
             yield "schedule.total_steps", f"{self.total_steps!r}: a whole number above 0"
@@ -127,6 +141,10 @@ class OptimizerConfig:
     schedule: LearningRateSchedule = field(default_factory=LearningRateSchedule)
 
     def __post_init__(self) -> None:
+        _take_text(self, "name", OptimizerName)
+        globs: object = self.no_decay
+        if isinstance(globs, str):  # whose letters would be globs
+            object.__setattr__(self, "no_decay", (globs,))
         raise_clashes(OPTIMIZER, list(self._clashes()))
 
     def decay_of(self, parameter: str) -> float:
@@ -139,6 +157,12 @@ class OptimizerConfig:
         return (self.lr if base is None else base) * self.schedule.factor(step)
 
     def _clashes(self) -> Iterator[Clash]:
+        yield from _unknown("name", self.name, OptimizerName)
+        schedule: object = self.schedule
+        if not isinstance(schedule, LearningRateSchedule):
+            yield "schedule", f"{schedule!r}: a LearningRateSchedule"
+        if not all(isinstance(glob, str) for glob in self.no_decay):
+            yield "no_decay", f"{self.no_decay!r}: globs, as texts"
         for name in ("lr", "eps", "weight_decay", "momentum"):
             if not is_finite(value := getattr(self, name)) or value < 0:
                 yield name, f"{value!r}: a number of 0 or more"
@@ -166,6 +190,22 @@ class OptimizerConfig:
             "max_grad_norm": "inf" if norm == math.inf else norm,
             "schedule": self.schedule.to_json(),
         }
+
+    @classmethod
+    def of(cls, given: object) -> OptimizerConfig:
+        """What a user gives: a configuration, a name alone, a dict of options, or None for the defaults."""
+        if given is None or isinstance(given, cls):
+            return given or cls()
+        if isinstance(given, (str, OptimizerName)):
+            return cls.from_json({"name": given.value if isinstance(given, OptimizerName) else given})
+        if isinstance(given, Mapping):
+            return cls.from_json(dict(given))
+        kind = f"{type(given).__module__}.{type(given).__qualname__}"
+        raise OptionError(
+            f"the optimizer is a {kind if not isinstance(given, type) else given.__qualname__}",
+            rule="an artifact keeps the options of an optimizer, and every rank makes its own of them",
+            fix="optimizer='adamw', {'name': 'sgd', 'lr': 0.1}, or an OptimizerConfig",
+        )
 
     @classmethod
     def from_json(cls, data: object) -> OptimizerConfig:

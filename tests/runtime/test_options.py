@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -92,3 +93,45 @@ def test_choices_that_do_not_exist_are_told_together() -> None:
         "  device    'gpu': one of cpu, cuda\n"
         "  precision 'fp8': one of model, bfloat16"
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (None, OptimizerConfig()),
+        ("sgd", OptimizerConfig(OptimizerName.SGD)),
+        (OptimizerName.SGD, OptimizerConfig(OptimizerName.SGD)),
+        ({"name": "sgd", "lr": 0.5}, OptimizerConfig(OptimizerName.SGD, lr=0.5)),
+        (OptimizerConfig(lr=0.5), OptimizerConfig(lr=0.5)),
+    ],
+)
+def test_what_a_user_gives_as_an_optimizer(given: object, wanted: OptimizerConfig) -> None:
+    assert OptimizerConfig.of(given) == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("adam", "one of adamw, sgd"),
+        ({"learning_rate": 0.1}, "learning_rate unknown; known are name, lr"),
+        (torch.optim.AdamW, "the optimizer is a AdamW"),
+        (
+            torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1),
+            "the optimizer is a torch.optim.sgd.SGD",
+        ),
+    ],
+)
+def test_what_is_no_optimizer(given: object, words: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(words)):
+        OptimizerConfig.of(given)
+
+
+def test_texts_stand_for_members_and_one_glob_for_a_tuple() -> None:
+    """A text was taken for another optimizer than the member that it names, and a glob for its letters."""
+    schedule = LearningRateSchedule("cosine", 1, 9)  # type: ignore[arg-type]
+    config = OptimizerConfig("adamw", no_decay="*.bias", weight_decay=0.1, schedule=schedule)  # type: ignore[arg-type]
+    assert config.name is OptimizerName.ADAMW and config.schedule.name is ScheduleName.COSINE
+    assert (config.decay_of("fc.bias"), config.decay_of("fc.weight")) == (0.0, 0.1)
+    with pytest.raises(OptionError, match="'adam': one of adamw, sgd") as caught:
+        OptimizerConfig("adam", schedule="cosine", no_decay=(3,))  # type: ignore[arg-type]
+    assert {name for name, _ in caught.value.details} == {"name", "schedule", "no_decay"}
