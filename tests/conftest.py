@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from difflib import unified_diff
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +70,21 @@ def expect(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
             pytest.fail("\n".join(["the text changed; pytest --update-expect takes it over:", *diff]))
 
     return compare
+
+
+@pytest.fixture
+def own_rules() -> Iterator[None]:
+    """Rules that a test registers, or takes away, end with it."""
+    from hspmd_compiler.graph.letters import LETTERS
+    from hspmd_compiler.graph.rule_book import RULES
+    from hspmd_compiler.graph.rules import PULLS
+
+    tables: tuple[dict[str, Any], ...] = RULES, LETTERS, PULLS
+    before = [dict(table) for table in tables]
+    yield
+    for table, known in zip(tables, before, strict=True):
+        table.clear()
+        table.update(known)
 
 
 @pytest.fixture

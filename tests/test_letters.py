@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from hspmd_compiler.errors import DeduceError, OptionError
 from hspmd_compiler.graph.ir import Row
 from hspmd_compiler.graph.letters import LETTERS
 from hspmd_compiler.graph.rule_book import RULES
-from hspmd_compiler.graph.rules import PULLS, Result, RuleContext
+from hspmd_compiler.graph.rules import Result, RuleContext
 from hspmd_compiler.graph.unknown_operators import compute_whole
 from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
 
@@ -41,17 +41,11 @@ RULED: list[tuple[str, str, dict[str, str], list[Operand | float | None]]] = [
 
 
 @pytest.fixture(autouse=True)
-def forget() -> Iterator[None]:
-    """Operators of a test have no rule of the package, and their rules end with the test."""
-    tables: tuple[dict[str, Any], ...] = RULES, LETTERS, PULLS
-    before = [dict(table) for table in tables]
+def forget(own_rules: None) -> None:
+    """Operators of a test have no rule of the package."""
     for op, *_ in RULED:
         RULES.pop(op, None)
         LETTERS.pop(op, None)
-    yield
-    for table, known in zip(tables, before, strict=True):
-        table.clear()
-        table.update(known)
 
 
 @pytest.mark.parametrize(("op", "letters", "more", "arguments"), RULED, ids=[op for op, *_ in RULED])
