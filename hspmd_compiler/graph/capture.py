@@ -46,6 +46,7 @@ from .ir import Meta, Origin, OriginKind
 from .own_functions import without_own_functions
 from .recurrence import recurrence_in_steps
 from .selection.watch import WatchMasks
+from .torch_branches import masks_as_given
 
 OLDEST_TORCH = (2, 11)
 PREFIX = "model."
@@ -149,9 +150,16 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextmanager
+def torchs_own_ways() -> Iterator[None]:
+    """Inside, modules of PyTorch that choose between ways take the one that can be traced."""
+    with recurrence_in_steps(), masks_as_given():
+        yield
+
+
+@contextmanager
 def exporting() -> Iterator[None]:
     """Inside, a model sees itself being exported, as in `capture_joint`, and computes nothing twice."""
-    with _compiling_state_context(), without_checkpoints(), recurrence_in_steps():
+    with _compiling_state_context(), without_checkpoints(), torchs_own_ways():
         yield
 
 
@@ -287,7 +295,7 @@ def capture_joint(
     """
     names, values = tuple(inputs), tuple(inputs.values())
     wrapped = LossModule(model, names, loss_of, state)
-    with quiet(), written_out(own), without_checkpoints(), recurrence_in_steps(), ExitStack() as stack:
+    with quiet(), written_out(own), without_checkpoints(), torchs_own_ways(), ExitStack() as stack:
         with tracing(TracingContext(mode)), without_own_functions(_loses_backward):
             exported = torch.export.export(wrapped, values, strict=False)
         flat = exported.module(check_guards=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, isnan
 
 import torch
 from rich.table import Table
@@ -121,6 +121,10 @@ def difference_table(found: Sequence[Difference], title: str) -> Table:
 
 def _difference(name: str, actual: Tensor, reference: Tensor, floor: float) -> Difference:
     gap = _largest(as_double(actual) - as_double(reference))
+    if isnan(gap):  # as two infinities give, which are equal, as those of a mask
+        equal = reference.isinf() & (actual == reference)
+        actual, reference = (tensor.masked_fill(equal, 0) for tensor in (actual, reference))
+        gap = _largest(as_double(actual) - as_double(reference))
     return Difference(name, gap, max(_largest(reference), floor))
 
 
