@@ -83,7 +83,7 @@ class Watch:
         try:
             yield
         except PeerLost as lost:
-            raise self._cause(lost) from lost
+            raise self._cause(lost) from None
         finally:
             self._depth -= 1
             if self._depth == 0:
