@@ -131,3 +131,11 @@ def test_every_rank_refuses_and_can_go_on(tmp_path: Path) -> None:
     records: list[dict[str, object]] = []
     launch(tmp_path / "made", job, StartOptions(), on_record=lambda record: records.append(dict(record)))
     assert records == [{"loss": pytest.approx(float(model(**tokens(2)).detach()), rel=1e-5)}]
+
+
+def test_a_proof_says_so_instead_of_comparing() -> None:
+    program = hspmd.compile(Uses(USES["mean"]), batch_with(0), strategy=TP2)
+    with pytest.raises(RunError) as caught:
+        program.verify(values=True, batch=batch_with(-1))
+    assert caught.value.details == (("eager", "Target -1 is out of bounds."),)
+    assert "F.cross_entropy(m.head(x), y)" in caught.value.at[0]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..artifact.index_check import outside_error
 from ..errors import VerifyError
 from ..graph.checkpoints import without_checkpoints
+from ..graph.source_lines import line_of_error
 from .same_masks import SEED, SameMasks
 from .widen import wide_casts, widened
+
+OUT_OF_BOUNDS = re.compile(r"out of (bounds|range)")
+"""What PyTorch says of an index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ def eager_step(
     model.zero_grad(set_to_none=True)
     rows = {key: widened(value) if widen else value for key, value in batch.items()}
     with wide_casts() if widen else nullcontext():
-        with SameMasks(seed, step, widen), without_checkpoints():
+        with SameMasks(seed, step, widen), without_checkpoints(), _indexes_explained():
             loss = loss_of(model(**rows))
         loss.backward()  # type: ignore[no-untyped-call]
     for parameter in model.parameters():
@@ -68,6 +74,18 @@ def eager_step(
             parameter.grad = parameter.grad.resolve_conj()
     grads = {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
     return EagerResult(float(loss.detach()), grads)
+
+
+@contextmanager
+def _indexes_explained() -> Iterator[None]:
+    """An index outside of its table is a mistake in the data, at a line of the model."""
+    try:
+        yield
+    except (IndexError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else ""
+        if not OUT_OF_BOUNDS.search(reason):
+            raise
+        raise outside_error([("eager", reason, line_of_error(error))]) from error
 
 
 def whole_state(model: nn.Module) -> dict[str, Tensor]:
