@@ -15,7 +15,7 @@ from .artifact.program_text import program_text
 from .artifact.store import Artifact
 from .artifact.training_page import narrow_warning
 from .collection import without_collection
-from .errors import TraceError
+from .errors import OptionError, TraceError
 from .graph import graph_json
 from .graph.init_record import record_factory
 from .graph.ir import LogicalGraph
@@ -50,9 +50,19 @@ class Dump:
     def write(self, name: str, text: Callable[[], str]) -> None:
         """The text is made only if it is written."""
         if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / f"{self.count:02d}-{name}.txt").write_text(text(), encoding="utf-8")
+            self._write(self.folder, f"{self.count:02d}-{name}.txt", text())
         self.count += 1
+
+    def _write(self, folder: Path, name: str, text: str) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise OptionError(
+                f"the dump can't be written to {folder}",
+                details=[("reason", error.strerror or str(error))],
+                fix="name a folder that can be written, with --dump (dump= in Python)",
+            ) from error
 
 
 NO_DUMP = Dump(None)

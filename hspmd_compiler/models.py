@@ -53,11 +53,11 @@ class ModelSource:
             made: object = self.factory()
         except HspmdError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise TraceError(
                 f"the model {self.name} can't be built",
                 at=line_of_error(error),
-                details=[(type(error).__name__, str(error)[:300])],
+                details=[(type(error).__name__, " ".join(str(error).split())[:300])],
                 fix="call the factory in a Python shell to see the whole traceback",
             ) from error
         return _checked(self.name, made)
@@ -204,13 +204,16 @@ def _import(module_name: str, spec: str) -> object:
         return import_named(module_name)
     except HspmdError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         absent = isinstance(error, ModuleNotFoundError) and error.name == module_name
+        is_file = "/" in module_name or module_name.endswith(".py")
+        module = Path(module_name).name.removesuffix(".py") or "own_model"
         raise OptionError(
             f"can't import {module_name!r} of the model {spec}",
             at="" if absent else line_of_error(error),
-            details=[(type(error).__name__, str(error)[:300])],
+            details=[(type(error).__name__, " ".join(str(error).split())[:300])],
             rule=f"a model is {FORMS}; the current folder is importable",
+            fix=f"name the module, not the file, in its folder: {module}:FACTORY" if is_file else "",
         ) from error
 
 

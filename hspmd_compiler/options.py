@@ -15,6 +15,7 @@ Json = dict[str, object]
 Clash = tuple[str, str]
 
 OPTIMIZER = "optimizer"
+BETAS, EPS = (0.9, 0.999), 1e-8
 
 
 class OptimizerName(Enum):
@@ -131,8 +132,8 @@ class OptimizerConfig:
 
     name: OptimizerName = OptimizerName.ADAMW
     lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    betas: tuple[float, float] = BETAS
+    eps: float = EPS
     weight_decay: float = 0.0
     momentum: float = 0.0
     nesterov: bool = False
@@ -172,6 +173,8 @@ class OptimizerConfig:
             yield "nesterov", "needs a momentum above 0"
         if self.name is OptimizerName.ADAMW and (self.momentum or self.nesterov):
             yield "momentum", "adamw has betas, not a momentum"
+        if self.name is OptimizerName.SGD and (self.betas, self.eps) != (BETAS, EPS):
+            yield "betas" if self.betas != BETAS else "eps", "sgd has a momentum, neither betas nor eps"
         if self.max_grad_norm is not None and not (is_number(self.max_grad_norm) and self.max_grad_norm > 0):
             yield "max_grad_norm", f"{self.max_grad_norm!r}: a number above 0"
 
@@ -215,8 +218,8 @@ class OptimizerConfig:
         values = {
             "name": fields.choice("name", OptimizerName, OptimizerName.ADAMW),
             "lr": fields.number("lr", 1e-3),
-            "betas": fields.numbers("betas", (0.9, 0.999)),
-            "eps": fields.number("eps", 1e-8),
+            "betas": fields.numbers("betas", BETAS),
+            "eps": fields.number("eps", EPS),
             "weight_decay": fields.number("weight_decay", 0.0),
             "momentum": fields.number("momentum", 0.0),
             "nesterov": fields.flag("nesterov", False),

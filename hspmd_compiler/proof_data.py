@@ -8,7 +8,8 @@ from itertools import islice
 from torch import Tensor
 
 from .artifact.program import Program
-from .errors import OptionError
+from .errors import HspmdError, OptionError
+from .graph.source_lines import line_of_error
 from .runtime.data import BatchShape, FactoryData, load_factory
 
 Batch = Mapping[str, Tensor]
@@ -28,8 +29,19 @@ def given_to(program: Program, batch: Batch | Iterable[Batch], steps: int) -> li
 def made_for(program: Program, name: str, steps: int) -> list[Batch]:
     """The first batches of `module:factory`, as `hspmd run --data` takes them, of one epoch."""
     whole = [(0, program.batch)]
-    data = FactoryData(load_factory(name), BatchShape.of(program), 0, whole, frozenset(program.inputs))
-    found: list[Batch] = list(islice(data, steps))
+    factory = load_factory(name)
+    data = FactoryData(factory, BatchShape.of(program), 0, whole, frozenset(program.inputs))
+    try:
+        found: list[Batch] = list(islice(data, steps))
+    except HspmdError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise OptionError(
+            f"--data {name} fails",
+            at=line_of_error(error),
+            details=[(type(error).__name__, " ".join(str(error).split()))],
+            rule="a factory returns an iterable of batches, which are dicts of tensors",
+        ) from error
     if not found:
         raise _empty(f"--data {name}")
     return found

@@ -209,7 +209,7 @@ def load_factory(name: str) -> Factory:
         found = getattr(import_named(module), attribute)
     except HspmdError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {error}"
         raise RunError(f"--data {name} can't be loaded", details=[("reason", reason)]) from error
     if not callable(found):

@@ -8,6 +8,7 @@ from typing import cast
 
 from ..artifact.program import Program, Shard
 from ..errors import RunError
+from ..name_groups import shortened
 from .transport import Transport
 
 Shape = tuple[int, ...]
@@ -82,7 +83,7 @@ def match_names(names: ModelNames, given: Mapping[str, Shape], all_buffers: bool
     if wrong:
         raise RunError(
             "the weights don't fit the program",
-            details=wrong,
+            details=shortened(wrong),
             rule="every parameter is given once, by its name or an alias, in its whole shape",
         )
     return matched

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..artifact.program import Shard
 from ..errors import RunError
+from ..name_groups import shortened
 from .collect import ROOT, Collection, OwnedPiece
 from .data import DataSource
 from .engine import Engine
@@ -212,6 +213,6 @@ def _check_fits(engine: Engine, progress: Progress, moments: Mapping[str, Shape]
     if wrong:
         raise RunError(
             "training can't go on from this file",
-            details=wrong,
+            details=shortened(wrong),
             rule="a file goes on with the same model, optimizer and global batch, under any strategy",
         )

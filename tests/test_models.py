@@ -37,6 +37,10 @@ def wrong():
     return nn.Linear(3, 2)
 
 
+def leaves():
+    raise SystemExit(3)
+
+
 NOT_A_FUNCTION = 3
 """
 
@@ -46,6 +50,7 @@ def factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A user's module in the current folder."""
     name = f"user_models_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(FACTORIES)
+    (tmp_path / "leaving.py").write_text("raise SystemExit(4)")
     monkeypatch.chdir(tmp_path)
     return name
 
@@ -147,6 +152,8 @@ def test_factory(factories: str) -> None:
         ("lama-tiny", {}, ["unknown model 'lama-tiny'", "did you mean 'llama-tiny'", "llama-70b"]),
         ("missing.json", {}, ["can't read the model configuration missing.json"]),
         ("no.such.module:make", {}, ["can't import 'no.such.module'", "ModuleNotFoundError"]),
+        ("{user}.py:small", {}, ["name the module, not the file", ":FACTORY"]),
+        ("leaving:small", {}, ["can't import 'leaving'", "SystemExit 4", "leaving.py:1"]),
         ("{user}:no_such", {}, ["there is no"]),
         ("{user}:NOT_A_FUNCTION", {}, ["is not a callable"]),
         (
@@ -168,6 +175,7 @@ def test_bad_specs(spec: str, args: dict[str, str], words: list[str], factories:
     [
         ("broken", ["can't be built", "in broken", "no_such_attribute"]),
         ("wrong", ["returned Linear", "(model, example_inputs)"]),
+        ("leaves", ["can't be built", "in leaves", "SystemExit 3"]),
     ],
 )
 def test_bad_factories(name: str, words: list[str], factories: str) -> None:

@@ -125,6 +125,12 @@ def _fresh_directory(target: Path, force: bool) -> Iterator[Path]:
 
 def check_target(target: Path, force: bool = False) -> None:
     """Refuses a place that an artifact may not take; worth asking before long work."""
+    if Path.cwd().is_relative_to(target.resolve()):
+        raise ArtifactError(
+            f"{target} is the current folder, or holds it",
+            rule="an artifact takes the place of the whole directory",
+            fix="name another directory with -o, such as build/NAME",
+        )
     if not target.exists() or (
         target.is_dir() and (force or not any(target.iterdir()) or _is_artifact(target))
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import __version__
-from ..errors import OUR_FAILURE, HspmdError, InternalError
+from ..errors import OUR_FAILURE, HspmdError, InternalError, OptionError
 from . import compile, coverage, demo, inspect, launch, run, strategy, trace, verify
 from .command import Command
 
@@ -28,6 +29,7 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 INTERRUPTED = 130
+FULL = (errno.ENOSPC, errno.EDQUOT)
 TRACEBACK_SWITCH = "HSPMD_TRACEBACK"
 
 
@@ -47,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
         return 0
+    except OSError as error:
+        return _refused(error) if error.filename or error.errno in FULL else _report(error)
     except Exception as error:
         return _report(error)
     return code
@@ -69,6 +73,14 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--verbose", action="store_true", help="log each phase and its time")
         sub.set_defaults(command=command)
     return top
+
+
+def _refused(error: OSError) -> int:
+    """Tells what the operating system doesn't allow: a file that can't be read, a disk that is full."""
+    what = f"{error.filename!s} can't be used" if error.filename else "the output can't be written"
+    told = OptionError(what, details=[("reason", error.strerror or str(error))])
+    print(told.text(), file=sys.stderr)
+    return told.exit_code
 
 
 def _report(error: Exception) -> int:

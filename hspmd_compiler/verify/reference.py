@@ -20,6 +20,7 @@ from ..artifact.store import Artifact
 from ..errors import ArtifactError, HspmdError
 from ..graph.held_tensors import moving_tensors
 from ..models import ModelSource, SourceKind, rebuild
+from ..name_groups import shortened
 from .eager import whole_state
 
 SEED = 0
@@ -160,7 +161,7 @@ def check_model(program: Program, model: nn.Module) -> None:
     if clashes:
         raise ArtifactError(
             f"the artifact was compiled from another model: {len(clashes)} tensors differ",
-            details=clashes,
+            details=shortened(clashes),
             rule="names, shapes, types and ties of parameters and buffers are those at compile time",
             fix="name the model and arguments that the artifact was compiled with, or compile again",
         )

@@ -57,6 +57,13 @@ def test_wrong_types(data: object) -> None:
         OptimizerConfig.from_json(data)
 
 
+@pytest.mark.parametrize("option", ["betas", "eps"])
+def test_options_of_the_other_optimizer_have_no_effect(option: str) -> None:
+    value = {"betas": (0.5, 0.9), "eps": 1e-4}[option]
+    with pytest.raises(OptionError, match=rf"{option} +sgd has a momentum, neither betas nor eps"):
+        OptimizerConfig.of({"name": "sgd", option: value})
+
+
 def test_nesterov_needs_momentum() -> None:
     with pytest.raises(OptionError, match="nesterov"):
         OptimizerConfig(name=OptimizerName.SGD, nesterov=True)

@@ -138,7 +138,19 @@ def batches(batch_size: int) -> Iterator[dict[str, Tensor]]:
     yield positive()
 
 
+def breaking(batch_size: int) -> Iterator[dict[str, Tensor]]:
+    raise ValueError("no such file")
+
+
+def nothing() -> None:
+    pass
+
+
 def test_a_factory_gives_batches_as_to_a_run() -> None:
     program = compiled(Prices(), torch.rand(3, WIDTH)).artifact.program
     (found,) = made_for(program, f"{__name__}:batches", STEPS)
     assert torch.equal(found["price"], positive()["price"])
+    for name, words in (("breaking", "ValueError no such file"), ("nothing", "TypeError 'NoneType'")):
+        with pytest.raises(OptionError, match=f"{name} fails") as caught:
+            made_for(program, f"{__name__}:{name}", STEPS)
+        assert words in str(caught.value)
