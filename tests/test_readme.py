@@ -55,3 +55,9 @@ def test_inspect_shows_the_table_of_the_page(workplace: Path, capsys: pytest.Cap
     shown = capsys.readouterr().out
     (table,) = (block.text for block in blocks(README) if block.text.startswith("rank "))
     assert table in shown
+    assert main(["inspect", "build/own", "--rank", "2"]) == 0
+    page = capsys.readouterr().out
+    (line,) = re.findall(r"`(v\d+ = .*?)`", TEXT)
+    assert re.search(rf"{re.escape(line)} +# row \d+\n", page) and " = comm" not in page
+    assert main(["inspect", "build/own", "--rank", "0"]) == 0
+    assert "comm" in capsys.readouterr().out
