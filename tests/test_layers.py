@@ -37,6 +37,7 @@ FLOORS = {
     "init_program": 0,
     "shape_only": 1,
     "counter_numbers": 1,
+    "kept_arguments": 1,
     "counter_random": 1,
     "grouped_product": 1,
     "graph": 1,

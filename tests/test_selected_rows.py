@@ -112,10 +112,19 @@ FORMS: dict[str, Loss] = {
     ).mean(),
     "cosine loss": lambda o, h, y, m: nn.CosineEmbeddingLoss()(h[m], h.detach()[m].sin(), y[m].sign()),
     "margin": lambda o, h, y, m: nn.MultiMarginLoss()(o.head(h)[m], y[m]),
+    "weighted mse": lambda o, h, y, m: F.mse_loss(h[m], h.detach().sin()[m], weight=weights(y)[m]),
+    "weighted l1": lambda o, h, y, m: F.l1_loss(h[m], h.detach().sin()[m], weight=weights(y)[m]),
     "rows of rows": lambda o, h, y, m: h[m][y[m] > 3].pow(2).mean(),
     "accuracy": lambda o, h, y, m: h.mean() + (o.head(h)[m].argmax(-1) == y[m]).float().mean(),
     "elements": lambda o, h, y, m: h[m].view(-1).exp().mean() + h[m].flatten(0, 1).view(-1, 1).sum(),
 }
+
+
+def weights(y: Tensor) -> Tensor:
+    """One for each element, of inputs alone."""
+    return y.unsqueeze(-1).abs() + torch.arange(1.0, WIDTH + 1)
+
+
 REFUSED: dict[str, tuple[Loss, str]] = {
     "len": (lambda o, h, y, m: h[m].sum() / len(h[m]), "len()"),
     "branch": (lambda o, h, y, m: h[m].sum() if h[m].shape[0] > 0 else h.sum(), "can't be traced"),

@@ -41,6 +41,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from ..collection import without_collection
 from ..errors import TraceError
+from ..kept_arguments import kept_arguments
 from .checkpoints import without_checkpoints
 from .ir import Meta, Origin, OriginKind
 from .own_functions import without_own_functions
@@ -110,7 +111,7 @@ class LossModule(nn.Module):
         self._state = state
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        with self._state.around(), WatchMasks():
+        with self._state.around(), kept_arguments(), WatchMasks():
             loss = self._loss_of(self.model(**dict(zip(self._names, values, strict=True))))
         return loss, *(new.detach() if new.requires_grad else new for new in self._state.assigned.values())
 

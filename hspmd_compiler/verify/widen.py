@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map
 from ..artifact.arguments import map_leaves
 from ..artifact.program import ClassProgram, DType, LocalRow, Program, RankProgram, Segment
 from ..comm_plan import CommStep
+from ..kept_arguments import kept_arguments
 
 WIDER = {
     torch.float32: torch.float64,
@@ -95,7 +96,7 @@ class NarrowNumbers(TorchFunctionMode):
 def wide_casts() -> Iterator[None]:
     """Eager code in this block computes in double precision throughout."""
     narrow = torch.get_default_dtype()
-    with default_type(torch.float64), WideCasts(), NarrowNumbers(narrow):  # type: ignore[no-untyped-call]
+    with default_type(torch.float64), kept_arguments(), WideCasts(), NarrowNumbers(narrow):  # type: ignore[no-untyped-call]
         yield
 
 

@@ -83,8 +83,8 @@ def in_place(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     if not isinstance(rows, SelectedRows) or rows.viewed:
         raise refused(f"{plain_name(func)} of what has a view", fix="write rows = rows + x")
     made = by_element(getattr(Tensor, IN_PLACE[plain_name(func)]), args, kwargs)
-    if made.content.dtype != rows.content.dtype:
-        raise refused(f"{plain_name(func)} to another type")
+    if (made.content.dtype, made.content.shape) != (rows.content.dtype, rows.content.shape):
+        raise refused(f"{plain_name(func)} to another type or shape")
     rows.content = made.content
     return rows
 
@@ -135,9 +135,8 @@ class Meeting:
 
     def result(self, made: Any) -> SelectedRows:
         """What a function gave for all rows."""
-        whole = self.selection.mask.shape[0]
-        if not isinstance(made, Tensor) or made.dim() == 0 or made.shape[0] != whole:
-            raise refused(self.name, "its result has no row for each of them")
+        if not isinstance(made, Tensor):
+            raise refused(self.name, "its result is no tensor")
         return self.selection.rows(made)
 
     def _beside(self, value: Tensor) -> Tensor:

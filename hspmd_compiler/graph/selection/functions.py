@@ -31,7 +31,7 @@ def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     name = plain_name(func)
     if func in LOSSES:
         return loss(func, args, kwargs)
-    if name in PRODUCTS or name == "rmatmul":
+    if name in PRODUCTS:
         return product(func, args, kwargs)
     if name in NORMS:
         return norm(func, args, kwargs)

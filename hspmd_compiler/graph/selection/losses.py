@@ -20,6 +20,8 @@ _BY_ELEMENT = """
     poisson_nll_loss soft_margin_loss hinge_embedding_loss margin_ranking_loss
 """
 BY_ELEMENT = tuple(getattr(functional, name) for name in _BY_ELEMENT.split())
+BY_WEIGHT = (functional.mse_loss, functional.l1_loss)
+"""Those whose mean divides by the sum of the weights, which are one for each element."""
 BY_ROW = (
     functional.cosine_embedding_loss,
     functional.triplet_margin_loss,
@@ -36,12 +38,16 @@ def loss(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         raise refused(f"{name} with size_average= or reduce=", fix="say reduction='mean' or 'sum'")
     if func in BY_CLASS:
         return of_classes(func, args, kwargs)
-    wanted = kwargs.get("reduction", "mean")
+    wanted, weight = kwargs.get("reduction", "mean"), kwargs.get("weight")
+    if func in BY_WEIGHT and weight is not None and not isinstance(weight, SelectedRows):
+        raise refused(f"{name} with weights of all rows", fix="select the weights, too: weight=weight[mask]")
     per_row = _per_row if func in BY_ROW else by_element
     made = per_row(func, args, kwargs | {"reduction": "none"})
     dims = list(range(made.content.dim()))
     if wanted == "none":
         return made
+    if wanted == "mean" and weight is not None and func in BY_WEIGHT:
+        return over_rows("sum", made, dims) / over_rows("sum", weight, dims)
     if wanted == "batchmean":
         return over_rows("sum", made, dims) / made.selection.count
     return over_rows(wanted, made, dims)

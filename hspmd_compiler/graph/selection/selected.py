@@ -64,6 +64,8 @@ class Selection:
 
     def rows(self, values: Tensor) -> SelectedRows:
         """Every row, those that don't count made harmless."""
+        if values.dim() == 0 or values.shape[0] != self.mask.shape[0]:
+            raise refused("a function", "its result has no row for each of them")
         return SelectedRows.of(self.kept(values, FILLER), self)
 
 
