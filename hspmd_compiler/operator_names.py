@@ -37,7 +37,8 @@ _ELEMENTWISE = """
     isneginf isposinf lcm ldexp le leaky_relu leaky_relu_backward lerp lgamma log log10 log1p log2
     log_sigmoid_backward log_sigmoid_forward logaddexp logaddexp2 logical_and logical_not logical_or
     logical_xor logit logit_backward lt masked_fill maximum minimum mish mish_backward mul mvlgamma
-    nan_to_num ne neg nextafter polar polygamma pow rad2deg reciprocal relu remainder round rsqrt rsub sgn
+    nan_to_num ne neg nextafter polar polygamma pow rad2deg reciprocal relu remainder round
+    rrelu_with_noise_backward rsqrt rsub sgn
     sigmoid sigmoid_backward sign signbit silu silu_backward sin sinc sinh softplus softplus_backward
     softshrink softshrink_backward special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0
     special_bessel_y1 special_entr special_erfcx special_i0e special_i1 special_i1e special_log_ndtr

@@ -92,6 +92,7 @@ FORMS: dict[str, Loss] = {
     "at least one": lambda o, h, y, m: h[m].sum() / max(1, h[m].shape[0]),
     "masked_select": lambda o, h, y, m: torch.masked_select(h, m[..., None]).exp().mean(),
     "where": lambda o, h, y, m: h[torch.where(m)].pow(2).sum(),
+    "places": lambda o, h, y, m: h[m.nonzero()[:, 0], m.nonzero()[:, 1]].pow(2).mean(),
     "nonzero": lambda o, h, y, m: h.view(-1, WIDTH)[m.view(-1).nonzero().squeeze(-1)].pow(2).mean(),
     "weights": lambda o, h, y, m: F.cross_entropy(
         o.head(h)[m], y[m], weight=torch.arange(1.0, CLASSES + 1), label_smoothing=0.1
@@ -143,6 +144,9 @@ REFUSED: dict[str, tuple[Loss, str]] = {
     "batch norm": (lambda o, h, y, m: F.batch_norm(h[m], None, None, training=True).sum(), "batch_norm"),
     "loop": (lambda o, h, y, m: sum(row.sum() for row in h[m]), "unbind over the rows"),  # type: ignore[return-value]
     "own function": (lambda o, h, y, m: Tripled.apply(h[m]).sum(), "Tripled"),
+    "places in one dim of two": (lambda o, h, y, m: h[torch.where(m)[0]].sum(), "picks across the batch"),
+    "places in another order": (lambda o, h, y, m: h[torch.where(m)[::-1]].sum(), "an index of selected"),
+    "a mask of activations": (lambda o, h, y, m: h[h > 0].log().mean(), "mixes samples"),
     "mask in the middle": (lambda o, h, y, m: h.transpose(0, 1)[:, m[:, 0]].sum(), "a mask among others"),
     "a mask that changed": (lambda o, h, y, m: _changed(h, y), "rows of two masks"),
     "a view that changes": (lambda o, h, y, m: _viewed(o, h, m), "of what has a view"),
@@ -222,7 +226,7 @@ def test_every_strategy(name: str, strategy: str) -> None:
 def test_refused_by_name(name: str) -> None:
     loss, words = REFUSED[name]
     with pytest.raises(HspmdError) as caught:
-        Case.of(lambda: Model(loss), batch(0))
+        Case.of(lambda: Model(loss), batch(0)).check(MIXED)
     assert words in caught.value.text()
     assert "test_selected_rows.py" in caught.value.text()
 

@@ -50,7 +50,7 @@ def add_flags(parser: ArgumentParser) -> None:
         "--seed",
         type=int,
         default=0,
-        help="of initialisation, data order and dropout (default: 0; --resume brings its own)",
+        help="of initialisation, data order and random numbers (default: 0; --resume brings its own)",
     )
     parser.add_argument("--lr", type=float, help="learning rate (default: the artifact's)")
     parser.add_argument(

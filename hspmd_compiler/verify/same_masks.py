@@ -28,7 +28,7 @@ class SameMasks(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, seed: int, step: int, widen: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._widen = widen
+        self._widen, self._device = widen, "cpu"
         self._key = key_tensor((seed, step, 0))
         self._calls = 0
 
@@ -47,6 +47,7 @@ class SameMasks(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is aten.native_dropout.default and args[2] is not False:
             return self._dropout(args[0], args[1])
         given = kwargs or {}
+        self._device = next((str(arg.device) for arg in args if isinstance(arg, Tensor)), "cpu")
         if func is aten.rrelu_with_noise.default:
             made, noise = WRITTEN[aten.rrelu_with_noise_functional.default](self._numbers, *args, **given)
             args[1].copy_(noise)
@@ -61,7 +62,7 @@ class SameMasks(TorchDispatchMode):  # type: ignore[no-untyped-call]
         number = self._calls
         self._calls += 1
         wide = WIDER.get(dtype, dtype) if self._widen else dtype
-        return whole_numbers(self._key, number, kind, shape, wide)
+        return whole_numbers(self._key, number, kind, shape, wide, self._device)
 
     def _dropout(self, value: Tensor, probability: float) -> tuple[Tensor, Tensor]:
         if probability == 1:

@@ -137,7 +137,7 @@ class WatchMasks(TorchFunctionMode):
         first: SelectedRows = parts[0]
         count = len(first.selection.shape)
         places, rest = parts[:count], parts[count:]
-        in_order = all(
+        in_order = len(places) == count and all(
             isinstance(part, SelectedRows)
             and part.columns == (dim,)
             and part.selection.key == first.selection.key
@@ -179,8 +179,9 @@ class WatchMasks(TorchFunctionMode):
 
 
 def _are_numbers(index: SelectedRows) -> bool:
-    """Whether they are chosen by the model, and not the places of a mask."""
-    return index.columns is None and index.content.dtype is not torch.bool
+    """Whether they are whole numbers, and not all that says where a mask is true."""
+    is_place = index.columns == (0,) and len(index.selection.shape) == 1
+    return not is_place and index.content.dtype is not torch.bool
 
 
 def _is_mask(value: Any) -> bool:
