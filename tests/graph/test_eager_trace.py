@@ -36,7 +36,13 @@ class Kept(Stack):
 EQUAL = {name: make for name, make in MODELS.items() if name not in {*REFUSED, "reads its device"}}
 
 
-@pytest.mark.parametrize("name", [*EQUAL, "kept"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if place % 3 == 0 else pytest.mark.slow)
+        for place, name in enumerate(["kept", *EQUAL])
+    ],
+)
 def test_rows_are_those_of_an_export(name: str) -> None:
     model = (EQUAL | {"kept": Kept})[name]()
     exported = trace_subject(subject_of(copy.deepcopy(model), BATCH, batch=5))

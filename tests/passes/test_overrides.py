@@ -167,14 +167,14 @@ CASES = [
         model,
         strategy,
         kind,
-        marks=() if (i + j + k) % len(STRATEGIES) == 0 else pytest.mark.slow,
+        marks=() if (i + j + k) % 3 == 0 and (i + k) % 2 == 0 else pytest.mark.slow,
         id=f"{model} {strategy} {kind}",
     )
     for i, model in enumerate(MODELS)
     for j, strategy in enumerate(STRATEGIES)
     for k, kind in enumerate(KINDS)
 ]
-"""Everything with everything; the quick run has each kind with each model, under one strategy."""
+"""Everything with everything; the quick run has each kind with one model, under one strategy."""
 
 
 @pytest.mark.parametrize(("model", "strategy", "kind"), CASES)
