@@ -43,7 +43,8 @@ def mse(_: Chain, x: Tensor, y: Tensor) -> Tensor:
 
 def batch(samples: int = SAMPLES) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return {"x": torch.randn(samples, WIDTH, generator=generator), "y": torch.rand(samples, WIDTH)}
+    x, y = torch.randn(samples, WIDTH, generator=generator), torch.rand(samples, WIDTH, generator=generator)
+    return {"x": x, "y": y}
 
 
 def test_stages_that_tell_micro_batches_apart_differently() -> None:
