@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import RunError
 from .collect import Collection
 from .engine import Engine
-from .safetensors_file import SafetensorsWriter
+from .safetensors_file import WEIGHTS_KEY, SafetensorsWriter
+
+VERSION = "1"
 
 
 def save(engine: Engine, path: Path) -> None:
     """Write parameters and saved buffers to `path` on rank 0's host; every rank calls this.
 
-    Tied parameters are written once, by their canonical name, as transformers does: loading the
-    file ties them again. Only one whole tensor is in memory at a time.
+    Tied parameters are written by each of their names, so that the plain model loads the file strictly. A
+    hash of the file is in its header. Only one whole tensor is in memory at a time.
     """
     with engine.transport.call("save"):
         collection = engine.saved()
         if engine.rank == 0:
-            _write(collection, path)
+            _write(collection, engine.program.aliases, path)
         else:
             for _ in collection.at_root():
                 pass
@@ -32,9 +35,14 @@ def check_writable(path: Path, flag: str) -> None:
         raise RunError(f"{flag} {path} can't be written", details=[("reason", reason)])
 
 
-def _write(collection: Collection, path: Path) -> None:
-    entries = [(piece.name, piece.dtype, piece.shape) for piece in collection.tensors]
-    with SafetensorsWriter(path, entries) as writer:
-        for name, whole in collection.at_root():
+def _write(collection: Collection, aliases: Mapping[str, str], path: Path) -> None:
+    names: dict[str, list[str]] = {piece.name: [piece.name] for piece in collection.tensors}
+    for alias, name in aliases.items():
+        if name in names and alias != name:
+            names[name].append(alias)
+    entries = [(name, piece.dtype, piece.shape) for piece in collection.tensors for name in names[piece.name]]
+    with SafetensorsWriter(path, entries, {WEIGHTS_KEY: VERSION}) as writer:
+        for first, whole in collection.at_root():
             assert whole is not None, "rank 0 is the root"
-            writer.write(name, whole)
+            for name in names[first]:
+                writer.write(name, whole)

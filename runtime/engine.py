@@ -22,7 +22,7 @@ from .batch_check import BatchCheck
 from .collect import Collection
 from .data import Batch, BatchShape
 from .gradient_norm import global_norm
-from .loaded_names import ModelNames, match_names
+from .loaded_names import ModelNames, agreeing, match_names
 from .optimizer import ShardOptimizer
 from .shards import ReadBox, boxes_of, fill_kept, fill_shard, owned_grads, owned_value
 from .step_checks import StepChecks, checking
@@ -162,7 +162,9 @@ class Engine:
         with self.transport.call("load_state_dict"):
             held = ModelNames.of_all_ranks(self.program, self.transport, self.shards)
         names = match_names(held, given)
-        self.read_parameters(lambda shard: boxes_of(shard, state[names[shard.name]]))
+        self.read_parameters(
+            lambda shard: agreeing(names[shard.name], lambda name: boxes_of(shard, state[name]))
+        )
 
     def read_parameters(self, reader: Callable[[Shard], ReadBox]) -> None:
         """Take this rank's part of every parameter and saved buffer, box by box."""

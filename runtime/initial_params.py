@@ -13,12 +13,12 @@ from torch import Tensor
 from ..artifact.initial import replay
 from ..artifact.program import Program, Shard
 from ..artifact.store import Artifact
-from ..comm_plan import Box
-from ..errors import ArtifactError
+from ..errors import ArtifactError, RunError
 from ..init_program import InitProgram, from_json
-from .loaded_names import ModelNames, match_names
-from .safetensors_file import SafetensorsReader
-from .shards import cut_shard, fill_shard
+from .loaded_names import ModelNames, agreeing, match_names
+from .safetensors_file import STATE_KEY, WEIGHTS_KEY, SafetensorsReader
+from .same_file import check_file
+from .shards import ReadBox, cut_shard, fill_shard
 from .transport import Transport
 
 
@@ -46,11 +46,23 @@ class InitialState:
         params: dict[str, Tensor] = {}
         if self.weights is not None:
             names = ModelNames.of_all_ranks(program, transport, shards, self.unsaved_too)
-            params = _read(self.weights, names, shards, transport.device)
+            params = _read(self._file(transport), names, shards, transport.device)
         left = [shard for shard in shards if shard.name not in params]
         if left:
             params |= self._replayed(left, transport.device)
         return params
+
+    def _file(self, transport: Transport) -> SafetensorsReader:
+        """The file, whole if it says so itself: one from elsewhere has no hash; an artifact's was checked."""
+        assert self.weights is not None, "asked only where there is one"
+        file = SafetensorsReader(self.weights)
+        if STATE_KEY in file.metadata:
+            raise RunError(
+                f"{file.path} is a state of training", fix=f"go on from it with --resume {file.path}"
+            )
+        if WEIGHTS_KEY in file.metadata:
+            check_file(transport, file, "copy the file again, or write it again with --save")
+        return file
 
     def _replayed(self, shards: Sequence[Shard], device: torch.device) -> dict[str, Tensor]:
         wanted = {shard.name: shard for shard in shards}
@@ -68,19 +80,16 @@ class InitialState:
         return params
 
 
-def _read(path: Path, names: ModelNames, shards: Sequence[Shard], device: torch.device) -> dict[str, Tensor]:
-    file = SafetensorsReader(path)
+def _read(
+    file: SafetensorsReader, names: ModelNames, shards: Sequence[Shard], device: torch.device
+) -> dict[str, Tensor]:
     found = match_names(names, file.shapes, all_buffers=False)
-    params = {}
-    for shard in shards:
-        if shard.name in found:
-            given, view = found[shard.name], shard.whole_view
 
-            def read(box: Box, given: str = given, view: tuple[int, ...] = view) -> Tensor:
-                return file.read_box(given, view, box)
+    def reader(shard: Shard) -> ReadBox:
+        view = shard.whole_view
+        return agreeing(found[shard.name], lambda name: lambda box: file.read_box(name, view, box))
 
-            params[shard.name] = fill_shard(shard, read, device)
-    return params
+    return {shard.name: fill_shard(shard, reader(shard), device) for shard in shards if shard.name in found}
 
 
 def _check_made(shard: Shard, whole: Tensor) -> None:

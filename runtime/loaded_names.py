@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from torch import Tensor
+
 from ..artifact.program import Program, Shard
+from ..comm_plan import Box
 from ..errors import RunError
 from ..name_groups import shortened
+from .shards import ReadBox
 from .transport import Transport
 
 Shape = tuple[int, ...]
@@ -56,7 +60,7 @@ class ModelNames:
 
     def spellings(self, name: str) -> list[str]:
         """The name and its aliases."""
-        return [name, *(alias for alias, of in self.aliases.items() if of == name)]
+        return [name, *(alias for alias, of in self.aliases.items() if of == name != alias)]
 
 
 def named_shards(shards: Sequence[Shard], unsaved_too: bool = False) -> list[Named]:
@@ -66,17 +70,22 @@ def named_shards(shards: Sequence[Shard], unsaved_too: bool = False) -> list[Nam
     ]
 
 
-def match_names(names: ModelNames, given: Mapping[str, Shape], all_buffers: bool = True) -> dict[str, str]:
-    """The given name for each of ours; without `all_buffers` a buffer may be missing, then it isn't there."""
+def match_names(
+    names: ModelNames, given: Mapping[str, Shape], all_buffers: bool = True
+) -> dict[str, tuple[str, ...]]:
+    """The given names for each of ours; without `all_buffers` a buffer may be missing, then it isn't there.
+
+    Several where what is tied was given by several names: `agreeing` reads them.
+    """
     matched = {}
     wrong = []
     for name, shape in {**names.needed, **names.optional}.items():
-        found = next((each for each in names.spellings(name) if each in given), None)
-        if found is None:
+        found = tuple(each for each in names.spellings(name) if each in given)
+        bad = [each for each in found if given[each] != shape]
+        wrong += [(each, f"shape {list(given[each])}, the program has {list(shape)}") for each in bad]
+        if not found:
             wrong += [(name, "missing")] if all_buffers or name in names.needed else []
-        elif given[found] != shape:
-            wrong.append((found, f"shape {list(given[found])}, the program has {list(shape)}"))
-        else:
+        elif not bad:
             matched[name] = found
     known = {*names.needed, *names.optional, *names.unsaved, *names.aliases}
     wrong += [(name, "the program has no such parameter") for name in given if name not in known]
@@ -84,6 +93,24 @@ def match_names(names: ModelNames, given: Mapping[str, Shape], all_buffers: bool
         raise RunError(
             "the weights don't fit the program",
             details=shortened(wrong),
-            rule="every parameter is given once, by its name or an alias, in its whole shape",
+            rule="every parameter is given by its name or by an alias, in its whole shape",
         )
     return matched
+
+
+def agreeing(spellings: Sequence[str], reader: Callable[[str], ReadBox]) -> ReadBox:
+    """Reads boxes of a tensor by the first of its names; a RunError where it has other values by another."""
+    readers = [reader(name) for name in spellings]
+
+    def read(box: Box) -> Tensor:
+        first, *others = [each(box) for each in readers]
+        for name, other in zip(spellings[1:], others, strict=True):
+            if not bool(((first == other) | (first.isnan() & other.isnan())).all()):
+                raise RunError(
+                    f"{spellings[0]} and {name} are one tensor of the model, and have two values here",
+                    rule="what is tied has one value",
+                    fix="leave one of the names out, or make a model in which they are not tied",
+                )
+        return first
+
+    return read

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..artifact.program import Program
 from ..artifact.store import load, read_manifest
+from ..errors import HspmdError
 from .engine import Engine
 from .initial_params import InitialState
 from .rendezvous import Place, Timeouts, check_world_size, connect, is_under_torchrun
@@ -60,8 +61,12 @@ def open_engine(
     same = same_start(manifest, own, _flags(options))
     connected = connect(place, artifact.program, own, same, options.timeouts)
     initial = InitialState.of(artifact, options.seed, options.weights)
-    with connected.transport.call("load", meets=False):
-        params = initial.shards_of(artifact.program, own.shards, connected.transport)
+    try:
+        with connected.transport.call("load", meets=False):
+            params = initial.shards_of(artifact.program, own.shards, connected.transport)
+    except HspmdError:
+        connected.transport.close()  # what was wrong with a file can be mended, and the engine opened again
+        raise
     engine = Engine(artifact.program, manifest.optimizer, connected.transport, params)
     engine.seed = options.seed
     engine.places = connected.roll.places

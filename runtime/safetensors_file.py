@@ -39,6 +39,8 @@ ALIGNMENT = LENGTH = 8
 """Bytes that a header ends at a multiple of; and of the number in front of it, which is its length."""
 HASH, NO_HASH = "sha256", "0" * 64
 """Of the whole file, with zeros in its own place."""
+WEIGHTS_KEY, STATE_KEY = "hspmd_weights", "hspmd_training_state"
+"""In the header of what `--save` and `--save-state` write; a file without either came from elsewhere."""
 HASHED_AT_ONCE = 1 << 20
 
 
@@ -47,6 +49,8 @@ class SafetensorsReader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if path.is_dir():
+            raise RunError(f"{path} is a folder", fix=file_in(path))
         if not path.is_file():
             raise RunError(f"there is no weights file {path}", fix="name a .safetensors file")
         try:
@@ -96,6 +100,16 @@ class SafetensorsReader:
         rows = shape[0] // view[0]
         read = _tensor(part[low * rows : high * rows])
         return read.reshape(high - low, *view[1:])[slices(((0, high - low), *box[1:]))]
+
+
+def file_in(folder: Path) -> str:
+    """What to name instead of a folder."""
+    found = sorted(each.name for each in folder.glob("*.safetensors"))
+    if len(found) == 1:
+        return f"name the file in it, {folder / found[0]}"
+    return "name one .safetensors file that holds all weights" + (
+        f"; the folder has {len(found)}, which must be joined into one first" if found else ""
+    )
 
 
 def _tensor(value: object) -> Tensor:

@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast
 
 from torch import Tensor
 
@@ -20,20 +19,18 @@ from ..name_groups import shortened
 from .collect import ROOT, Collection, OwnedPiece
 from .data import DataSource
 from .engine import Engine
-from .loaded_names import ModelNames, Shape, match_names
-from .safetensors_file import SafetensorsReader, SafetensorsWriter
+from .loaded_names import ModelNames, Shape, agreeing, match_names
+from .safetensors_file import STATE_KEY, SafetensorsReader, SafetensorsWriter
+from .same_file import check_file
 from .shards import ReadBox, dtype_of
 
 VERSION = 1
-KEY = "hspmd_training_state"
 MOMENT = "optimizer."
 ITERATOR = "iterator"
 WORD = 2**63
 """What a count or a seed stays below, to be one of a tensor's integers."""
 FIX = "name a file that `hspmd run --save-state` wrote for this model"
 
-Found = tuple[str, int, str | None]
-"""A file's hash and size, and what is wrong with it."""
 Part = tuple[str, Collection]
 """What names begin with, and tensors."""
 
@@ -104,7 +101,7 @@ def _save(engine: Engine, data: DataSource, path: Path) -> None:
             pass
         return
     entries = [(prefix + piece.name, piece.dtype, piece.shape) for prefix, piece in _in_order(parts)]
-    metadata = {KEY: json.dumps(asdict(Progress.of(engine, data)))}
+    metadata = {STATE_KEY: json.dumps(asdict(Progress.of(engine, data)))}
     with SafetensorsWriter(path, entries, metadata) as writer:
         for name, whole in wholes:
             assert whole is not None, "rank 0 is the root"
@@ -138,12 +135,14 @@ def load_state(engine: Engine, data: DataSource, path: Path) -> None:
 def _load(engine: Engine, data: DataSource, path: Path) -> None:
     reader = SafetensorsReader(path)
     progress = _progress(reader)
-    _check_file(engine, reader)
+    check_file(engine.transport, reader, FIX)
     moments = {name: shape for name, shape in reader.shapes.items() if name.startswith(MOMENT)}
     _check_fits(engine, progress, moments)
     given = {name: shape for name, shape in reader.shapes.items() if name not in moments}
     names = match_names(ModelNames.of_all_ranks(engine.program, engine.transport, engine.shards), given)
-    engine.read_parameters(lambda shard: _boxes(reader, names[shard.name], shard))
+    engine.read_parameters(
+        lambda shard: agreeing(names[shard.name], lambda name: _boxes(reader, name, shard))
+    )
 
     def moment_of(moment: str, shard: Shard) -> ReadBox | None:
         name = f"{MOMENT}{moment}/{shard.name}"
@@ -158,29 +157,14 @@ def _boxes(reader: SafetensorsReader, name: str, shard: Shard) -> ReadBox:
     return lambda box: reader.read_box(name, shard.whole_view, box)
 
 
-def _check_file(engine: Engine, reader: SafetensorsReader) -> None:
-    """Every rank has the same file, and rank 0's is as it was written."""
-    damage = reader.damage() if engine.rank == ROOT else None
-    own = (reader.written_hash, reader.size, damage)
-    first, size, found = cast(list[Found], engine.transport.gather_objects(own))[ROOT]
-    if found is not None:
-        raise RunError(f"{reader.path} can't be trusted", details=[("reason", found)], fix=FIX)
-    if own[:2] != (first, size):
-        raise RunError(
-            f"rank {engine.rank} has another {reader.path} than rank 0",
-            rule="all ranks go on from the same file",
-            fix="copy the file to every host, or keep it where all hosts see it",
-        )
-
-
 def _progress(reader: SafetensorsReader) -> Progress:
-    text = reader.metadata.get(KEY)
+    text = reader.metadata.get(STATE_KEY)
     if text is None:
         raise RunError(f"{reader.path} holds no state of training", fix=f"{FIX}; weights go to --init")
     try:
         return Progress.read(text)
     except ValueError as error:
-        reason = f"{KEY}: {error}"
+        reason = f"{STATE_KEY}: {error}"
         raise RunError(f"{reader.path} can't be read", details=[("reason", reason)], fix=FIX) from error
 
 

@@ -38,7 +38,12 @@ def add_flags(parser: ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, metavar="N")
     parser.add_argument("--epochs", type=int, metavar="N")
     begin = parser.add_mutually_exclusive_group()
-    begin.add_argument("--init", type=Path, metavar="FILE", help="safetensors with the model's names")
+    begin.add_argument(
+        "--init",
+        type=Path,
+        metavar="FILE",
+        help="safetensors with the model's names, by --save or from elsewhere",
+    )
     begin.add_argument(
         "--resume", type=Path, metavar="FILE", help="go on from what --save-state wrote, under any strategy"
     )
@@ -126,9 +131,17 @@ def _check(args: Namespace) -> None:
         bad.append(("--tokenizer", "goes with --text only"))
     bad += [("--text", f"{path}: no such file") for path in args.text or () if not path.is_file()]
     files = (("--init", args.init), ("--resume", args.resume))
-    bad += [(flag, f"{path}: no such file") for flag, path in files if path and not path.is_file()]
+    bad += [(flag, f"{path}: {_no_file(path)}") for flag, path in files if path and not path.is_file()]
     if bad:
         raise OptionError("the run can't start as asked", details=bad)
+
+
+def _no_file(path: Path) -> str:
+    if not path.is_dir():
+        return "no such file"
+    from ..runtime.safetensors_file import file_in
+
+    return f"a folder; {file_in(path)}"
 
 
 def _counts(args: Namespace) -> list[tuple[str, int]]:

@@ -76,7 +76,7 @@ def read_weights(program: Program, file: SafetensorsReader) -> dict[str, Tensor]
         program, [named_shards(own.shards, unsaved_too=True) for own in program.ranks]
     )
     found = match_names(names, file.shapes, all_buffers=False)
-    return {name: file.whole(given) for name, given in found.items()}
+    return {name: file.whole(given) for name, (given, *_) in found.items()}
 
 
 def _differing(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> list[str]:

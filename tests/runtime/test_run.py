@@ -94,7 +94,7 @@ def test_trains_like_one_process(tmp_path: Path, config: OptimizerConfig, local:
     if norms:
         assert [record["norm"] for record in records[1:]] == pytest.approx(norms, rel=1e-13)
     saved = load_file(out)
-    assert set(saved) == set(params)
+    assert set(saved) == {*params, "head"}
     for name, expected in params.items():
         close(saved[name], expected)
     assert torch.equal(saved["frozen"], hand_made.initial(3)["frozen"])

@@ -86,11 +86,11 @@ NAMES = ModelNames({"w": (2,), "v": (3,)}, {"mean": (1,)}, frozenset({"cache"}),
 
 def test_aliases_and_unsaved_buffers() -> None:
     assert match_names(NAMES, {"tied": (2,), "v": (3,), "mean": (1,), "cache": (9,)}) == {
-        "w": "tied",
-        "v": "v",
-        "mean": "mean",
+        "w": ("tied",),
+        "v": ("v",),
+        "mean": ("mean",),
     }
-    assert match_names(NAMES, {"w": (2,), "v": (3,)}, all_buffers=False) == {"w": "w", "v": "v"}
+    assert match_names(NAMES, {"w": (2,), "v": (3,)}, all_buffers=False) == {"w": ("w",), "v": ("v",)}
 
 
 def test_every_mistake_at_once() -> None:

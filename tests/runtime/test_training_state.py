@@ -25,8 +25,9 @@ from hspmd_compiler.runtime.launch import launch
 from hspmd_compiler.runtime.opening import StartOptions
 from hspmd_compiler.runtime.rank_process import Emit
 from hspmd_compiler.runtime.rendezvous import Timeouts
+from hspmd_compiler.runtime.safetensors_file import STATE_KEY as KEY
 from hspmd_compiler.runtime.train import train
-from hspmd_compiler.runtime.training_state import KEY, Progress, load_state, save_state
+from hspmd_compiler.runtime.training_state import Progress, load_state, save_state
 from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.verify.equality import check_equal, differences
 
