@@ -1,7 +1,8 @@
 """Constant attention masks are read once: a causal one becomes the kernel's own flag, an open one goes.
 
 Tracing writes out the mask that eager leaves to the kernel. The pass computes the constant and
-compares it with the causal pattern, number by number, so that nothing is guessed.
+compares it with the causal pattern, number by number, so that nothing is guessed. A mask that reads a
+buffer stays: what buffers hold is not known here, and may be loaded later.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from ..graph.fx_convert import PLACEHOLDER
 from ..graph.ir import LogicalGraph, Ref, Row, map_refs, row_inputs
 from ..graph.norm_attention_rules import FLASH, FLASH_BACKWARD
 from ..graph.pointwise_operators import LINEAR, PRODUCTS, SETTLING, SUMS
 from ..graph.prune import prune
-from .stages import classify
 
 MASK = "attn_mask"
 WHERE, SCALAR = "aten.where.self", "aten.scalar_tensor.default"
@@ -36,7 +37,7 @@ class MaskKind(Enum):
 
 def retarget_masks(graph: LogicalGraph) -> LogicalGraph:
     """The graph with constant causal masks given as flags; any other mask stays as it was traced."""
-    constant = classify(graph).constant
+    constant = _made_from_nothing(graph)
     values = ConstantValues(graph)
     kinds: dict[int, MaskKind] = {}
     rows = list(graph.rows)
@@ -52,6 +53,14 @@ def retarget_masks(graph: LogicalGraph) -> LogicalGraph:
     if not kinds:
         return graph
     return prune(replace(graph, rows=rows))
+
+
+def _made_from_nothing(graph: LogicalGraph) -> list[bool]:
+    """Which rows read no parameter, buffer or input, so that they can be computed here."""
+    made: list[bool] = []
+    for row in graph.rows:
+        made.append(row.op != PLACEHOLDER and all(made[read] for read in row_inputs(row)))
+    return made
 
 
 def passing(graph: LogicalGraph, mask: int) -> int:

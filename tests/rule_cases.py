@@ -80,7 +80,7 @@ UNLIKE = {"where.self": 0, "where.ScalarSelf": 0, "where.ScalarOther": 0, "maske
 
 def cases() -> Iterator[Case]:
     """All of them."""
-    for op in (*LINEAR, *SETTLING, *SUMS, *PRODUCTS):
+    for op in (*LINEAR, "aten._neg_view.default", *SETTLING, *SUMS, *PRODUCTS):
         yield from pointwise(op)
     yield from literals()
     yield from layout_operators()

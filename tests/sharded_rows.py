@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import torch
 from torch import Tensor
 
 from hspmd_compiler.annotations.intervals import Sets, union
@@ -125,7 +126,7 @@ def scatter(value: Tensor, layout: Layout, at: Coordinate) -> Tensor:
     return local.expand(local_view(layout, at)).reshape(layout.local_shape(at)).clone()
 
 
-def random_pieces(operand: Operand, layout: Layout, mesh: Mesh) -> Locals:
+def random_pieces(rng: Random, operand: Operand, layout: Layout, mesh: Mesh) -> Locals:
     """Local tensors of a layout: copies are equal, addends are not."""
     over_batch = Axis.BATCH in layout.partial or layout.cut(ranks=False) is not None
     cut = layout.cut(ranks=True)
@@ -136,8 +137,17 @@ def random_pieces(operand: Operand, layout: Layout, mesh: Mesh) -> Locals:
         key = (at.batch if over_batch else 0, at.rank if adds else 0)
         if key not in wholes:
             wholes[key] = operand.make(operand.shape)
-        pieces[at] = scatter(wholes[key], layout, at)
+        pieces[at] = lying_anyhow(rng, scatter(wholes[key], layout, at))
     return pieces
+
+
+def lying_anyhow(rng: Random, value: Tensor) -> Tensor:
+    """Equal numbers that lie elsewhere in memory, dims in another order: a piece seldom lies as the whole."""
+    order = rng.sample(range(value.dim()), value.dim())
+    sizes = [value.shape[dim] for dim in order]
+    room = value.new_zeros(value.numel() + 1)[rng.randint(0, 1) :][: value.numel()]
+    back = [order.index(dim) for dim in range(value.dim())]
+    return room.view(sizes).permute(back).copy_(value)
 
 
 def joined(layout: Layout, pieces: Locals, what: str) -> Tensor:
@@ -159,10 +169,11 @@ class Sketch:
     layouts: dict[int, Layout] = field(default_factory=dict)
     pieces: dict[int, Locals] = field(default_factory=dict)
     pure: set[int] = field(default_factory=set)
+    rng: Random = field(default_factory=lambda: Random(0))
 
     def operand(self, operand: Operand, layout: Layout) -> Ref:
         """A placeholder with random local tensors."""
-        pieces = random_pieces(operand, layout, self.mesh)
+        pieces = random_pieces(self.rng, operand, layout, self.mesh)
         return self.given(joined(layout, pieces, "operand"), layout, pieces, operand.pure)
 
     def given(self, value: Tensor, layout: Layout, pieces: Locals, pure: bool) -> Ref:
@@ -222,9 +233,14 @@ def check(sketch: Sketch) -> None:
         found, wanted = joined(value.layout, held[value.id], what), sketch.wholes[row.id]
         assert isinstance(wanted, Tensor)
         assert found.dtype == wanted.dtype, f"{what}: {found.dtype} for {wanted.dtype}"
-        scale = max(1.0, float(wanted.double().nan_to_num(0, 0, 0).abs().max()) if wanted.numel() else 1.0)
+        scale = max(1.0, _largest(wanted))
         worst = float(gap(found, wanted).max()) if wanted.numel() else 0.0
         assert worst <= TOLERANCE * scale, f"{what}: off by {worst}"
+
+
+def _largest(value: Tensor) -> float:
+    sizes = value.double() if value.dtype == torch.bool else value.abs().double()
+    return float(sizes.nan_to_num(0, 0, 0).max()) if value.numel() else 0.0
 
 
 def deduced(sketch: Sketch) -> tuple[Deducer, dict[int, AnnotatedValue]]:

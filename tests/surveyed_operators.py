@@ -134,12 +134,20 @@ def _masked(x: Tensor) -> Tensor:
     return x
 
 
+def _complex(x: Tensor) -> Tensor:
+    """Neighbours in the last dim as the parts of complex numbers."""
+    return torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+
+
 FUNCTIONS: dict[str, Apply] = {
     "aminmax": lambda x: sum(torch.aminmax(x, dim=-1)),  # type: ignore[return-value, arg-type]
     "argsort": lambda x: x.gather(-1, x.argsort(-1)),
     "bucketize": lambda x: torch.bucketize(x, torch.tensor([-0.5, 0.0, 0.5])) * x,
     "cdist": lambda x: torch.cdist(x, x.tanh() + 3),
-    "complex": lambda x: torch.view_as_complex(x.unflatten(-1, (-1, 2))).abs(),
+    "complex": lambda x: _complex(x).abs(),
+    "complex out of parts": lambda x: torch.view_as_real(torch.complex(x.sin(), x) * x),
+    "conj": lambda x: torch.view_as_real(_complex(x).conj().resolve_conj()),
+    "imag": lambda x: torch.cat([(_complex(x).conj() * 2).imag, _complex(x).conj().imag], -1),
     "cross": lambda x: torch.linalg.cross(x[..., :3], x[..., 3:6]),
     "cummax": lambda x: x.cummax(-1)[0],
     "cumprod": lambda x: x.cumprod(-1),
@@ -174,6 +182,10 @@ FUNCTIONS: dict[str, Apply] = {
     "x[mask] = 0.5": _masked,
 }
 OF_WEIGHTS: dict[str, tuple[tuple[int, ...], Apply]] = {
+    "complex product": (
+        (4, 4, 2),
+        lambda x, w: torch.view_as_real(_complex(x) @ torch.view_as_complex(w).mH),
+    ),
     "mv": ((INNER,), lambda x, w: x @ w),
     "einsum": ((2, INNER, 3), lambda x, w: torch.einsum("bti,hio->bhto", x, w)),
     "baddbmm": ((TOKENS, TOKENS), lambda x, w: torch.baddbmm(w.unsqueeze(0), x, x.transpose(1, 2))),

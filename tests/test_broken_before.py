@@ -222,3 +222,69 @@ def test_an_empty_vector_beside_what_is_joined() -> None:
     ids = torch.arange(16).view(4, 4)
     case = Case.of(lambda: GPT2LMHeadModel(config), {"input_ids": ids, "labels": ids})
     case.check(Strategy((P((S((0, 1), (0, 1)), S((2,), (1, 2))), (2, 1)), P((S((3,), (0, 2)),), (1,)))))
+
+
+EVERYWHERE = Strategy((P((S((0, 1), (0, 1)), S((2,), (1, 2))), (2, 1)), P((S((3,), (0, 2)),), (1,))))
+TOKENS, HEADS = 5, 2
+
+
+def tokens() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {key: torch.randn(SAMPLES, TOKENS, 8, generator=generator) for key in "xy"}
+
+
+class Attention(nn.Module):
+    """Query, key and value of one projection, and what is made of them."""
+
+    def __init__(self, attend: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.project, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+        self.attend = attend
+        angles = torch.arange(TOKENS)[:, None] * torch.tensor([1.0, 0.1])
+        self.register_buffer("turns", torch.polar(torch.ones(TOKENS, 2), angles), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.project(x).unflatten(-1, (3, HEADS, 4)).unbind(2)
+        return x + self.out(self.attend(self.turns, q, k, v).flatten(2))
+
+
+def test_fewer_key_heads_in_attention() -> None:
+    """Compiling never ended: a dim of one size was converted to one of another, piece by piece of size 1."""
+
+    def grouped(_: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (x.transpose(1, 2) for x in (q, k[:, :, :1], v))
+        attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return attended.transpose(1, 2)
+
+    program = Case.of(lambda: Chain(2, lambda: Attention(grouped), mse), tokens()).check(EVERYWHERE)
+    assert any(row.op == "hspmd.attention" for row in program.classes["c0"].segments[0].rows)
+
+
+def test_rotary_embedding_by_complex_numbers() -> None:
+    """Pairs must lie side by side to be complex numbers; a copy that the trace made for it is none here."""
+
+    def turned(turns: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k = (
+            torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turns[None, :, None])
+            for x in (q, k)
+        )
+        q, k, v = (x.reshape(*x.shape[:3], -1).transpose(1, 2) for x in (q, k, v))
+        return ((q @ k.transpose(2, 3)).softmax(-1) @ v).transpose(1, 2)
+
+    Case.of(lambda: Chain(2, lambda: Attention(turned), mse), tokens()).check(EVERYWHERE)
+
+
+def test_attention_over_what_a_convolution_gives() -> None:
+    """Rows with gaps in memory: PyTorch's kernel on CPUs computed something else from them, silently."""
+
+    class Convolutional(nn.Conv1d):
+        def __init__(self) -> None:
+            super().__init__(8, 8, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            made = super().forward(x.transpose(1, 2)).unflatten(1, (HEADS, 4))
+            heads = made.transpose(2, 3).contiguous()
+            attended = nn.functional.scaled_dot_product_attention(heads, heads, heads)
+            return x + attended.transpose(1, 2).flatten(2)
+
+    Case.of(lambda: Chain(2, Convolutional, mse), tokens()).check(EVERYWHERE)

@@ -102,6 +102,7 @@ def numbers() -> Iterator[Case]:
     pairs = replace(FULL, shape=(B, T, 3, 2))
     yield Case("aten.view_as_complex.default", lambda s, take: _as_complex(s, take, pairs))
     yield Case("aten.view_as_real.default", lambda s, take: _as_complex(s, take, pairs))
+    yield Case("aten._conj.default", lambda s, take: _conjugate(s, take, pairs))
     op = "aten.searchsorted.Tensor"
     bounds = Operand((3,), lambda shape: torch.arange(*shape) - 1.3, sample=None, linear=False)
     yield Case(op, lambda s, take: s.call(op, (take(bounds), take(FULL))))
@@ -110,6 +111,11 @@ def numbers() -> Iterator[Case]:
 def _as_complex(s: Sketch, take: Take, pairs: Operand) -> None:
     made = s.call("aten.view_as_complex.default", (take(pairs),))
     s.call("aten.view_as_real.default", (s.call("aten.mul.Tensor", (made, made)),))
+
+
+def _conjugate(s: Sketch, take: Take, pairs: Operand) -> None:
+    made = s.call("aten._conj.default", (s.call("aten.view_as_complex.default", (take(pairs),)),))
+    s.call("aten.view_as_real.default", (s.call("aten.clone.default", (made,)),))
 
 
 def products() -> Iterator[Case]:

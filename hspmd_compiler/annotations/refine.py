@@ -7,6 +7,7 @@ from functools import cache
 from itertools import pairwise, product
 
 from ..comm_plan import Box, Interval
+from ..errors import InternalError
 from .intervals import Intervals, Sets, intersect, map_sets, placed, union
 from .layout import Coordinate, Dim, Factor, Layout, dim_size
 
@@ -40,7 +41,12 @@ def _copies(first: Intervals, outer: int, inner: int) -> Intervals:
 
 
 def refine_dim(first: Dim, second: Dim) -> list[FactorPair] | None:
-    """Two spellings of one dim as factors of equal sizes, None where no common cut exists."""
+    """Two spellings of one dim as factors of equal sizes, None where no common cut exists.
+
+    Ends: what is left of both sides stays of equal size, and each turn takes a factor off one of them.
+    """
+    if dim_size(first) != dim_size(second):
+        raise InternalError(f"a dim of {dim_size(first)} can't be converted to one of {dim_size(second)}")
     if dim_size(first) == 0:
         return _zero_sized(first, second)
     left, right = list(first), list(second)

@@ -2,7 +2,8 @@
 
 q, k, v are [batch, heads, sequence, width] with key and value heads already repeated. By shape alone
 (meta tensors) the answer is the CPU kernel's. No kernel is called when a size is zero: the CPU one
-kills the process for zero heads.
+kills the process for zero heads. No kernel is given rows with gaps: the CPU one reads past them, without a
+word, into other rows.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def attention(
     """(output, log-sum-exp of each query's scores)."""
     if not (q.numel() and k.numel() and v.numel()):
         return _empty_like(q, v.shape[-1]), q.new_zeros(q.shape[:3], dtype=_lse_dtype(q))
+    q, k, v = map(_without_gaps, (q, k, v))
     bias = _additive(mask, q)
     if q.is_cpu or q.is_meta:
         op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -58,6 +60,7 @@ def attention_backward(
     """Gradients of q, k and v."""
     if not (q.numel() and k.numel() and v.numel()):
         return _empty_like(q), _empty_like(k), _empty_like(v)
+    grad, q, k, v, out = map(_without_gaps, (grad, q, k, v, out))
     bias = _additive(mask, q)
     if q.is_cpu or q.is_meta:
         op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -77,12 +80,17 @@ def _empty_like(x: Tensor, width: int | None = None) -> Tensor:
     return x.new_zeros((batch, length, heads, own if width is None else width)).transpose(1, 2)
 
 
+def _without_gaps(x: Tensor) -> Tensor:
+    """The tensor with the elements of each row side by side in memory."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 def _additive(mask: Tensor | None, q: Tensor) -> Tensor | None:
     if mask is None:
         return None
     if mask.dtype == torch.bool:
-        return torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, float("-inf"))
-    return mask.to(q.dtype)
+        return _without_gaps(torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, float("-inf")))
+    return _without_gaps(mask.to(q.dtype))
 
 
 def _aligned(bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:

@@ -66,6 +66,7 @@ OWN_KERNELS: dict[str, Kernel] = {
     "hspmd.factor_take": layout_kernels.factor_take,
     "hspmd.place": layout_kernels.place,
     "hspmd.zero_unless": layout_kernels.zero_unless,
+    "hspmd.view_as_complex": layout_kernels.as_complex,
     "hspmd.full": layout_kernels.full,
     "hspmd.random_mask": random_kernels.mask_piece,
     "hspmd.random_mask.default": whole_mask,

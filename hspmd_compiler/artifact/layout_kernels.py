@@ -58,3 +58,10 @@ def zero_unless(x: Tensor, keep: bool) -> Tensor:
 def full(shape: tuple[int, ...], value: float, dtype: torch.dtype, device: str = "cpu") -> Tensor:
     """A constant tensor."""
     return torch.full(shape, value, dtype=dtype, device=device)
+
+
+def as_complex(pairs: Tensor) -> Tensor:
+    """Pairs of real numbers as complex ones: a view where memory allows it, which differs between pieces."""
+    *outer, last = pairs.stride()
+    fits = last == 1 and not any(step % 2 for step in (*outer, pairs.storage_offset()))
+    return torch.view_as_complex(pairs if fits else pairs.clone(memory_format=torch.contiguous_format))

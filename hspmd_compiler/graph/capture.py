@@ -17,7 +17,6 @@ from typing import Protocol
 
 import torch
 from torch import fx, nn
-from torch._C import DispatchKey
 from torch._C._autograd import _get_sequence_nr
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._dispatch.python import enable_python_dispatcher
@@ -48,13 +47,12 @@ from .own_functions import without_own_functions
 from .recurrence import recurrence_in_steps
 from .selection.watch import WatchMasks
 from .torch_branches import masks_as_given
+from .written_out import Decompositions, written_out
 
 OLDEST_TORCH = (2, 11)
 PREFIX = "model."
 _SHAPE_LOG = logging.getLogger("torch.fx.experimental.symbolic_shapes")
 ASSERTION = "aten._assert_tensor_metadata.default"
-Decompositions = Mapping[torch._ops.OpOverload, Callable[..., object]]
-"""What operators are made of: functions with their arguments."""
 
 
 class OutputKind(Enum):
@@ -162,32 +160,6 @@ def exporting() -> Iterator[None]:
     """Inside, a model sees itself being exported, as in `capture_joint`, and computes nothing twice."""
     with _compiling_state_context(), without_checkpoints(), torchs_own_ways():
         yield
-
-
-@contextmanager
-def written_out(own: Decompositions) -> Iterator[None]:
-    """Inside, tracing writes these operators out in our way instead of PyTorch's."""
-    before = {op: op.py_kernels.get(_key_of(op)) for op in own}
-    try:
-        for op, made in own.items():
-            _set_kernel(op, made)
-        yield
-    finally:
-        for op, kernel in before.items():
-            _set_kernel(op, kernel)
-
-
-def _set_kernel(op: torch._ops.OpOverload, kernel: Callable[..., object] | None) -> None:
-    op.py_kernels.pop(_key_of(op), None)
-    if kernel is not None:
-        op.py_kernels[_key_of(op)] = kernel
-    op._dispatch_cache.clear()
-
-
-def _key_of(op: torch._ops.OpOverload) -> DispatchKey:
-    """Where PyTorch looks first: an operator that it writes out in C++ has that before any gradient."""
-    composite = DispatchKey.CompositeImplicitAutograd
-    return composite if op.has_kernel_for_dispatch_key(composite) else DispatchKey.Autograd
 
 
 @contextmanager

@@ -13,13 +13,14 @@ import torch
 from torch import fx
 
 from ..log import logger
-from .capture import Decompositions, trace_decomposed
+from .capture import trace_decomposed
 from .fx_convert import GETITEM, PLACEHOLDER, RowFacts, rows_of, target_of
 from .ir import LogicalGraph, Meta, Ref, Row, map_refs, refs_of
 from .own_decompositions import MASKED_PUTS, OWN, has_class_weights, is_masked_put
 from .prune import prune, with_rows
 from .rules import integer
 from .unknown_operators import Treatment, treatment
+from .written_out import Decompositions
 
 VIEWS = ("aten.view.default", "aten._unsafe_view.default")
 RESHAPE = "aten.reshape.default"

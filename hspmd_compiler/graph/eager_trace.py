@@ -24,7 +24,6 @@ from .capture import (
     quiet,
     running_plainly,
     storage_key,
-    written_out,
 )
 from .fx_convert import GETITEM, PLACEHOLDER, is_default, metas_of
 from .ir import Origin, OriginKind, Phase, Ref, Row, row_inputs
@@ -32,6 +31,7 @@ from .layers import assign_layers, find_layers
 from .own_decompositions import TRACED_WRONGLY
 from .own_functions import InsideFunctions
 from .trace_checks import ALLOWED_NAMESPACES, is_random, loss_of
+from .written_out import written_out
 
 DETACH = torch.ops.aten.detach.default
 ASKS_DEVICE = torch.ops.prim.device.default

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from ..annotations.layout import Factor
-from .cuts import whole_dim
-from .empty_pieces import emit_unless_empty
-from .ir import Row
-from .letters import LETTERS, add_letters, parse_letters
-from .pointwise_rules import settled_over_ranks
-from .rules import Result, RuleContext, rule_for
+from dataclasses import replace
+
+from .letters import add_letters, parse_letters
 
 SPACES = {1: "w", 2: "h w", 3: "d h w"}
 NEW = {1: "x", 2: "y x", 3: "z y x"}
 """Dims of a space before and behind an operator that makes it larger or smaller."""
 
 
-def _register(op: str, letters: str, *, sum: str = "", whole: str = "", sizes: str = "") -> None:
-    add_letters(f"aten.{op}", parse_letters(op, letters, sum=sum, whole=whole, sizes=sizes))
+def _register(
+    op: str,
+    letters: str,
+    *,
+    sum: str = "",
+    whole: str = "",
+    sizes: str = "",
+    linear: bool = False,
+    kernel: str = "",
+) -> None:
+    made = parse_letters(op, letters, sum=sum, whole=whole)
+    add_letters(f"aten.{op}", replace(made, sizes=sizes, linear=linear, kernel=kernel))
 
 
 def _spaces() -> None:
@@ -39,26 +45,11 @@ def _spaces() -> None:
 
 
 def _numbers() -> None:
-    """Places among sorted numbers."""
+    """Pairs of numbers as complex ones, and places among sorted numbers."""
+    as_complex = "hspmd.view_as_complex"
+    _register("view_as_complex.default", "... pair -> ...", whole="pair", linear=True, kernel=as_complex)
+    _register("view_as_real.default", "... -> ... pair", whole="pair", linear=True)
     _register("searchsorted.Tensor", "bound, ... -> ...", whole="bound")
-
-
-PAIRS = {"aten.view_as_complex.default": "... pair -> ...", "aten.view_as_real.default": "... -> ... pair"}
-"""Pairs of numbers as complex ones, and back: passes read the letters, the rule lets pending sums pass."""
-LETTERS |= {op: parse_letters(op, letters, whole="pair") for op, letters in PAIRS.items()}
-
-
-@rule_for(*PAIRS)
-def pairs(ctx: RuleContext, row: Row) -> Result:
-    """Linear; the dim of the two parts is whole."""
-    value = settled_over_ranks(ctx, ctx.operand(row.args[0]))
-    rank = len(row.shape or ())
-    if rank < len(value.layout.dims):
-        value = whole_dim(ctx, value, rank)
-        dims = value.layout.dims[:rank]
-    else:
-        dims = (*value.layout.dims, (Factor(2),))
-    return emit_unless_empty(ctx, row, (value,), (value.layout.with_dims(dims),), (value,))
 
 
 def _products() -> None:

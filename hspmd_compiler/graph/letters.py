@@ -20,7 +20,7 @@ from .annotated import AnnotatedValue
 from .cuts import schema_place, whole_dim
 from .empty_pieces import emit_unless_empty
 from .ir import Row, refs_of
-from .pointwise_rules import join_dims, localized
+from .pointwise_rules import join_dims, localized, settled_over_ranks
 from .rules import Result, RuleContext, local_shape, rule_for
 from .view_maps import deduplicated
 
@@ -34,7 +34,8 @@ class LetterRule:
     """The dims of operands and results by name; `...` stands for any number of leading dims.
 
     summed: letters over which the results are sums. whole: letters that are never split. sizes: the
-    argument that is the shape of the first result.
+    argument that is the shape of the first result. linear: in its one operand. kernel: what computes a
+    piece, where that is not the operator itself.
     """
 
     operands: tuple[Names, ...]
@@ -42,6 +43,8 @@ class LetterRule:
     summed: frozenset[str]
     whole: frozenset[str]
     sizes: str = ""
+    linear: bool = False
+    kernel: str = ""
 
     def named(self, ranks: Sequence[int]) -> list[Names]:
         """The names of each operand's dims; dims of `...` are numbered from the right."""
@@ -69,11 +72,11 @@ def add_letters(op: str, made: LetterRule) -> None:
     LETTERS[op] = made
 
 
-def parse_letters(op: str, letters: str, *, sum: str = "", whole: str = "", sizes: str = "") -> LetterRule:
+def parse_letters(op: str, letters: str, *, sum: str = "", whole: str = "") -> LetterRule:
     """As `rule` of `own_rules` says, not registered."""
     left, arrow, right = letters.partition("->")
     operands, results = (tuple(tuple(part.split()) for part in side.split(",")) for side in (left, right))
-    made = LetterRule(operands, results, frozenset(sum.split()), frozenset(whole.split()), sizes)
+    made = LetterRule(operands, results, frozenset(sum.split()), frozenset(whole.split()))
     bad = [("letters", f"{letters!r} has no ->")] if not arrow else list(_clashes(made))
     if bad:
         raise OptionError(
@@ -114,19 +117,22 @@ def _apply(ctx: RuleContext, row: Row) -> Result:
     """Operands meet letter by letter; cut summed letters become pending sums."""
     made = LETTERS[row.op]
     refs = list(refs_of(row.args))
-    values = [ctx.settle(ctx.operand(ref)) for ref in refs]
+    given = [ctx.operand(ref) for ref in refs]
+    values = [settled_over_ranks(ctx, value) if made.linear else ctx.settle(value) for value in given]
     shapes = _shapes(row)
     _check_call(row, made, values, shapes)
     named = made.named([len(value.layout.dims) for value in values])
     values = [_whole_letters(ctx, made, value, names) for value, names in zip(values, named, strict=True)]
     met = _met(made, values, named)
     values = [
-        ctx.convert(value, _layout(met, names, value.layout.shape))
+        ctx.convert(value, _layout(met, names, value.layout.shape, value.layout.partial))
         for value, names in zip(values, named, strict=True)
     ]
     axes = [f.axis for name in made.summed for f in met.get(name, ()) if f.axis is not None]
-    layouts = _results(made, met, shapes, frozenset(sum_axis(axis) for axis in axes))
+    pending = frozenset().union(*(value.layout.partial for value in values))
+    layouts = _results(made, met, shapes, pending | {sum_axis(axis) for axis in axes})
     row = _sized(row, made, layouts[0])
+    row = replace(row, op=made.kernel) if made.kernel else row
     args = localized(ctx, row, {ref.id: value for ref, value in zip(refs, values, strict=True)})
     return emit_unless_empty(ctx, row, args, layouts, values)
 

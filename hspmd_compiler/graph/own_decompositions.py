@@ -14,6 +14,7 @@ from torch._decomp import decomposition_table
 from .cuts import argument
 from .index_operator import checked
 from .ir import Ref, Row
+from .written_out import written_out_by_torch
 
 aten = torch.ops.aten
 WRITES_BY_INDEX = (
@@ -89,6 +90,35 @@ def multilabel_margin(scores: Tensor, target: Tensor, reduction: int) -> tuple[T
     return loss, is_target.to(scores.dtype).reshape(target.shape)
 
 
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> object:
+    """Fewer key and value heads than query heads are repeated: kernels differ in whether they do it."""
+    heads = query.shape[-3] if query.dim() > 2 else 0
+    if enable_gqa and all(x.dim() > 2 and heads % x.shape[-3] == 0 for x in (key, value)):
+        key, value, enable_gqa = _repeated(key, heads), _repeated(value, heads), False
+    given = (query, key, value, attn_mask, dropout_p, is_causal)
+    op = aten.scaled_dot_product_attention.default
+    return written_out_by_torch(op, *given, scale=scale, enable_gqa=enable_gqa)
+
+
+def _repeated(x: Tensor, heads: int) -> Tensor:
+    *outer, own, length, width = x.shape
+    if own == heads:
+        return x
+    return (
+        x.unsqueeze(-3).expand(*outer, own, heads // own, length, width).reshape(*outer, heads, length, width)
+    )
+
+
 def stack(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     """PyTorch joins along the dim behind and cuts it again, where samples may lie."""
     return torch.cat([part.unsqueeze(dim) for part in parts], dim)
@@ -138,8 +168,9 @@ OWN: Mapping[torch._ops.OpOverload, Callable[..., object]] = {
 TRACED_WRONGLY: Mapping[torch._ops.OpOverload, Callable[..., object]] = {
     aten.one_hot.default: one_hot,
     aten.multilabel_margin_loss_forward.default: multilabel_margin,
+    aten.scaled_dot_product_attention.default: attention,
 }
-"""Operators that PyTorch writes out while it traces, in a way that differs from eager."""
+"""Operators that PyTorch writes out while it traces in a way that differs from eager, or has no rule."""
 MASKED_PUTS: Mapping[torch._ops.OpOverload, Callable[..., object]] = {
     aten.index_put.default: masked_put,
     aten._unsafe_index_put.default: masked_put,

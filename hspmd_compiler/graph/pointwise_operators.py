@@ -20,6 +20,11 @@ MOVES = (
     "aten.clone.default",
     "aten.lift_fresh_copy.default",
 )
+LAZY = {
+    "aten._conj.default": "aten.conj_physical.default",
+    "aten._neg_view.default": "aten.neg.default",
+}
+"""Linear operators that only mark a tensor, and what computes it: a mark is lost where pieces move."""
 SUMS = ("aten.add.Tensor", "aten.sub.Tensor")
 PRODUCTS = ("aten.mul.Tensor", "aten.div.Tensor")
 _SETTLING = """
@@ -38,7 +43,7 @@ _SETTLING = """
     mish_backward.default logical_xor.default floor.default ceil.default round.default isnan.default
     fmod.Scalar softshrink.default hardshrink.default atan.default asin.default acos.default sinh.default
     cosh.default tan.default log2.default log10.default exp2.default
-    xlogy.Tensor copy.default fill.Tensor
+    xlogy.Tensor copy.default fill.Tensor complex.default
 """
 CHOICES: dict[str, int | None] = {
     "aten.where.self": 0,

@@ -13,7 +13,7 @@ from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, m
 from .addends import as_equal_addends
 from .annotated import AnnotatedValue, PerCoordinate
 from .ir import Ref, Row, map_refs, refs_of
-from .pointwise_operators import CHOICES, LINEAR, MOVES, PRODUCTS, SETTLING, SUMS
+from .pointwise_operators import CHOICES, LAZY, LINEAR, MOVES, PRODUCTS, SETTLING, SUMS
 from .rules import (
     Result,
     RuleContext,
@@ -189,15 +189,19 @@ def _apply(ctx: RuleContext, row: Row, values: dict[int, AnnotatedValue]) -> Ann
     return ctx.emit(row.op, localized(ctx, row, values), make_layout(dims, partial), kwargs=row.kwargs)
 
 
-@rule_for(*LINEAR)
+@rule_for(*LINEAR, *LAZY)
 def linear(ctx: RuleContext, row: Row) -> Result:
     """One operand, linear: pending sums and addends pass."""
     ((key, value),) = operands(ctx, row).items()
     if row.dtype is not None and not (_has_fractions(row.dtype) and _has_fractions(value.dtype)):
         value = ctx.settle(value)
-    moves = row.op in MOVES
+    via = value if row.op in MOVES else None
     args = localized(ctx, row, {key: value})
-    return ctx.emit(row.op, args, value.layout, kwargs=row.kwargs, via=value if moves else None)
+    return ctx.emit(LAZY.get(row.op, row.op), args, value.layout, kwargs=row.kwargs, via=via)
+
+
+def _has_fractions(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
 
 
 def _has_fractions(dtype: torch.dtype) -> bool:
@@ -361,7 +365,7 @@ def copies(dims: Sequence[Dim]) -> tuple[Dim, ...]:
     return tuple(tuple(Factor(f.size, f.axis, f.sets) for f in dim) for dim in dims)
 
 
-@pull_for(*SETTLING, *SUMS, *PRODUCTS, *LINEAR)
+@pull_for(*SETTLING, *SUMS, *PRODUCTS, *LINEAR, *LAZY)
 def pull_pointwise(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | None:
     """A pure pointwise value is computed directly in the layout asked for."""
     values = {
@@ -369,4 +373,4 @@ def pull_pointwise(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue
         for ref in refs_of(row.args)
         for value in (ctx.settle(ctx.operand(ref)),)
     }
-    return ctx.emit(row.op, localized(ctx, row, values), layout, kwargs=row.kwargs)
+    return ctx.emit(LAZY.get(row.op, row.op), localized(ctx, row, values), layout, kwargs=row.kwargs)

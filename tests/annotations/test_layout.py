@@ -31,7 +31,7 @@ from hspmd_compiler.annotations.layout import (
     dim_size,
     make_layout,
 )
-from hspmd_compiler.annotations.refine import cut_factor, local_boxes, refine
+from hspmd_compiler.annotations.refine import cut_factor, local_boxes, refine, refine_dim
 from hspmd_compiler.errors import InternalError
 from hspmd_compiler.graph.view_maps import flat_factor, map_view
 
@@ -149,6 +149,22 @@ def cuttable(factor: Factor, inner: int) -> bool:
     rows = all((piece.all(1) | ~piece.any(1)).all() for piece in held)
     columns = all((piece == piece[:1]).all() for piece in held)
     return rows or columns
+
+
+@SOME
+@given(dims(), dims())
+def test_two_dims_refined_hold_what_they_held(first: Dim, second: Dim) -> None:
+    """It ends for whatever dims: of unequal sizes with an error, and never by cutting ones off for ever."""
+    if dim_size(first) != dim_size(second):
+        with pytest.raises(InternalError, match="can't be converted"):
+            refine_dim(first, second)
+        rest = Factor(dim_size(first))
+        second = (*second, rest) if dim_size(first) == dim_size((*second, rest)) else (rest,)
+    pairs = refine_dim(first, second)
+    if pairs is not None:
+        assert [a.size for a, _ in pairs] == [b.size for _, b in pairs]
+        assert pieces(tuple(a for a, _ in pairs)) == pieces(first)
+        assert pieces(tuple(b for _, b in pairs)) == pieces(second)
 
 
 @SOME

@@ -93,3 +93,27 @@ def test_a_mask_is_known_by_the_booleans_it_is_written_from() -> None:
     assert [graph.rows[source].dtype for source in sources] == [torch.bool, torch.float32, torch.float32]
     assert [mask_kind(values.of(source)) for source in sources] == [mask_kind(values.of(m)) for m in masks]
     assert mask_kind(values.of(sources[0])) is MaskKind.CAUSAL
+
+
+class Kept(nn.Module):
+    """A causal mask that was made in `__init__`, cut in forward; `given`: by an input instead."""
+
+    def __init__(self, given: bool) -> None:
+        super().__init__()
+        self.proj = nn.Linear(8, 8)
+        self.given = given
+        self.register_buffer("mask", torch.ones(9, 9, dtype=torch.bool).tril(), persistent=False)
+
+    def forward(self, x: Tensor, allowed: Tensor) -> Tensor:
+        y = self.proj(x)[:, None]
+        mask = allowed[:, None] if self.given else self.mask[: x.shape[1], : x.shape[1]]
+        return scaled_dot_product_attention(y, y, y, attn_mask=mask).sum()
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_masks_of_buffers_and_inputs_stay(given: bool) -> None:
+    """What a buffer holds is not known while compiling, and may be loaded later."""
+    inputs = {"x": torch.zeros(2, 6, 8), "allowed": torch.ones(2, 6, 6, dtype=torch.bool)}
+    graph = trace(Kept(given), inputs, batch=2)
+    after = retarget_masks(graph)
+    assert sum(MASK in row.kwargs for row in after.rows) == 2
