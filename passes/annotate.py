@@ -18,18 +18,24 @@ from ..graph.printer import aligned
 from ..strategy import Override, StageSpec, Strategy
 from ..strategy_check import check
 from .grad_sync import grid, has_cell
+from .infer_dims import infer_dims
 from .placement import Placement, first_coordinate
-from .split_units import Member, SplitGroup, SplitKind, assign, find_split_groups
+from .split_units import Member, SplitGroup, SplitKind, assign, split_groups
 from .states_text import states_text
+from .whole_parameters import WholeParameter, warn_of_kept, whole_lines, whole_parameters
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterLayouts:
-    """Layouts of parameters by stage, from split units and hand-written overrides."""
+    """Layouts of parameters by stage, from split units and hand-written overrides.
+
+    unsplit: parameters that have no units.
+    """
 
     graph: LogicalGraph
     strategy: Strategy
     by_param: dict[str, tuple[SplitGroup, tuple[Member, ...]]]
+    unsplit: tuple[WholeParameter, ...] = ()
 
     def layout(self, pipeline: int, name: str, stage: int) -> Layout:
         """How the ranks of a stage hold a parameter."""
@@ -203,7 +209,8 @@ def _layers_to_run(graph: LogicalGraph, strategy: Strategy) -> int | None:
 
 def annotate(graph: LogicalGraph, strategy: Strategy) -> tuple[ParameterLayouts, list[Placement]]:
     """What each pipeline's deduction starts from; StrategyError where the strategy can't fit the model."""
-    groups = find_split_groups(graph)
+    flow = infer_dims(graph)
+    groups = split_groups(graph, flow)
     heads = [group.units for group in groups if group.kind is SplitKind.HEADS]
     check(strategy, num_layers=_layers_to_run(graph, strategy), num_heads=min(heads, default=None))
     _check_matched(graph, strategy)
@@ -212,9 +219,22 @@ def annotate(graph: LogicalGraph, strategy: Strategy) -> tuple[ParameterLayouts,
         for member in group.members:
             found = by_param.get(member.param)
             by_param[member.param] = (group, (*(found[1] if found else ()), member))
-    layouts = ParameterLayouts(graph, strategy, by_param)
+    layouts = ParameterLayouts(graph, strategy, by_param, whole_parameters(graph, flow, groups))
+    warn_of_kept(graph, [item for item in layouts.unsplit if _is_alike_on_ranks(layouts, item.name)])
     batch = batch_sets(strategy)
     return layouts, [_placement(layouts, strategy, index, batch) for index in range(len(strategy.pipelines))]
+
+
+def _is_alike_on_ranks(layouts: ParameterLayouts, name: str) -> bool:
+    """Whether a stage of several ranks has the parameter whole on each of them."""
+    layer = layouts.graph.rows[layouts.graph.params[name].row].layer
+    stages = [
+        (pipeline, place)
+        for pipeline, spec in enumerate(layouts.strategy.pipelines)
+        for place, stage in enumerate(spec.stages)
+        if stage.tp > 1 and (layer is None or stage.layers[0] <= layer < stage.layers[1])
+    ]
+    return any(layouts.layout(p, name, place).cut(ranks=True) is None for p, place in stages)
 
 
 def _placement(layouts: ParameterLayouts, strategy: Strategy, pipeline: int, batch: Sets) -> Placement:
@@ -264,4 +284,7 @@ def parameter_text(layouts: ParameterLayouts) -> str:
         ]
         shape = ",".join(map(str, info.shape))
         lines.append((name, f"[{shape}]", f"<{' | '.join(dict.fromkeys(cells))}>"))
-    return "\n".join(aligned(lines)) + "\n"
+    unsplit = (
+        ["", "whole under tensor parallelism:", *whole_lines(layouts.unsplit)] if layouts.unsplit else []
+    )
+    return "\n".join([*aligned(lines), *unsplit]) + "\n"

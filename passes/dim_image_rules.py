@@ -87,7 +87,7 @@ def batch_norm(flow: DimFlow, row: Row) -> Found:
     dims = flow.of(row.args[0])
     flow.mark_whole(dims[2:], f"{row.op} is over it")
     channels = dims[1]
-    for operand in row.args[1:3]:
+    for operand in row.args[1:5]:
         if isinstance(operand, Ref):
             channels = flow.terms.unify(channels, flow.of(operand)[0])
     outs = row.outs or ()

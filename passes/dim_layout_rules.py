@@ -202,6 +202,7 @@ LAYOUT_RULES: dict[str, Rule] = {
     "aten.narrow.default": narrow,
     "aten.split.Tensor": split,
     "aten.split_with_sizes.default": split,
+    "aten.chunk.default": split,
     "aten.select.int": select,
     "aten.unbind.int": unbind,
     "aten.cat.default": cat,

@@ -101,34 +101,12 @@ def index_select(flow: DimFlow, row: Row) -> Found:
 
 def reduce(flow: DimFlow, row: Row) -> Found:
     """`sum`, `mean`, ... over some dims."""
-    return _over(flow, row, 1, row.shape or ())
-
-
-def vector_norm(flow: DimFlow, row: Row) -> Found:
-    """A norm over some dims, named after its order."""
-    return _over(flow, row, 2, row.shape or ())
-
-
-def reduce_with_places(flow: DimFlow, row: Row) -> Found:
-    """`max` and `min` over one dim: the values, and where they were."""
-    return [_over(flow, row, 1, out[0] if out else ()) for out in row.outs or ()]
-
-
-def _over(flow: DimFlow, row: Row, place: int, shape: Sequence[int]) -> Dims:
-    """The dims of a reduction over those that argument `place` names."""
-    dims = flow.of(row.args[0])
-    reduced = dims_argument(row, place, len(dims))
+    dims, shape = flow.of(row.args[0]), row.shape or ()
+    reduced = dims_argument(row, 1, len(dims))
     flow.mark_whole([dims[dim] for dim in reduced], f"{row.op} is over it")
     if len(shape) == len(dims):
         return tuple(flow.terms.free(1) if dim in reduced else term for dim, term in enumerate(dims))
     return tuple(term for dim, term in enumerate(dims) if dim not in reduced)
-
-
-def along_dim(flow: DimFlow, row: Row) -> Found:
-    """An operator that needs one dim whole and keeps the shape."""
-    dims = flow.of(row.args[0])
-    flow.terms.mark_whole(dims[dim_argument(row, 1, len(dims))], f"{row.op} is over it")
-    return dims
 
 
 def layer_norm(flow: DimFlow, row: Row) -> Found:
@@ -221,15 +199,7 @@ _CONSTANTS = (
     *("rand_like.default", "randn_like.default"),
     *("new_zeros.default", "new_ones.default", "new_full.default", "new_empty.default"),
 )
-_REDUCTIONS = (
-    *("sum.dim_IntList", "sum.default", "mean.dim", "mean.default", "prod.dim_int"),
-    *("amax.default", "amin.default", "any.dim", "all.dim"),
-    *("var.correction", "std.correction", "logsumexp.default"),
-)
-_ALONG_DIM = (
-    *("_softmax.default", "_safe_softmax.default"),
-    *("cumsum.default", "cumprod.default", "logcumsumexp.default"),
-)
+_REDUCTIONS = (*("sum.dim_IntList", "sum.default", "mean.dim", "mean.default", "std.correction"),)
 _ATTENTION = (
     "_scaled_dot_product_flash_attention_for_cpu.default",
     "_scaled_dot_product_flash_attention.default",
@@ -240,14 +210,10 @@ _ATTENTION = (
 MATH_RULES: dict[str, Rule] = {
     **_named(constant, _CONSTANTS),
     **_named(reduce, _REDUCTIONS),
-    **_named(reduce_with_places, ("max.dim", "min.dim")),
-    **_named(along_dim, _ALONG_DIM),
     **_named(attention, _ATTENTION),
     **_named(mm, ("mm.default", "bmm.default")),
     **_named(addmm, ("addmm.default", "baddbmm.default")),
     **_named(same, ("fill.Scalar", "bernoulli.default")),
-    "aten.linalg_vector_norm.default": vector_norm,
-    "aten.masked_fill.Tensor": pointwise,
     "aten.embedding.default": embedding,
     "aten.index.Tensor": index,
     "aten._unsafe_index.Tensor": index,

@@ -15,7 +15,7 @@ class DimTerms(TermStore):
     def mark_whole(self, term: int, reason: str) -> None:
         """Forbid splits of everything inside a term."""
         for atom in self.atoms(term):
-            self._facts[atom].set_whole(reason)
+            self._facts[atom].set_whole(reason, self.row)
 
     def mark_heads(self, term: int) -> None:
         """Say that attention treats the elements of a term independently."""
@@ -25,14 +25,12 @@ class DimTerms(TermStore):
     def mark_made(self, term: int, row: int) -> None:
         """Say that a parameter product gives this dim."""
         for atom in self.atoms(term):
-            if not self._facts[atom].whole:
-                self._facts[atom].made.append(row)
+            self._facts[atom].made.append(row)
 
     def mark_used(self, term: int, row: int) -> None:
         """Say that a parameter product sums over this dim."""
         for atom in self.atoms(term):
-            if not self._facts[atom].whole:
-                self._facts[atom].used.append(row)
+            self._facts[atom].used.append(row)
 
     def mark_vocab(self, term: int) -> None:
         """Say that this dim is split by a pattern: classes of a loss, or rows of a looked-up table."""

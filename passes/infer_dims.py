@@ -8,13 +8,16 @@ import torch
 
 from ..graph.ir import LogicalGraph, OriginKind, Phase, Row, row_inputs
 from ..graph.letters import LETTERS
+from ..graph.pointwise_operators import LAZY, LINEAR, PRODUCTS, SETTLING, SUMS
+from .dim_along_rules import ALONG_RULES
 from .dim_flow import DimFlow, Rule
 from .dim_image_rules import IMAGE_RULES
 from .dim_layout_rules import LAYOUT_RULES
 from .dim_letters import letters
 from .dim_math_rules import MATH_RULES, pointwise, whole
 
-_RULES: dict[str, Rule] = {**LAYOUT_RULES, **MATH_RULES, **IMAGE_RULES}
+_RULES: dict[str, Rule] = {**ALONG_RULES, **LAYOUT_RULES, **MATH_RULES, **IMAGE_RULES}
+_POINTWISE = frozenset((*LAZY, *LINEAR, *PRODUCTS, *SETTLING, *SUMS))
 _KEEP_IDS = frozenset(LAYOUT_RULES) | {
     "aten.clone.default",
     "aten.where.self",
@@ -51,6 +54,7 @@ def _visit_source(flow: DimFlow, row: Row) -> None:
 
 
 def _visit(flow: DimFlow, row: Row) -> None:
+    flow.terms.row = row.id
     sources = row_inputs(row)
     if not flow.data.isdisjoint(sources):
         flow.data.add(row.id)
@@ -66,6 +70,8 @@ def _rule_of(op: str) -> Rule:
 
 
 def _is_pointwise(op: str) -> bool:
+    if op in _POINTWISE:
+        return True
     target: object = torch.ops
     for name in op.split("."):
         target = getattr(target, name, None)
@@ -79,4 +85,5 @@ def _settle_classes(flow: DimFlow) -> None:
         if row in flow.losses and list(terms.atoms(result)) == [result] and not terms.facts(result).whole:
             terms.mark_vocab(classes)
         else:
+            terms.row = row
             terms.mark_whole(classes, "a softmax is over it")

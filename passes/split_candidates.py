@@ -84,7 +84,7 @@ def _walk(terms: TermStore, term: int, at: Place) -> Iterator[tuple[int, Place]]
 def find_candidates(graph: LogicalGraph, flow: DimFlow) -> list[Candidate]:
     """Every atom that may be split and is worth it, with the atom that belongs inside it."""
     places = find_places(graph, flow)
-    useful = {atom: flow.terms.facts(atom) for atom in places if _is_useful(flow.terms.facts(atom))}
+    useful = {atom: flow.terms.facts(atom) for atom in places if is_useful(flow.terms.facts(atom))}
     inner_of = {}
     for atom, facts in useful.items():
         outer = {place.before for place in places[atom]}
@@ -97,7 +97,7 @@ def find_candidates(graph: LogicalGraph, flow: DimFlow) -> list[Candidate]:
     ]
 
 
-def _is_useful(facts: Facts) -> bool:
+def is_useful(facts: Facts) -> bool:
     """Given by one parameter product and summed over by another, or split by a pattern."""
     return not facts.whole and bool(facts.vocab or (facts.made and facts.used))
 
@@ -109,7 +109,7 @@ def whole_dims(graph: LogicalGraph, flow: DimFlow) -> dict[tuple[str, int], str]
     for atom, places in find_places(graph, flow).items():
         facts = flow.terms.facts(atom)
         for place in places:
-            if _is_useful(facts):
+            if is_useful(facts):
                 splittable.add((place.param, place.dim))
             reasons.setdefault((place.param, place.dim), facts.whole or "no two parameter products share it")
     return {key: reason for key, reason in reasons.items() if key not in splittable}

@@ -10,6 +10,7 @@ from itertools import takewhile
 
 from ..errors import StrategyError
 from ..graph.ir import LogicalGraph
+from .dim_flow import DimFlow
 from .infer_dims import infer_dims
 from .split_candidates import Candidate, find_candidates
 
@@ -81,7 +82,12 @@ def find_split_groups(graph: LogicalGraph) -> tuple[SplitGroup, ...]:
     first, then vocabularies, then streams that blocks read and add to; within each, groups inside
     one layer come first, then forward order decides.
     """
-    found = [_Draft.of(graph, candidate) for candidate in find_candidates(graph, infer_dims(graph))]
+    return split_groups(graph, infer_dims(graph))
+
+
+def split_groups(graph: LogicalGraph, flow: DimFlow) -> tuple[SplitGroup, ...]:
+    """As `find_split_groups`, from dims that are inferred."""
+    found = [_Draft.of(graph, candidate) for candidate in find_candidates(graph, flow)]
     taken: set[str] = set()
     chosen = []
     for draft in sorted(found, key=_Draft.priority):

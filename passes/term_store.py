@@ -26,12 +26,14 @@ class Form(Enum):
 class Facts:
     """What was seen of an atom.
 
-    whole: why it must not be split, "" if it may. repeat: it stood against copies that the other
-    side repeats (the query heads that share one key head). made: rows of parameter products that
-    give it, and of lookups over it. used: rows of parameter products that sum over it.
+    whole: why it must not be split, "" if it may; whole_at: the row that said so first. repeat: it
+    stood against copies that the other side repeats (the query heads that share one key head). made:
+    rows of parameter products that give it, and of lookups over it. used: rows of parameter products
+    that sum over it.
     """
 
     whole: str = ""
+    whole_at: int | None = None
     heads: bool = False
     vocab: bool = False
     repeat: bool = False
@@ -43,20 +45,18 @@ class Facts:
         self.heads |= other.heads
         self.vocab |= other.vocab
         self.repeat |= other.repeat
-        self.set_whole(other.whole)
-        if not self.whole:
-            self.made += other.made
-            self.used += other.used
+        self.set_whole(other.whole, other.whole_at)
+        self.made += other.made
+        self.used += other.used
 
-    def set_whole(self, reason: str) -> None:
-        """Keep the first reason; what makes or uses the atom no longer matters then."""
+    def set_whole(self, reason: str, row: int | None) -> None:
+        """Keep the first reason."""
         if reason and not self.whole:
-            self.whole = reason
-            self.made, self.used = [], []
+            self.whole, self.whole_at = reason, row
 
 
 class TermStore:
-    """All terms, each an int.
+    """All terms, each an int. row: the row whose dims are being inferred.
 
     Terms of size 1 are all the same FREE term. A refined atom keeps its int and changes its form,
     so every dim that holds it sees the refinement.
@@ -64,6 +64,7 @@ class TermStore:
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
+        self.row: int | None = None
         self._forms: list[Form] = []
         self._links: list[int] = []
         self._parts: list[tuple[int, ...]] = []

@@ -126,7 +126,7 @@ def scatter(value: Tensor, layout: Layout, at: Coordinate) -> Tensor:
     return local.expand(local_view(layout, at)).reshape(layout.local_shape(at)).clone()
 
 
-def random_pieces(rng: Random, operand: Operand, layout: Layout, mesh: Mesh) -> Locals:
+def random_pieces(operand: Operand, layout: Layout, mesh: Mesh) -> Locals:
     """Local tensors of a layout: copies are equal, addends are not."""
     over_batch = Axis.BATCH in layout.partial or layout.cut(ranks=False) is not None
     cut = layout.cut(ranks=True)
@@ -137,7 +137,7 @@ def random_pieces(rng: Random, operand: Operand, layout: Layout, mesh: Mesh) -> 
         key = (at.batch if over_batch else 0, at.rank if adds else 0)
         if key not in wholes:
             wholes[key] = operand.make(operand.shape)
-        pieces[at] = lying_anyhow(rng, scatter(wholes[key], layout, at))
+        pieces[at] = scatter(wholes[key], layout, at)
     return pieces
 
 
@@ -173,7 +173,8 @@ class Sketch:
 
     def operand(self, operand: Operand, layout: Layout) -> Ref:
         """A placeholder with random local tensors."""
-        pieces = random_pieces(self.rng, operand, layout, self.mesh)
+        made = random_pieces(operand, layout, self.mesh)
+        pieces = {at: lying_anyhow(self.rng, piece) for at, piece in made.items()}
         return self.given(joined(layout, pieces, "operand"), layout, pieces, operand.pure)
 
     def given(self, value: Tensor, layout: Layout, pieces: Locals, pure: bool) -> Ref:

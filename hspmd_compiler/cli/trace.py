@@ -74,6 +74,7 @@ def graph_sections(graph: LogicalGraph, traced: str, seconds: float) -> list[Sec
         Table("graph", "graph", ("fact", "value"), tuple(facts)),
         Table("operators", "operators", ("operator", "forward", "backward"), summary.operators),
         Listing("without rule", "operators without a rule", without_rule(graph)),
+        Listing("whole parameters", "parameters that tensor parallelism leaves whole", left_whole(graph)),
         Listing("layers", "layers by number", numbered_layers(summary.layers)),
         Listing("parameters", "parameters", tuple(parameter_table(summary))),
         Listing("without gradient", "without gradient, as in eager", summary.without_gradient or ("none",)),
@@ -84,6 +85,16 @@ def numbered_layers(paths: Sequence[str]) -> tuple[str, ...]:
     """The layers as a strategy numbers them: through all lists, in the order in which a model holds them."""
     lines = tuple(f"{number}  {path}" for number, path in enumerate(paths))
     return lines or ("0  the whole model: it has no list of several layers",)
+
+
+def left_whole(graph: LogicalGraph) -> tuple[str, ...]:
+    """Parameters that no split units go through, and what keeps them whole."""
+    from ..passes.infer_dims import infer_dims
+    from ..passes.split_units import split_groups
+    from ..passes.whole_parameters import whole_lines, whole_parameters
+
+    flow = infer_dims(graph)
+    return whole_lines(whole_parameters(graph, flow, split_groups(graph, flow)))
 
 
 def without_rule(graph: LogicalGraph) -> tuple[str, ...]:

@@ -103,10 +103,7 @@ def along_dims(ctx: RuleContext, row: Row) -> Result:
     value = ctx.operand(row.args[0])
     linear = row.op in _LINEAR and row.dtype is not None and value.dtype.is_floating_point
     value = settled_over_ranks(ctx, value) if linear else ctx.settle(value)
-    rank = len(value.layout.dims)
-    argument = None if row.op in OVER_ALL else schema_argument(row, _DIMS.get(row.op, "dim"))
-    given = [argument] if isinstance(argument, int) else list(items(argument) if argument else range(rank))
-    along = {integer(dim) % max(rank, 1) for dim in given}
+    along = dims_along(row, len(value.layout.dims))
     for dim in sorted(along):
         value = whole_dim(ctx, value, dim)
     layouts = [
@@ -114,6 +111,13 @@ def along_dims(ctx: RuleContext, row: Row) -> Result:
         for meta in row.outs or ((row.shape or (), row.dtype),)
     ]
     return emit_unless_empty(ctx, row, (value, *row.args[1:]), layouts, (value,))
+
+
+def dims_along(row: Row, rank: int) -> set[int]:
+    """The dims that an operator of ALONG_DIMS or OVER_ALL works along, counted from the front."""
+    argument = None if row.op in OVER_ALL else schema_argument(row, _DIMS.get(row.op, "dim"))
+    given = [argument] if isinstance(argument, int) else list(items(argument) if argument else range(rank))
+    return {integer(dim) % max(rank, 1) for dim in given}
 
 
 def _without(layout: Layout, along: Collection[int], shape: Sequence[int]) -> Layout:

@@ -62,9 +62,13 @@ def test_atoms_that_are_joined_share_what_was_seen(terms: DimTerms) -> None:
     terms.mark_used(b, 7)
     terms.unify(a, b)
     assert (terms.facts(a).made, terms.facts(b).used) == ([3], [7])
+    terms.row = 8
     terms.mark_whole(b, "reason")
+    terms.row = 9
+    terms.mark_whole(a, "another")
     terms.mark_made(a, 9)
-    assert (terms.facts(a).whole, terms.facts(a).made) == ("reason", [])
+    facts = terms.facts(a)
+    assert (facts.whole, facts.whole_at, facts.made, facts.used) == ("reason", 8, [3, 9], [7])
 
 
 def test_marks_reach_later_parts(terms: DimTerms) -> None:
