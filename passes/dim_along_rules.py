@@ -82,12 +82,32 @@ def triangle(flow: DimFlow, row: Row) -> Found:
     return dims
 
 
+def unfold(flow: DimFlow, row: Row) -> Found:
+    """Windows of a dim: their number, and behind all dims their elements."""
+    dims, shape = list(flow.of(row.args[0])), row.shape or ()
+    dim = dim_argument(row, 1, len(dims))
+    flow.mark_whole(dims[dim : dim + 1], f"{row.op} is over it")
+    dims[dim : dim + 1] = [flow.terms.free(shape[dim])] if dims else []
+    return (*dims, flow.terms.free(shape[-1]))
+
+
+def diagonal(flow: DimFlow, row: Row) -> Found:
+    """A diagonal across two dims, behind the others."""
+    dims = flow.of(row.args[0])
+    across = {dim_argument(row, 2, len(dims), 0), dim_argument(row, 3, len(dims), 1)}
+    flow.mark_whole([dims[dim] for dim in across], f"{row.op} is over it")
+    others = (term for dim, term in enumerate(dims) if dim not in across)
+    return (*others, flow.terms.free((row.shape or ())[-1]))
+
+
 ALONG_RULES: dict[str, Rule] = {
     **dict.fromkeys((*ALONG_DIMS, *OVER_ALL), along_dims),
     **dict.fromkeys(SCATTERS, scatter),
     **dict.fromkeys(TRIANGLES, triangle),
     **dict.fromkeys(ELEMENT_LOSSES, element_loss),
     "aten.gather.default": gather,
+    "aten.unfold.default": unfold,
+    "aten.diagonal.default": diagonal,
     "aten.select_scatter.default": replaced,
     "aten.slice_scatter.default": replaced,
 }

@@ -144,6 +144,23 @@ FUNCTIONS: dict[str, Apply] = {
     "argsort": lambda x: x.gather(-1, x.argsort(-1)),
     "bucketize": lambda x: torch.bucketize(x, torch.tensor([-0.5, 0.0, 0.5])) * x,
     "cdist": lambda x: torch.cdist(x, x.tanh() + 3),
+    "as_strided": lambda x: x.sin().as_strided((len(x), 3, 2, INNER), (TOKENS * INNER, INNER, INNER, 1)),
+    "diag_embed": lambda x: torch.diag_embed(x).flatten(2),
+    "diagonal": lambda x: (x @ x.mT).diagonal(1, 1, 2),
+    "fft": lambda x: torch.fft.fft(x, dim=1).real,
+    "fft2": lambda x: torch.fft.fft2(x, norm="forward").imag,
+    "irfft": lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=-1, norm="ortho"), n=7, dim=-1),
+    "stft": lambda x: torch.stft(x.flatten(1), 8, return_complex=True, window=torch.hann_window(8)).abs(),
+    "unfold": lambda x: x.unfold(1, 2, 1).flatten(2),
+    "det": lambda x: torch.linalg.det(x @ x.mT + torch.eye(TOKENS)).unsqueeze(-1),
+    "eigh": lambda x: torch.linalg.eigh(x @ x.mT)[0],
+    "matrix_exp": lambda x: torch.matrix_exp(x @ x.mT / 9),
+    "qr": lambda x: torch.linalg.qr(x.mT)[0],
+    "slogdet": lambda x: torch.linalg.slogdet(x @ x.mT + torch.eye(TOKENS))[1].unsqueeze(-1),
+    "solve_triangular": lambda x: torch.linalg.solve_triangular(
+        (x @ x.mT).tril() + 3 * torch.eye(TOKENS), x, upper=False
+    ),
+    "svd": lambda x: torch.linalg.svd(x, full_matrices=False)[1],
     "complex": lambda x: _complex(x).abs(),
     "complex out of parts": lambda x: torch.view_as_real(torch.complex(x.sin(), x) * x),
     "conj": lambda x: torch.view_as_real(_complex(x).conj().resolve_conj()),
@@ -182,6 +199,10 @@ FUNCTIONS: dict[str, Apply] = {
     "x[mask] = 0.5": _masked,
 }
 OF_WEIGHTS: dict[str, tuple[tuple[int, ...], Apply]] = {
+    "filter over frequencies": (
+        (3, INNER, 2),
+        lambda x, w: torch.fft.irfft(torch.fft.rfft(x, dim=1) * torch.view_as_complex(w), n=TOKENS, dim=1),
+    ),
     "complex product": (
         (4, 4, 2),
         lambda x, w: torch.view_as_real(_complex(x) @ torch.view_as_complex(w).mH),

@@ -46,7 +46,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "sort over samples": (lambda x: x.sort(0)[0], "mixes samples of different micro-batches"),
     "join of samples": (lambda x: torch.cat([x, x.sin()], 0)[:SAMPLES], "mixes samples of different"),
     "strides": (
-        lambda x: x.as_strided((len(x), WIDTH), (TOKENS * 8, 1)),
+        lambda x: x.as_strided((len(x), TOKENS, 7), (TOKENS * 8, 7, 1)),
         "no rule for operator aten.as_strided",
     ),
     "boolean selection": (lambda x: x[x > 0][0].expand(len(x), 1), "an index of the rows' dim"),

@@ -22,6 +22,7 @@ from .index_put_cases import index_puts
 from .placement_cases import placements
 from .rule_cases import B, Case, cases
 from .sharded_rows import Mesh, Operand, Sketch, check, random_layout
+from .transform_cases import transforms
 from .window_cases import windows
 
 WAYS = (2, 3, 5)
@@ -41,7 +42,7 @@ class Cut(Enum):
 EVERY = frozenset(product(WAYS, Cut))
 
 BY_OP: dict[str, list[Case]] = {}
-for _case in (*cases(), *placements(), *along_dims(), *windows(), *index_puts()):
+for _case in (*cases(), *placements(), *along_dims(), *windows(), *transforms(), *index_puts()):
     BY_OP.setdefault(_case.op, []).append(_case)
 
 

@@ -63,3 +63,8 @@ def exact(ctx: RuleContext, value: AnnotatedValue) -> AnnotatedValue:
     if cut is None or cut[1].contrib or cut[1].sets is None or is_exact(cut[1].size, cut[1].sets):
         return value
     return ctx.convert(value, deduplicated(value.layout))
+
+
+def dense(ctx: RuleContext, value: AnnotatedValue) -> AnnotatedValue:
+    """The value in memory without gaps, in the order of its dims."""
+    return ctx.emit("aten.contiguous.default", (value,), value.layout, dtype=value.dtype)

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from ..log import logger
+from .bags import BAGS, is_regular_bag
 from .capture import trace_decomposed
 from .fx_convert import GETITEM, PLACEHOLDER, RowFacts, rows_of, target_of
 from .ir import LogicalGraph, Meta, Ref, Row, map_refs, refs_of
@@ -61,7 +62,7 @@ class _Book:
 
     def parts(self, row: Row, rows: Sequence[Row]) -> Parts | None:
         """As `parts_of`."""
-        masked = is_masked_put(row, rows)
+        masked, bagged = is_masked_put(row, rows), is_regular_bag(row, rows)
         if not masked and not has_class_weights(row) and treatment(row) is not Treatment.WHOLE:
             return None
         if not row.op.startswith("aten."):
@@ -72,9 +73,9 @@ class _Book:
             return None
         places = {ref: Ref(place) for place, ref in enumerate(refs)}
         args, kwargs = changed(row, places.__getitem__)
-        key = (row.op, repr(args), repr(kwargs), metas)
+        key = (row.op, repr(args), repr(kwargs), metas, bagged)
         if key not in self.known:
-            own = {**OWN, **MASKED_PUTS} if masked else OWN
+            own = {**OWN, **(MASKED_PUTS if masked else {}), **(BAGS if bagged else {})}
             self.known[key] = _traced(row.op, args, kwargs, metas, own)
         return self.known[key]
 

@@ -19,10 +19,11 @@ def _register(
     whole: str = "",
     sizes: str = "",
     linear: bool = False,
+    dense: bool = False,
     kernel: str = "",
 ) -> None:
     made = parse_letters(op, letters, sum=sum, whole=whole)
-    add_letters(f"aten.{op}", replace(made, sizes=sizes, linear=linear, kernel=kernel))
+    add_letters(f"aten.{op}", replace(made, sizes=sizes, linear=linear, dense=dense, kernel=kernel))
 
 
 def _spaces() -> None:
@@ -65,7 +66,27 @@ def _distances() -> None:
     _register("_cdist_backward.default", "... p r, ... p d, ... r d, ... p r -> ... p d", whole="p r d")
 
 
+def _matrices() -> None:
+    """Of the last two dims; those before them are parallel."""
+    for op, letters in _OF_MATRICES.items():
+        named = {letter for letter in letters.replace(",", " ").split() if letter.isalpha()}
+        _register(f"{op}.default", letters, whole=" ".join(sorted(named)), dense=True)
+
+
+_OF_MATRICES = {
+    "linalg_matrix_exp": "... m n -> ... m n",
+    "linalg_qr": "... m n -> ... m k, ... k n",
+    "_linalg_svd": "... m n -> ... m k, ... k, ... l n",
+    "_linalg_eigh": "... m n -> ... m, ... m n",
+    "_linalg_slogdet": "... m n -> ..., ..., ... m n, ... m",
+    "_linalg_det": "... m n -> ..., ... m n, ... m",
+    "linalg_lu_solve": "... m n, ... k, ... a b -> ... a b",
+    "linalg_solve_triangular": "... m n, ... a b -> ... a b",
+}
+
+
 _spaces()
 _numbers()
 _products()
 _distances()
+_matrices()

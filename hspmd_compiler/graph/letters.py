@@ -17,7 +17,7 @@ from ..annotations.layout import (
 )
 from ..errors import DeduceError, OptionError
 from .annotated import AnnotatedValue
-from .cuts import schema_place, whole_dim
+from .cuts import dense, schema_place, whole_dim
 from .empty_pieces import emit_unless_empty
 from .ir import Row, refs_of
 from .pointwise_rules import join_dims, localized, settled_over_ranks
@@ -34,8 +34,9 @@ class LetterRule:
     """The dims of operands and results by name; `...` stands for any number of leading dims.
 
     summed: letters over which the results are sums. whole: letters that are never split. sizes: the
-    argument that is the shape of the first result. linear: in its one operand. kernel: what computes a
-    piece, where that is not the operator itself.
+    argument that is the shape of the first result. linear: in its one operand. dense: what it computes
+    depends on how its operands lie in memory. kernel: what computes a piece, where that is not the
+    operator itself.
     """
 
     operands: tuple[Names, ...]
@@ -44,6 +45,7 @@ class LetterRule:
     whole: frozenset[str]
     sizes: str = ""
     linear: bool = False
+    dense: bool = False
     kernel: str = ""
 
     def named(self, ranks: Sequence[int]) -> list[Names]:
@@ -128,6 +130,7 @@ def _apply(ctx: RuleContext, row: Row) -> Result:
         ctx.convert(value, _layout(met, names, value.layout.shape, value.layout.partial))
         for value, names in zip(values, named, strict=True)
     ]
+    values = [dense(ctx, value) for value in values] if made.dense else values
     axes = [f.axis for name in made.summed for f in met.get(name, ()) if f.axis is not None]
     pending = frozenset().union(*(value.layout.partial for value in values))
     layouts = _results(made, met, shapes, pending | {sum_axis(axis) for axis in axes})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..annotations.layout import Dim, Factor, Layout, make_layout, sum_axis
 from .annotated import AnnotatedValue
-from .cuts import exact, whole_dim
+from .cuts import dense, exact, whole_dim
 from .ir import Row, refs_of
 from .pointwise_rules import join_dims, operand_layout, operands, settled_but_batch
 from .rules import Result, RuleContext, items, rule_for
@@ -48,7 +48,7 @@ def _dense(ctx: RuleContext, value: AnnotatedValue, layout: Layout) -> Annotated
     converted = ctx.convert(value, layout)
     if converted is value:
         return value
-    return ctx.emit("aten.contiguous.default", (converted,), layout, dtype=value.dtype)
+    return dense(ctx, converted)
 
 
 @rule_for("aten.native_layer_norm_backward.default")

@@ -193,14 +193,15 @@ def _apply(ctx: RuleContext, row: Row, values: dict[int, AnnotatedValue]) -> Ann
 def linear(ctx: RuleContext, row: Row) -> Result:
     """One operand, linear: pending sums and addends pass."""
     ((key, value),) = operands(ctx, row).items()
-    if row.dtype is not None and not (_has_fractions(row.dtype) and _has_fractions(value.dtype)):
+    if row.dtype is not None and not (has_fractions(row.dtype) and has_fractions(value.dtype)):
         value = ctx.settle(value)
     via = value if row.op in MOVES else None
     args = localized(ctx, row, {key: value})
     return ctx.emit(LAZY.get(row.op, row.op), args, value.layout, kwargs=row.kwargs, via=via)
 
 
-def _has_fractions(dtype: torch.dtype) -> bool:
+def has_fractions(dtype: torch.dtype) -> bool:
+    """Whether a type takes real or complex numbers, so that sums of it may be pending."""
     return dtype.is_floating_point or dtype.is_complex
 
 

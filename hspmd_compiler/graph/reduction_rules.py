@@ -10,7 +10,7 @@ from .annotated import AnnotatedValue
 from .cuts import exact, schema_argument, whole_dim
 from .empty_pieces import emit_unless_empty
 from .ir import Row
-from .pointwise_rules import join_dims, operand_layout, settled_but_batch, settled_over_ranks
+from .pointwise_rules import has_fractions, join_dims, operand_layout, settled_but_batch, settled_over_ranks
 from .rules import Result, RuleContext, batch_coupled, integer, is_addend, items, rule_for
 
 SUM = 2
@@ -87,12 +87,16 @@ _ALONG = """
     sort.default sort.stable argsort.default argsort.stable topk.default kthvalue.default mode.default
     median.dim nanmedian.dim max.dim min.dim aminmax.default cummax.default cummin.default prod.dim_int
     count_nonzero.default count_nonzero.dim_IntList nansum.default
+    _fft_r2c.default _fft_c2c.default _fft_c2r.default
 """
 ALONG_DIMS = tuple(f"aten.{name}" for name in _ALONG.split())
 """Operators along the dims that an argument names; without it, along all."""
 _OVER_ALL = "max.default min.default median.default nanmedian.default prod.default"
 OVER_ALL = tuple(f"aten.{name}" for name in _OVER_ALL.split())
-_LINEAR = ("aten.cumsum.default", "aten.flip.default", "aten.roll.default")
+_LINEAR = (
+    *("aten.cumsum.default", "aten.flip.default", "aten.roll.default"),
+    *("aten._fft_r2c.default", "aten._fft_c2c.default", "aten._fft_c2r.default"),
+)
 _DIMS = {"aten.flip.default": "dims", "aten.roll.default": "dims"}
 """What this argument is called, if not `dim`."""
 
@@ -101,7 +105,7 @@ _DIMS = {"aten.flip.default": "dims", "aten.roll.default": "dims"}
 def along_dims(ctx: RuleContext, row: Row) -> Result:
     """The dims it works along are whole; the others are parallel."""
     value = ctx.operand(row.args[0])
-    linear = row.op in _LINEAR and row.dtype is not None and value.dtype.is_floating_point
+    linear = row.op in _LINEAR and row.dtype is not None and has_fractions(value.dtype)
     value = settled_over_ranks(ctx, value) if linear else ctx.settle(value)
     along = dims_along(row, len(value.layout.dims))
     for dim in sorted(along):

@@ -22,6 +22,7 @@ from . import (  # noqa: F401  (rules register on import)
     scatter_rules,
     slice_rules,
     view_rules,
+    window_rules,
 )
 from .rules import RULES, rule_for
 

@@ -13,6 +13,7 @@ from ..annotations.layout import Axis, whole
 from ..errors import RuleMissing
 from ..operator_names import is_listed
 from .annotated import AnnotatedValue
+from .cuts import dense
 from .ir import Meta, Row, map_refs, refs_of
 from .pointwise_rules import settling
 from .rule_book import RULES
@@ -22,6 +23,12 @@ REFUSED_BECAUSE = (
     "it draws random numbers, reads memory by strides, or is made for sparse, nested or quantised tensors"
 )
 PLACE = ("device", "pin_memory", "layout")
+INSTEAD = {
+    "aten._embedding_bag": "give bags as rows, ids of shape [samples, length] with the short ones filled up"
+    " with padding_idx, and no offsets; or use one pipeline with one micro-batch",
+    "aten.as_strided": "write it with unfold, slices, expand or diagonal, of a tensor that is not transposed",
+}
+"""What to write in place of operators that mix samples, or memory."""
 
 
 class Treatment(Enum):
@@ -83,7 +90,7 @@ def _is_batch_sum(value: AnnotatedValue) -> bool:
 def _whole(ctx: RuleContext, value: AnnotatedValue) -> AnnotatedValue:
     if Axis.BATCH in value.layout.partial:
         value = ctx.settle(value)
-    return ctx.convert(value, whole(value.layout.shape))
+    return dense(ctx, ctx.convert(value, whole(value.layout.shape)))
 
 
 def moved_bytes(value: AnnotatedValue) -> int:
@@ -126,10 +133,11 @@ def _aten(op: str) -> torch._ops.OpOverload | None:
 def rule_missing(row: Row, why: str) -> RuleMissing:
     """The error for an operator that can't be computed whole either; it names the nearest with a rule."""
     near = get_close_matches(row.op, RULES, n=1)
+    instead = next((text for op, text in INSTEAD.items() if row.op.startswith(op)), None)
     return RuleMissing(
         f"no rule for operator {row.op}",
         at=row.where,
         details=[("why", why), *([("nearest", near[0])] if near else [])],
         rule="an operator without a rule is computed whole, on all samples at once",
-        fix="use one pipeline with one micro-batch, or register a rule with hspmd_compiler.rule",
+        fix=instead or "use one pipeline with one micro-batch, or register a rule with hspmd_compiler.rule",
     )

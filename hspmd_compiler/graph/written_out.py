@@ -42,3 +42,13 @@ def _traced_at(op: torch._ops.OpOverload) -> DispatchKey:
 def written_out_by_torch(op: torch._ops.OpOverload, *args: object, **kwargs: object) -> object:
     """An operator that consists of others, as PyTorch writes it out, inside of `written_out` too."""
     return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
+def before_ours(op: torch._ops.OpOverload, *args: object) -> object:
+    """An operator as PyTorch calls it, inside of `written_out` too."""
+    ours = op.py_kernels.get(_traced_at(op))
+    _set_kernel(op, None)
+    try:
+        return op(*args)
+    finally:
+        _set_kernel(op, ours)
