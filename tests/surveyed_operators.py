@@ -154,7 +154,10 @@ FUNCTIONS: dict[str, Apply] = {
     "unfold": lambda x: x.unfold(1, 2, 1).flatten(2),
     "det": lambda x: torch.linalg.det(x @ x.mT + torch.eye(TOKENS)).unsqueeze(-1),
     "eigh": lambda x: torch.linalg.eigh(x @ x.mT)[0],
-    "matrix_exp": lambda x: torch.matrix_exp(x @ x.mT / 9),
+    "matrix_exp": lambda x: torch.matrix_exp((x @ x.mT).tanh()),
+    "cholesky": lambda x: torch.linalg.cholesky(x @ x.mT + torch.eye(TOKENS)),
+    "inverse": lambda x: torch.inverse((x @ x.mT).tanh() + 5 * torch.eye(TOKENS)),
+    "solve": lambda x: torch.linalg.solve((x @ x.mT).tanh() + 5 * torch.eye(TOKENS), x),
     "qr": lambda x: torch.linalg.qr(x.mT)[0],
     "slogdet": lambda x: torch.linalg.slogdet(x @ x.mT + torch.eye(TOKENS))[1].unsqueeze(-1),
     "solve_triangular": lambda x: torch.linalg.solve_triangular(

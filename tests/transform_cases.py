@@ -79,12 +79,15 @@ def matrices() -> Iterator[Case]:
         ("_linalg_eigh", (SQUARE,), {}, 2),
         ("_linalg_slogdet", (SQUARE,), {}, 4),
         ("_linalg_det", (SQUARE,), {}, 3),
+        ("linalg_inv_ex", (SQUARE,), {"check_errors": True}, 2),
+        ("_linalg_solve_ex", (SQUARE, RIGHT), {"check_errors": True}, 4),
         ("linalg_solve_triangular", (SQUARE, RIGHT), {"upper": True}, 1),
     ]
     for name, operands, named, count in calls:
         op = f"aten.{name}.default"
         yield Case(op, lambda s, take, op=op, o=operands, n=named, c=count: _function(s, take, op, o, n, c))  # type: ignore[misc]
     yield Case("aten.linalg_lu_solve.default", _solved)
+    yield Case("aten.linalg_cholesky_ex.default", _rooted)
 
 
 def _function(
@@ -101,3 +104,9 @@ def _solved(s: Sketch, take: Take) -> None:
     made = s.call("aten._linalg_slogdet.default", (take(SQUARE),))
     factors: tuple[Ref, ...] = tuple(s.pick(made, index) for index in (2, 3))
     s.call("aten.linalg_lu_solve.default", (*factors, take(RIGHT)))
+
+
+def _rooted(s: Sketch, take: Take) -> None:
+    half = take(replace(SQUARE, shape=(B, 3, 3)))
+    square = s.call("aten.bmm.default", (half, s.call("aten.transpose.int", (half, 1, 2))))
+    picked(s, "aten.linalg_cholesky_ex.default", (square,), 2, {"check_errors": True})

@@ -80,6 +80,9 @@ _OF_MATRICES = {
     "_linalg_eigh": "... m n -> ... m, ... m n",
     "_linalg_slogdet": "... m n -> ..., ..., ... m n, ... m",
     "_linalg_det": "... m n -> ..., ... m n, ... m",
+    "linalg_inv_ex": "... m n -> ... m n, ...",
+    "linalg_cholesky_ex": "... m n -> ... m n, ...",
+    "_linalg_solve_ex": "... m n, ... a b -> ... a b, ... m n, ... m, ...",
     "linalg_lu_solve": "... m n, ... k, ... a b -> ... a b",
     "linalg_solve_triangular": "... m n, ... a b -> ... a b",
 }

@@ -14,6 +14,7 @@ from torch._decomp import decomposition_table
 from .cuts import argument
 from .index_operator import checked
 from .ir import Ref, Row
+from .matrices import WRITTEN_OUT
 from .strided_views import as_strided
 from .written_out import written_out_by_torch
 
@@ -120,17 +121,6 @@ def _repeated(x: Tensor, heads: int) -> Tensor:
     )
 
 
-def determinant(matrix: Tensor) -> Tensor:
-    """PyTorch's gradient assumes factors of the transpose where the matrix lies in order, as it does here."""
-    return aten._linalg_det.default(matrix.contiguous())[0]  # type: ignore[no-any-return]
-
-
-def log_determinant(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Sign and logarithm; see `determinant`."""
-    sign, logarithm, _, _ = aten._linalg_slogdet.default(matrix.contiguous())
-    return sign, logarithm
-
-
 def stack(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     """PyTorch joins along the dim behind and cuts it again, where samples may lie."""
     return torch.cat([part.unsqueeze(dim) for part in parts], dim)
@@ -182,8 +172,7 @@ TRACED_WRONGLY: Mapping[torch._ops.OpOverload, Callable[..., object]] = {
     aten.multilabel_margin_loss_forward.default: multilabel_margin,
     aten.scaled_dot_product_attention.default: attention,
     aten.as_strided.default: as_strided,
-    aten.linalg_det.default: determinant,
-    aten.linalg_slogdet.default: log_determinant,
+    **WRITTEN_OUT,
 }
 """Operators that PyTorch writes out while it traces in a way that differs from eager, or has no rule."""
 MASKED_PUTS: Mapping[torch._ops.OpOverload, Callable[..., object]] = {
