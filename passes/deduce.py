@@ -9,7 +9,8 @@ from typing import TypeVar
 
 import torch
 
-from ..annotations.layout import Factor, Layout, has_unlike_copies, make_layout, whole
+from ..annotations.intervals import Sets
+from ..annotations.layout import Factor, Layout, cuts_of_samples, has_unlike_copies, make_layout, whole
 from ..annotations.several_cuts import collapsed, is_plain
 from ..comm_plan import Combine
 from ..errors import DeduceError, HspmdError, InternalError
@@ -22,11 +23,13 @@ from ..graph.annotated import (
     values_in,
 )
 from ..graph.ir import LogicalGraph, Phase, Ref, Row
+from ..graph.rules import batch_coupled
 from ..graph.unknown_operators import find_rule
 from ..strategy import PipelineSpec
+from .batch_values import step_value
 from .deduce_leaves import leaf, lookup_cut
-from .deduce_memo import MadeRow, RuleMemo, filled
-from .deduce_moves import all_reduce, over_batch, settle, step_value, transfer
+from .deduce_memo import MadeRow, RuleMemo, again
+from .deduce_moves import all_reduce, over_batch, sent, settle
 from .deduce_results import add_results
 from .grad_terms import untied_sums
 from .insert_comm import check_takes_several_cuts, convert
@@ -49,7 +52,9 @@ class Deducer:
     """One pipeline's deduction; implements `graph.rules.RuleContext`.
 
     used_as: what operators take parameters in that lie in several cuts, by value. made_plain: values in
-    several cuts, by the plain value that was made of them.
+    several cuts, by the plain value that was made of them. steps: sums over the batch, by what is summed.
+    gathered: of the whole batch, by the value per sample. made: the row of each value.
+    renamed: logical rows of values that a layout operator gives once more, in another layout.
     """
 
     graph: LogicalGraph
@@ -65,6 +70,9 @@ class Deducer:
     converted: dict[tuple[int, int, Layout], AnnotatedValue] = field(default_factory=dict)
     transferred: dict[tuple[int, int], AnnotatedValue] = field(default_factory=dict)
     steps: dict[int, AnnotatedValue] = field(default_factory=dict)
+    gathered: dict[int, AnnotatedValue] = field(default_factory=dict)
+    made: dict[int, AnnotatedRow] = field(default_factory=dict)
+    renamed: dict[int, int] = field(default_factory=dict)
     batch_sums: Counter[int] = field(default_factory=Counter)
     counts: dict[tuple[int, int], int] = field(default_factory=dict)
     memo: RuleMemo = field(default_factory=RuleMemo)
@@ -96,6 +104,11 @@ class Deducer:
     def batch(self) -> int:
         """The global batch size."""
         return self.graph.batch
+
+    @property
+    def samples(self) -> Sets:
+        """The samples of each BATCH coordinate."""
+        return self.placement.batch
 
     @property
     def micro_batches(self) -> range:
@@ -154,20 +167,12 @@ class Deducer:
             return found
         home = self.stages[row]
         if home >= 0 and home != stage:
-            found = self._transfer(row, home, stage)
+            found = sent(self, row, home, stage)
         else:
             logical = self.graph.rows[row]
             found = self.within(logical, stage, lambda: self._compute(logical, stage))
         self.values[row, stage] = found
         return found
-
-    def _transfer(self, row: int, home: int, stage: int) -> AnnotatedValue:
-        value = self.values.get((row, home))
-        if value is None or isinstance(value, tuple):
-            raise InternalError(
-                f"stage {stage} needs {self.graph.rows[row].op} before stage {home} has it", at=self.row.where
-            )
-        return transfer(self, value, stage)
 
     def within(self, row: Row, stage: int, work: Callable[[], Found]) -> Found:
         """Do `work` as part of another row's deduction; if it fails, that row is the place of the error."""
@@ -219,19 +224,11 @@ class Deducer:
 
     def _again(self, made: MadeRow, read: list[AnnotatedValue]) -> AnnotatedValue:
         """A row that was made before, of other operands."""
-        row, place = made.out, self.place
         self.next_id += 1
-        via = None if made.via is None else (place.row, read[made.via])
-        out = AnnotatedValue(self.next_id, row.layout, row.dtype, place.stage, static=row.static)
-        out.pure, out.constant, out.loose, out.via = row.pure, row.constant, row.loose, via
-        args = tuple([filled(value, read) for value in made.args])
-        kwargs = {name: filled(value, read) for name, value in made.kwargs.items()} if made.kwargs else {}
-        reads: tuple[AnnotatedValue, ...] = tuple([filled(value, read) for value in made.reads])  # type: ignore[misc]
-        local = AnnotatedRow(
-            out, made.op, args, kwargs, place.stage, self.phase, place.row.where, None, reads
-        )
+        local = again(made, read, self.next_id, self.place.row, self.place.stage, self.phase)
         self.result.rows.append(local)
-        return out
+        self.made[local.out.id] = local
+        return local.out
 
     def _complete(self, row: Row, value: AnnotatedValue) -> None:
         """Note which value realises a logical row."""
@@ -276,6 +273,8 @@ class Deducer:
         marker: CommMarker | None = None,
     ) -> AnnotatedValue:
         """Place a local row; one whose operands are pure waits for its first use."""
+        if cuts_of_samples(layout) > 1:
+            raise batch_coupled(self.row, layout, "it has samples in two dims")
         operands = values_in(args) if kwargs is None else values_in((args, tuple(kwargs.values())))
         pure = constant = static = True
         loose = False
@@ -296,6 +295,7 @@ class Deducer:
         row = AnnotatedRow(
             out, op, args, kwargs or {}, self.place.stage, self.phase, self.row.where, marker, operands
         )
+        self.made[out.id] = row
         if pure:
             out.producer = row
         else:
@@ -348,7 +348,7 @@ class Deducer:
         return found
 
     def settle(self, value: AnnotatedValue) -> AnnotatedValue:
-        """Without pending sums and addends; a pure sum over the batch becomes a step value."""
+        """Without pending sums and addends; a sum over the batch becomes a step value."""
         return settle(self, value)
 
     def all_reduce(self, value: AnnotatedValue, combine: Combine) -> AnnotatedValue:
@@ -362,7 +362,7 @@ class Deducer:
         return over_batch(self, value)
 
     def step_value(self, value: AnnotatedValue) -> AnnotatedValue:
-        """A pure sum over the batch, reduced over all micro-batches and pipelines once a step."""
+        """A sum over the batch, reduced over all micro-batches and pipelines once a step."""
         self.memo.looked = True
         return step_value(self, value)
 

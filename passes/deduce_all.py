@@ -10,6 +10,7 @@ from ..graph.comm_marker import is_marker
 from ..graph.ir import LogicalGraph
 from ..log import task
 from ..strategy import PipelineSpec, Strategy
+from .batch_warning import warn_of_batch_values
 from .computed_whole import warn_of_whole
 from .deduce import deduce
 from .placement import GraphFacts, Placement
@@ -32,6 +33,7 @@ def deduce_all(
             result.append(replace(known[key], pipeline=number))
             progress.advance()
     warn_of_whole(graph, strategy, result)
+    warn_of_batch_values(graph, strategy, result)
     return result
 
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..graph.annotated import AnnotatedRow, AnnotatedValue
-from ..graph.ir import LogicalGraph, Ref, Row
+from ..graph.ir import LogicalGraph, Phase, Ref, Row
 
 Values = Mapping[tuple[int, int], AnnotatedValue | tuple[AnnotatedValue, ...]]
 Key = tuple[Hashable, ...]
@@ -121,3 +121,17 @@ def filled(value: object, read: Sequence[AnnotatedValue]) -> object:
     if type(value) is Slot:
         return read[value.index]
     return tuple([filled(item, read) for item in value]) if isinstance(value, tuple) else value
+
+
+def again(
+    made: MadeRow, read: Sequence[AnnotatedValue], number: int, row: Row, stage: int, phase: Phase
+) -> AnnotatedRow:
+    """The row once more, for a row like the one that it was made for; its value is `number`."""
+    first = made.out
+    via = None if made.via is None else (row, read[made.via])
+    out = AnnotatedValue(number, first.layout, first.dtype, stage, static=first.static)
+    out.pure, out.constant, out.loose, out.via = first.pure, first.constant, first.loose, via
+    args = tuple([filled(value, read) for value in made.args])
+    kwargs = {name: filled(value, read) for name, value in made.kwargs.items()} if made.kwargs else {}
+    reads: tuple[AnnotatedValue, ...] = tuple([filled(value, read) for value in made.reads])  # type: ignore[misc]
+    return AnnotatedRow(out, made.op, args, kwargs, stage, phase, row.where, None, reads)

@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING
 from ..annotations.intervals import Sets
 from ..annotations.layout import Axis, Factor, Layout, make_layout, whole
 from ..comm_plan import Combine
+from ..errors import InternalError
 from ..graph.annotated import COMM, STEP_REDUCE, AnnotatedValue, BatchSum, CommMarker
-from ..graph.rules import at_first, batch_coupled, consistent, is_addend
+from ..graph.rules import consistent, is_addend
 
 if TYPE_CHECKING:
     from .deduce import Deducer
 
 
 def settle(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
-    """Without pending sums and addends; a pure sum over the batch becomes a step value."""
+    """Without pending sums and addends; a sum over the batch becomes a step value."""
     if Axis.BATCH in value.layout.partial:
-        if not value.pure:
-            raise batch_coupled(
-                deducer.row, value.layout, "a sum over the batch enters an operator that is not linear"
-            )
         value = deducer.step_value(value)
     return settle_ranks(deducer, value)
 
@@ -77,45 +74,20 @@ def over_batch(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
     return deducer.emit(COMM, (share,), whole(shape), marker=marker, dtype=value.dtype)
 
 
-def step_value(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
-    """A pure sum over the batch, reduced over all micro-batches and pipelines once a step."""
-    found = deducer.steps.get(value.id)
-    if found is None:
-        settled, share = _share_of_step(deducer, value)
-        count = _count_of(deducer, value)
-        found = deducer.emit(STEP_REDUCE, (share, *count), settled, dtype=value.dtype)
-        deducer.steps[value.id] = found
-    return found
-
-
-def _share_of_step(deducer: Deducer, value: AnnotatedValue) -> tuple[Layout, AnnotatedValue]:
-    """The layout of a step value, and this rank's addend of it: that of the first rank, where all have it."""
-    if is_addend(value.layout) or value.layout.cut(ranks=True) is not None:
-        shape = value.layout.shape
-        return whole(shape), deducer.convert(value, whole(shape, frozenset({Axis.BATCH, Axis.TENSOR})))
-    settled = make_layout(value.layout.dims, value.layout.partial - {Axis.BATCH})
-    if len(deducer.stage_devices) == 1:
-        return settled, value
-    pending = make_layout(settled.dims, value.layout.partial | {Axis.TENSOR})
-    args = (value, at_first(Axis.TENSOR))
-    return settled, deducer.emit("hspmd.zero_unless", args, pending, dtype=value.dtype)
-
-
-def _count_of(deducer: Deducer, value: AnnotatedValue) -> tuple[int, int]:
-    """What the stages and pipelines that use a count know it by: its row (or, for a value inside the rule
-    of a row, that row), and how many of this stage are known by the same row before."""
-    row = deducer.row.id if value.logical is None else value.logical
-    key = (deducer.place.stage, row)
-    before = deducer.counts.get(key, 0)
-    deducer.counts[key] = before + 1
-    return row, before
+def sent(deducer: Deducer, row: int, home: int, stage: int) -> AnnotatedValue:
+    """What a stage is sent of a row's value from the stage that computes it."""
+    value = deducer.values.get((row, home))
+    if value is None or isinstance(value, tuple):
+        op = deducer.graph.rows[row].op
+        raise InternalError(f"stage {stage} needs {op} before stage {home} has it", at=deducer.row.where)
+    return transfer(deducer, value, stage)
 
 
 def transfer(deducer: Deducer, value: AnnotatedValue, stage: int) -> AnnotatedValue:
     """The value in another stage, settled first; tokens stay cut, everything else is whole there."""
     found = deducer.transferred.get((value.id, stage))
     if found is None:
-        source = deducer.within(deducer.row, value.stage, lambda: settle_ranks(deducer, deducer.plain(value)))
+        source = deducer.within(deducer.row, value.stage, lambda: _to_send(deducer, value))
         target = _across(deducer, source.layout, stage)
         marker = CommMarker(source.layout, target, Combine.COPY, source.stage, stage)
         found = deducer.within(
@@ -125,6 +97,16 @@ def transfer(deducer: Deducer, value: AnnotatedValue, stage: int) -> AnnotatedVa
         )
         deducer.transferred[value.id, stage] = found
     return found
+
+
+def _to_send(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
+    """The value, settled over ranks; a step value as one that each micro-batch has."""
+    row = deducer.made.get(value.id)
+    if row is not None and row.op == STEP_REDUCE:
+        before, deducer.phase = deducer.phase, row.phase
+        value = deducer.emit("aten.alias.default", (value,), value.layout, dtype=value.dtype)
+        deducer.phase = before
+    return settle_ranks(deducer, deducer.plain(value))
 
 
 def _across(deducer: Deducer, layout: Layout, stage: int) -> Layout:

@@ -19,7 +19,6 @@ from ..graph.ir import Row
 from ..graph.rules import (
     PULLS,
     at_first,
-    batch_coupled,
     contrib_factor,
     is_addend,
     local_shape,
@@ -27,6 +26,7 @@ from ..graph.rules import (
 )
 from ..graph.view_maps import first_holders
 from ..graph.view_rules import invert, reemit
+from .batch_values import gather_batch
 from .resolve_layouts import by_cells, is_local
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ def _batch_is_finer(layout: Layout, target: Layout) -> bool:
 
 
 def _convert_batch(deducer: Deducer, value: AnnotatedValue, target: Layout) -> AnnotatedValue:
-    """Cut over the batch what is whole; the other way would mix micro-batches."""
+    """Cut over the batch what is whole; the other way, all micro-batches add up to the whole batch."""
     if Axis.BATCH in value.layout.partial and Axis.BATCH not in target.partial:
-        raise batch_coupled(deducer.row, value.layout, "a sum over the batch is needed whole")
+        value = deducer.step_value(value)
     if Axis.BATCH in target.partial and Axis.BATCH not in value.layout.partial:
         layout = make_layout(value.layout.dims, value.layout.partial | {Axis.BATCH})
         value = deducer.emit("hspmd.zero_unless", (value, at_first(Axis.BATCH)), layout, dtype=value.dtype)
@@ -85,7 +85,8 @@ def _convert_batch(deducer: Deducer, value: AnnotatedValue, target: Layout) -> A
             value = deducer.convert(value, uncut(_settled(value.layout), ranks=True))
             return _convert_batch(deducer, value, target)
         if wanted is None or refine(value.layout, target) is None or not _same_batch(value.layout, target):
-            raise batch_coupled(deducer.row, value.layout, "a value per sample is needed whole")
+            deducer.memo.looked = True
+            return _convert_batch(deducer, gather_batch(deducer, value), target)
         return value
     step = _with_batch_cut(value.layout, target)
     if step is None:
@@ -197,10 +198,10 @@ def _take_factor(
     intervals = PerCoordinate(lambda at: within(src.held(at), dst.held(at)), by_position)
     dim = _dim_of(refined, index)
     if refined.counts[dim] == 1:
-        return deducer.emit(TAKE, (value, dim, intervals), layout)
+        return deducer.emit(TAKE, (value, dim, intervals), layout, dtype=value.dtype)
     view = PerCoordinate(lambda at: refined.view(at, source=True))
     args = (value, view, index, intervals, local_shape(layout))
-    return deducer.emit("hspmd.factor_take", args, layout)
+    return deducer.emit("hspmd.factor_take", args, layout, dtype=value.dtype)
 
 
 def _dim_of(refined: Refined, index: int) -> int:
@@ -254,7 +255,7 @@ def _place(
     intervals = PerCoordinate(lambda at: within(room[at.rank], src.held(at)))
     view = PerCoordinate(lambda at: refined.view(at, source=True))
     args = (value, view, index, size, intervals, local_shape(target))
-    return deducer.emit("hspmd.place", args, target)
+    return deducer.emit("hspmd.place", args, target, dtype=value.dtype)
 
 
 def _before_layout_operator(deducer: Deducer, value: AnnotatedValue, target: Layout) -> AnnotatedValue | None:
@@ -265,7 +266,9 @@ def _before_layout_operator(deducer: Deducer, value: AnnotatedValue, target: Lay
     wanted = invert(row, operand.layout, target)
     if wanted is None or operand.stage != value.stage:
         return None
-    return reemit(deducer, row, deducer.convert(operand, wanted), target)
+    found = reemit(deducer, row, deducer.convert(operand, wanted), target)
+    deducer.renamed[found.id] = row.id
+    return found
 
 
 def check_takes_several_cuts(op: str, row: Row) -> None:
@@ -289,7 +292,7 @@ def _of_several_cuts(deducer: Deducer, value: AnnotatedValue, target: Layout) ->
         cut = PerCoordinate(partial(_rows_kept, value.layout, target, dim))
         if value.layout.dims[dim] != target.dims[dim]:
             dims = (*target.dims[: dim + 1], *value.layout.dims[dim + 1 :])
-            value = deducer.emit(TAKE, (value, dim, cut), value.layout.with_dims(dims))
+            value = deducer.emit(TAKE, (value, dim, cut), value.layout.with_dims(dims), dtype=value.dtype)
     return value
 
 

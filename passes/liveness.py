@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ..errors import InternalError
 from ..graph.annotated import COMM, STEP_REDUCE, AnnotatedRow, AnnotatedValue, PipelineGraph
 from ..graph.ir import Phase
 
@@ -31,13 +30,13 @@ class Crossing:
 class StepValue:
     """A value made once a step: its share, summed over micro-batches and ranks, and its result.
 
-    counts: whether this stage counts; of several stages of a pipeline that use the value one does, the
-    others add zero.
+    rows: what makes the share out of inputs, before the passes; none where a pass makes it. counts: whether
+    this stage counts; of several stages of a pipeline that use the value one does, the others add zero.
     """
 
     row: AnnotatedRow
     share: AnnotatedValue
-    rows: tuple[AnnotatedRow, ...]
+    rows: tuple[AnnotatedRow, ...] = ()
     counts: bool = True
 
     @property
@@ -50,13 +49,15 @@ class StepValue:
 
 @dataclass(slots=True)
 class StageRows:
-    """One stage's rows in order, its crossings and step values. stored: rows of parameters' elements."""
+    """One stage's rows in order, its crossings and step values. steps: those that inputs alone make.
+    sums: those whose shares the passes make. stored: rows of parameters' elements."""
 
     forward: list[AnnotatedRow] = field(default_factory=list)
     backward: list[AnnotatedRow] = field(default_factory=list)
     arrivals: list[Crossing] = field(default_factory=list)
     departures: list[Crossing] = field(default_factory=list)
     steps: list[StepValue] = field(default_factory=list)
+    sums: list[StepValue] = field(default_factory=list)
     stored: dict[str, AnnotatedValue] = field(default_factory=dict)
 
 
@@ -78,12 +79,17 @@ def live_pipeline(graph: PipelineGraph, stages: int) -> LivePipeline:
     made = {row.out.id: row for row in graph.rows}
     roots = [term.value for term in graph.grads] + [update.value for update in graph.buffers]
     roots += [graph.loss] if graph.loss is not None else []
-    live = _closure(roots, made, through_steps=False)
+    live, before = _closure(roots, made, is_step), _closure(roots, made, lambda _: False)
     result = LivePipeline([StageRows() for _ in range(stages)], made)
     for row in graph.rows:
-        if row.out.id in live:
+        if row.out.id in live or (is_step(row) and row.out.id in before):
             _sort_in(row, result)
     return result
+
+
+def is_step(row: AnnotatedRow) -> bool:
+    """Whether it makes a step value out of inputs alone, before the passes."""
+    return row.op == STEP_REDUCE and row.out.pure
 
 
 def _sort_in(row: AnnotatedRow, result: LivePipeline) -> None:
@@ -93,19 +99,25 @@ def _sort_in(row: AnnotatedRow, result: LivePipeline) -> None:
         crossing = Crossing(row, operands_of(row)[0])
         stage.arrivals.append(crossing)
         result.stages[marker.source_stage].departures.append(crossing)
-    elif row.op == STEP_REDUCE:
+    elif is_step(row):
         share = operands_of(row)[0]
-        needed = _closure([share], result.made, through_steps=True)
-        rows = tuple(other for other in result.made.values() if other.out.id in needed)
+        needed = _closure([share], result.made, is_step)
+        rows = tuple(other for other in result.made.values() if other.out.id in needed and not is_step(other))
         stage.steps.append(StepValue(row, share, rows))
+    elif row.op == STEP_REDUCE:
+        stage.sums.append(StepValue(row, operands_of(row)[0]))
     elif row.phase is Phase.FORWARD:
         stage.forward.append(row)
     else:
         stage.backward.append(row)
 
 
-def _closure(roots: Iterable[AnnotatedValue], made: dict[int, AnnotatedRow], through_steps: bool) -> set[int]:
-    """Ids of values that the roots need; a step value's share is needed in the step segment alone."""
+def _closure(
+    roots: Iterable[AnnotatedValue],
+    made: dict[int, AnnotatedRow],
+    ends_at: Callable[[AnnotatedRow], bool],
+) -> set[int]:
+    """Ids of values that the roots need, up to what the rows make at which it ends."""
     live: set[int] = set()
     queue = list(roots)
     while queue:
@@ -114,10 +126,6 @@ def _closure(roots: Iterable[AnnotatedValue], made: dict[int, AnnotatedRow], thr
             continue
         live.add(value.id)
         row = made.get(value.id)
-        if row is None:
-            continue
-        if row.op == STEP_REDUCE and through_steps:
-            raise InternalError("a count over the batch depends on another one", at=row.where)
-        if row.op != STEP_REDUCE:
+        if row is not None and not ends_at(row):
             queue += operands_of(row)
     return live

@@ -141,7 +141,7 @@ def _placed(
 def _static(rows: StageRows, made: Mapping[str, tuple[AnnotatedRow, ...]]) -> dict[int, AnnotatedRow]:
     """The gathers, and what is computed from gathered parameters alone: backward makes it again."""
     found = {row.out.id: row for each in made.values() for row in each}
-    sent = {crossing.source.id for crossing in rows.departures}
+    sent = {*(crossing.source.id for crossing in rows.departures), *(item.share.id for item in rows.sums)}
     for row in rows.forward:
         if row.out.static and row.out.id not in sent and any(value.id in found for value in row.reads):
             found[row.out.id] = row

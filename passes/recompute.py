@@ -81,6 +81,7 @@ def recomputed(
     A value that another unit of layers reads, or another stage, is kept.
     """
     needed = {*roots, *(crossing.source.id for crossing in rows.departures)}
+    needed |= {item.share.id for item in rows.sums}
     for row in rows.forward:
         own = policy_of.get(row.out.id)
         needed |= {value.id for value in row.reads if _unit(policy_of.get(value.id)) != _unit(own)}

@@ -1,4 +1,5 @@
-"""Counts over the whole batch: one stage of each pipeline counts, every stage that needs it gets the sum."""
+"""Sums over the whole batch: which ranks reduce them. Of what inputs alone make, one stage of each pipeline
+makes its share, and every stage that needs it gets the sum."""
 
 from __future__ import annotations
 
@@ -44,22 +45,24 @@ def _nothing(step: StepValue) -> StepValue:
 def ranks_of_counts(
     stages: Sequence[tuple[int, tuple[int, ...], StageRows]],
 ) -> Mapping[Key, tuple[int, ...]]:
-    """The ranks that reduce each count: of all stages that use it. stages: (pipeline, ranks, rows) of all."""
+    """The ranks that reduce each sum: of all stages that use it. stages: (pipeline, ranks, rows) of all."""
     ranks: dict[Key, set[int]] = {}
     pipelines: dict[Key, set[int]] = {}
+    shapes: dict[Key, set[object]] = {}
     where: dict[Key, str] = {}
     for pipeline, own, rows in stages:
-        for step in rows.steps:
+        for step in (*rows.steps, *rows.sums):
             ranks.setdefault(step.key, set()).update(own)
             pipelines.setdefault(step.key, set()).add(pipeline)
+            shapes.setdefault(step.key, set()).add((step.share.layout.shape, step.share.dtype))
             where.setdefault(step.key, step.row.where)
     every = {pipeline for pipeline, _, _ in stages}
-    missing = [key for key, found in pipelines.items() if found != every]
+    missing = [key for key, found in pipelines.items() if found != every or len(shapes[key]) > 1]
     if missing:
         raise DeduceError(
-            "a count over the whole batch is not made alike in all pipelines",
+            "a sum over the whole batch is not made alike in all pipelines",
             at=[where[key] for key in missing],
-            rule="every pipeline counts its own samples of each value that is summed over the batch",
+            rule="every pipeline adds its own samples to each value that is summed over the batch",
             fix="give the pipelines equal stages, and report this model and strategy",
         )
     return {key: tuple(sorted(found)) for key, found in ranks.items()}

@@ -64,6 +64,17 @@ def along_dims() -> Iterator[Case]:
     for op in (*OVER_ALL, "aten.argmin.default", "aten.argmax.default", "aten.nansum.default"):
         for operand in (FULL, WEIGHT):
             yield Case(op, lambda s, take, op=op, o=operand: s.call(op, (take(o),)), coupled=True)  # type: ignore[misc]
+    for rest in (((0,),), ((0, -1), 0, True), ((0, 1, 2), 2), ()):
+        names = dict(zip(("dim", "correction", "keepdim"), rest, strict=False))
+        more = {name: value for name, value in names.items() if name != "dim"}
+        dims = (names["dim"],) if rest else ()
+        op = "aten.var.correction"
+        yield Case(op, lambda s, take, op=op, d=dims, m=more: s.call(op, (take(FULL), *d), m))  # type: ignore[misc]
+        op = "aten.var_mean.correction"
+        yield Case(op, lambda s, take, op=op, d=dims, m=more: picked(s, op, (take(FULL), *d), 2, m))  # type: ignore[misc]
+    for bounds in ((5, -1, 1), (4,)):
+        op = "aten.histc.default"
+        yield Case(op, lambda s, take, op=op, b=bounds: s.call(op, (take(FULL), *b)))  # type: ignore[misc]
     yield Case(
         "aten.roll.default", lambda s, take: s.call("aten.roll.default", (take(FULL), (5,))), coupled=True
     )

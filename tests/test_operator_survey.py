@@ -41,10 +41,6 @@ QUICK = (
 )
 QUICK_LOSSES = ("cross entropy, 2d, weights, mean", "multilabel margin, mean")
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "max of all": (lambda x: x / x.abs().max(), "mixes samples of different micro-batches"),
-    "mean over samples": (lambda x: x - x.mean(0), "mixes samples of different micro-batches"),
-    "sort over samples": (lambda x: x.sort(0)[0], "mixes samples of different micro-batches"),
-    "join of samples": (lambda x: torch.cat([x, x.sin()], 0)[:SAMPLES], "mixes samples of different"),
     "strides": (
         lambda x: x.as_strided((len(x), TOKENS, 7), (TOKENS * 8, 7, 1)),
         "no rule for operator aten.as_strided",

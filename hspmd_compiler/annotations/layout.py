@@ -308,3 +308,19 @@ def has_unlike_copies(layout: Layout) -> bool:
             if not is_disjoint(flat):
                 return True
     return False
+
+
+@cache
+def cuts_of_samples(layout: Layout) -> int:
+    """How many factors the micro-batches cut; more than one would be the samples beside themselves only."""
+    return sum(factor.axis is Axis.BATCH for factor in layout.factors())
+
+
+@cache
+def sample_lengths(layout: Layout, batch: int) -> tuple[int, ...]:
+    """What a BATCH coordinate holds of each factor that micro-batches cut, in elements."""
+    return tuple(
+        sum(high - low for low, high in factor.sets[batch])
+        for factor in layout.factors()
+        if factor.axis is Axis.BATCH and factor.sets is not None
+    )

@@ -10,6 +10,7 @@ from ..annotations.layout import Coordinate
 from ..comm_plan import CommStep, GradBucket, ParamBucket
 from ..graph.annotated import GATHER, AnnotatedRow, BatchSum, PipelineGraph
 from ..graph.ir import LogicalGraph
+from ..passes.batch_levels import batch_levels, in_order
 from ..passes.liveness import LivePipeline, live_pipeline
 from ..passes.param_gather import NAME, gathered_inside, with_gathers
 from ..passes.recompute import recompute
@@ -83,7 +84,8 @@ class Lowering:
                 zero = ZeroLowering(params, zero.zero, frozenset(), self.resolver)
             else:
                 live = gathered
-        planner = StagePlanner(self.pipelines, self.ranks, len(self.graph.rows))
+        levels = batch_levels(live)
+        planner = StagePlanner(self.pipelines, self.ranks, len(self.graph.rows), levels)
         plans = [
             planner.plan(p, s, rows)
             for p, pipeline in enumerate(live)
@@ -118,7 +120,8 @@ class Lowering:
         """The programs of a stage's ranks."""
         name = self.classes.name_of(plan.segments)
         comms = [self._comm(plan, *slot, tables) for slot in plan.lowering.slots]
-        shared = [step for step in plan.rows.steps if len(tables.step_groups[step.key]) > 1]
+        steps = (*plan.rows.steps, *in_order(plan.rows.sums))
+        shared = [step for step in steps if len(tables.step_groups[step.key]) > 1]
         reduces = [
             self.resolver.reduce(tables.step_groups[step.key], type_name(step.share)) for step in shared
         ]
@@ -152,16 +155,13 @@ class Lowering:
         ]
 
     def _saved(self, plan: StagePlan) -> list[list[int]]:
-        """Bytes that each rank of a stage keeps of each micro-batch; those of one size need the same."""
+        """Bytes that each rank of a stage keeps of each micro-batch; those of one variant need the same."""
         if id(plan.rows) not in self.kept:
             self.kept[id(plan.rows)] = alike_values(saved_values(plan.rows))
-        kept, first = self.kept[id(plan.rows)], self.ranks.first_coordinate(plan.pipeline)
-        sizes = [high - low for low, high in self.ranks.rows[plan.pipeline]]
-        firsts = {size: first + sizes.index(size) for size in sizes}
-        found = []
+        kept, found = self.kept[id(plan.rows)], []
         for index in range(len(plan.ranks)):
-            of_size = {size: saved_bytes(kept, Coordinate(index, at)) for size, at in firsts.items()}
-            found.append([of_size[size] for size in sizes])
+            of_variant = [saved_bytes(kept, Coordinate(index, at)) for at in plan.first_of]
+            found.append([of_variant[variant] for variant in plan.variants])
         return found
 
     def _zero(self, params: ParamLowering) -> ZeroLowering | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..annotations.layout import Coordinate
+from ..annotations.layout import Axis, Coordinate, Factor
 from ..errors import InternalError
 from ..graph.annotated import COMM, GATHER, AnnotatedRow, AnnotatedValue, PerCoordinate, PipelineGraph
 from ..passes.liveness import StageRows, operands_of
@@ -66,8 +66,11 @@ class StageLowering:
             self.leaves |= {v.id: (kind, name) for (name, stage), v in table.items() if stage == self.stage}
         if self.stage in self.graph.keys:
             self.leaves[self.graph.keys[self.stage].id] = (InputKind.KEY, "")
+        for row in (*self.rows.forward, *self.rows.backward):
+            if row.op == GATHER:  # it has the id of the parameter, and later parts of a pass read it as kept
+                self.leaves.pop(row.out.id, None)
         self.leaves |= {value.id: (InputKind.STORED, name) for name, value in self.rows.stored.items()}
-        self.renamed = {step.row.out.id: step.share for step in self.rows.steps}
+        self.renamed = {step.row.out.id: step.share for step in (*self.rows.steps, *self.rows.sums)}
 
     def number(self, value: AnnotatedValue) -> int:
         """The value's id in the class program: its logical row's id, else a fresh one."""
@@ -179,11 +182,22 @@ class StageLowering:
         return Hole(len(self.literals[0]) - 1)
 
 
+def sample_cuts(rows: StageRows) -> list[Factor]:
+    """How micro-batches cut values; of a slice over samples, those of one size may hold unlike pieces."""
+    values = (value for row in _every(rows) for value in (row.out, *row.reads))
+    layouts = dict.fromkeys(value.layout for value in values)
+    factors = (factor for layout in layouts for factor in layout.factors())
+    return list(dict.fromkeys(factor for factor in factors if factor.axis is Axis.BATCH))
+
+
+def _every(rows: StageRows) -> list[AnnotatedRow]:
+    return [*rows.forward, *rows.backward, *(row for step in rows.steps for row in step.rows)]
+
+
 def by_position(rows: StageRows) -> list[PerCoordinate]:
     """Literals that differ between micro-batches of one size."""
-    every = [*rows.forward, *rows.backward, *(row for step in rows.steps for row in step.rows)]
     found: list[PerCoordinate] = []
-    for row in every:
+    for row in _every(rows):
         _collect_literals(row.args, found)
     return [literal for literal in found if literal.by_position]
 

@@ -23,9 +23,29 @@ def schedule_page(artifact: Artifact) -> list[Section]:
     pages: list[Section] = []
     for pipeline in sorted({own.pipeline for own in artifact.program.ranks}):
         stages = stages_of(artifact.program, pipeline)
-        lines = grid(PipelineSchedule(tuple(map(_actions, stages)))).splitlines()
+        lines = schedule_lines(stages)
         pages.append(Listing(f"pipeline {pipeline}", f"pipeline {pipeline}", tuple(lines)))
     return pages
+
+
+def schedule_lines(stages: list[RankProgram]) -> list[str]:
+    """A grid over time; where passes stop for sums over the batch, each stage's actions in order."""
+    rows = tuple(map(_actions, stages))
+    if all(len(row) == len(set(row)) for row in rows):
+        return grid(PipelineSchedule(rows)).splitlines()
+    return [f"stage {number}  {_in_order(own)}" for number, own in enumerate(stages)]
+
+
+def _in_order(own: RankProgram) -> str:
+    """`F0 F1 | F0 B0 F1 B1`: at the bar all ranks add up what the forward passes before it made."""
+    begun, words = False, []
+    for step in own.instructions:
+        begun |= step.op in KINDS
+        if step.op in KINDS:
+            words.append(f"{KINDS[step.op].value}{step.mb}")
+        elif begun and step.op is Op.STEP_REDUCE and words[-1] != "|":
+            words.append("|")
+    return " ".join(words)
 
 
 def stages_of(program: Program, pipeline: int) -> list[RankProgram]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ..annotations.layout import Coordinate
-from ..graph.annotated import AnnotatedValue, PerCoordinate, PipelineGraph
-from ..passes.liveness import StageRows, operands_of
-from .lower_stage import Outputs, StageLowering, by_position
+from ..annotations.layout import Coordinate, Factor
+from ..graph.annotated import AnnotatedRow, AnnotatedValue, PerCoordinate, PipelineGraph
+from ..graph.ir import Phase
+from ..passes.batch_levels import BatchLevels, Part
+from ..passes.liveness import StageRows, StepValue, operands_of
+from .lower_stage import Outputs, StageLowering, by_position, sample_cuts
 from .program import OutputKind, Segment
 from .strategy_ranks import StrategyRanks
 
@@ -21,18 +23,39 @@ Given = tuple[tuple[OutputKind, AnnotatedValue, str], ...]
 class StagePlan:
     """A lowered stage. variants: per local micro-batch, which variant of the segments it runs.
 
-    first_of: per variant the batch coordinate that stands for it. segments: forward, backward and
-    step segment of each variant.
+    first_of: per variant the batch coordinate that stands for it. parts: the segments that each variant has,
+    in order: of forward and backward passes by level, and of step values by round. segments: those of the
+    first variant, then of the next.
     """
 
     pipeline: int
     stage: int
     ranks: tuple[int, ...]
     rows: StageRows
+    levels: BatchLevels
     lowering: StageLowering
     variants: list[int]
     first_of: list[int]
+    parts: list[Part | int]
     segments: list[Segment]
+
+    def segment_of(self, part: Part | int, mb: int) -> int | None:
+        """The number of a local micro-batch's segment; None where a stage has nothing to do in that part."""
+        if part not in self.parts:
+            return None
+        return self.variants[mb] * len(self.parts) + self.parts.index(part)
+
+    def rows_of(self, part: Part) -> list[AnnotatedRow]:
+        """The rows of a part of the passes, in order."""
+        every = self.rows.forward if part[0] is Phase.FORWARD else self.rows.backward
+        if not self.levels.last:
+            return every
+        return [row for row in every if self.levels.part(self.rows, row) == part]
+
+    def sums_of(self, part: Part) -> list[StepValue]:
+        """The sums over the batch whose shares a part makes."""
+        made = {row.out.id for row in self.rows_of(part)} if self.rows.sums else set()
+        return [item for item in self.rows.sums if item.share.id in made]
 
 
 @dataclass(slots=True)
@@ -42,8 +65,10 @@ class StagePlanner:
     pipelines: Sequence[PipelineGraph]
     ranks: StrategyRanks
     logical_rows: int
+    levels: BatchLevels
     known: dict[tuple[int, Keys], StagePlan] = field(default_factory=dict)
     positional: dict[int, list[PerCoordinate]] = field(default_factory=dict)
+    cuts: dict[int, list[Factor]] = field(default_factory=dict)
 
     def plan(self, pipeline: int, stage: int, rows: StageRows) -> StagePlan:
         """Lower a stage, or take over what an equal stage of an equal pipeline has been lowered to."""
@@ -53,7 +78,8 @@ class StagePlanner:
         if known is not None:
             return replace(known, pipeline=pipeline, ranks=ranks, variants=variants, first_of=first_of)
         lowering = StageLowering(self.pipelines[pipeline], stage, len(ranks), self.logical_rows, rows)
-        plan = StagePlan(pipeline, stage, ranks, rows, lowering, variants, first_of, [])
+        plan = StagePlan(pipeline, stage, ranks, rows, self.levels, lowering, variants, first_of, [], [])
+        plan.parts = _parts(plan)
         for variant, batch in enumerate(first_of):
             lowering.variant = variant
             plan.segments += _segments(plan, self.pipelines[pipeline], batch)
@@ -64,14 +90,16 @@ class StagePlanner:
         """Micro-batches that run the same segments, the batch coordinate that stands for each, their keys."""
         if id(rows) not in self.positional:
             self.positional[id(rows)] = by_position(rows)
-        positional = self.positional[id(rows)]
+            self.cuts[id(rows)] = sample_cuts(rows)
+        positional, cuts = self.positional[id(rows)], self.cuts[id(rows)]
         offset = self.ranks.first_coordinate(pipeline)
         numbers: dict[tuple[object, ...], int] = {}
         variants: list[int] = []
         first_of: list[int] = []
         for index, (low, high) in enumerate(self.ranks.rows[pipeline]):
             at = Coordinate(0, offset + index)
-            key = (high - low, *(literal.at(at) for literal in positional))
+            lengths = (factor.length(at) for factor in cuts)
+            key = (high - low, *lengths, *(literal.at(at) for literal in positional))
             if key not in numbers:
                 numbers[key] = len(first_of)
                 first_of.append(offset + index)
@@ -79,39 +107,67 @@ class StagePlanner:
         return variants, first_of, tuple(numbers)
 
 
+def _parts(plan: StagePlan) -> list[Part | int]:
+    """What a stage has to do: the first forward and backward pass always, others if they have rows."""
+    levels, first = plan.levels, {(Phase.FORWARD, 0), (Phase.BACKWARD, plan.levels.turn)}
+    found: list[Part | int] = []
+    for phase, every in ((Phase.FORWARD, range(levels.turn + 1)), (Phase.BACKWARD, range(levels.last + 1))):
+        found += [part for at in every if (part := (phase, at)) in first or plan.rows_of(part)]
+    rounds = {levels.rounds[step.key] for step in plan.rows.steps} | {0}
+    return [*found, *sorted(rounds)]
+
+
 def _segments(plan: StagePlan, graph: PipelineGraph, batch: int) -> list[Segment]:
-    """The forward, backward and step segment of one variant."""
-    rows = plan.rows
-    early, late = _given(graph, plan.stage, rows)
-    forward_made = {row.out.id: row.out for row in rows.forward}
-    backward_made = {row.out.id: row.out for row in rows.backward}
-    sent = {crossing.source.id for crossing in rows.departures}
-    read = {value.id for row in rows.backward for value in operands_of(row)}
-    read |= {value.id for _, value, _ in late}
-    wanted = sent | read
-    kept = tuple(value for number, value in forward_made.items() if number in wanted)
-    leaving = tuple(value for number, value in backward_made.items() if number in sent)
+    """The segments of one variant: what each part keeps is what others read, or another stage."""
     number = f"{plan.first_of.index(batch)}"
-    return [
-        plan.lowering.segment(f"forward.{number}", rows.forward, Outputs(kept, early), batch),
-        plan.lowering.segment(f"backward.{number}", rows.backward, Outputs(leaving, late), batch),
-        _step_segment(plan, number, batch),
-    ]
+    given = _given(graph, plan)
+    passes = [part for part in plan.parts if not isinstance(part, int)]
+    rows_of = {part: plan.rows_of(part) for part in passes}
+    sent = {crossing.source.id for crossing in plan.rows.departures}
+    read = {part: {value.id for row in rows_of[part] for value in operands_of(row)} for part in passes}
+    for part in passes:
+        read[part] |= {value.id for _, value, _ in given[part]}
+    segments = []
+    for part in passes:
+        wanted = sent.union(*(read[other] for other in passes if other != part))
+        kept = tuple(row.out for row in rows_of[part] if row.out.id in wanted)
+        sums = tuple((OutputKind.STEP, item.share, "") for item in plan.sums_of(part))
+        outputs = Outputs(kept, (*given[part], *sums))
+        segments.append(
+            plan.lowering.segment(_name(part, plan.levels, number), rows_of[part], outputs, batch)
+        )
+    rounds = [part for part in plan.parts if isinstance(part, int)]
+    return [*segments, *(_step_segment(plan, number, batch, at) for at in rounds)]
 
 
-def _step_segment(plan: StagePlan, number: str, batch: int) -> Segment:
-    needed = {row.out.id: row for step in plan.rows.steps for row in step.rows}
+def _name(part: Part, levels: BatchLevels, number: str) -> str:
+    """`forward.0` of variant 0; where passes have levels, `forward.0.1`."""
+    name = "forward" if part[0] is Phase.FORWARD else "backward"
+    return f"{name}.{number}.{part[1]}" if levels.last else f"{name}.{number}"
+
+
+def _step_segment(plan: StagePlan, number: str, batch: int, at: int) -> Segment:
+    """The shares of one round of step values, made of inputs and of what was reduced before."""
+    steps = [step for step in plan.rows.steps if plan.levels.rounds[step.key] == at]
+    needed = {row.out.id: row for step in steps for row in step.rows}
     rows = list(needed.values())  # those of each count are in order, and read no others
-    special = tuple((OutputKind.STEP, step.share, "") for step in plan.rows.steps)
-    return plan.lowering.segment(f"step.{number}", rows, Outputs((), special), batch)
+    special = tuple((OutputKind.STEP, step.share, "") for step in steps)
+    name = f"step.{number}.{at}" if at else f"step.{number}"
+    return plan.lowering.segment(name, rows, Outputs((), special), batch)
 
 
-def _given(graph: PipelineGraph, stage: int, rows: StageRows) -> tuple[Given, Given]:
-    """Gradients, loss and new values of buffers that a stage gives, by the segment that has them first."""
+def _given(graph: PipelineGraph, plan: StagePlan) -> dict[Part, Given]:
+    """Gradients, loss and new values of buffers that a stage gives, by the part that has them first."""
+    stage, rows = plan.stage, plan.rows
     gives = [(OutputKind.GRAD, term.value, term.param) for term in graph.grads if term.stage == stage]
     if graph.loss is not None and graph.loss.stage == stage:
         gives.insert(0, (OutputKind.LOSS, graph.loss, ""))
     gives += [(OutputKind.BUFFER, item.value, item.buffer) for item in graph.buffers if item.stage == stage]
-    backward = {row.out.id for row in rows.backward}
-    early = tuple(give for give in gives if give[1].id not in backward and give[0] in EARLY)
-    return early, tuple(give for give in gives if give not in early)
+    made = {row.out.id: plan.levels.part(rows, row) for row in (*rows.forward, *rows.backward)}
+    result: dict[Part, Given] = {part: () for part in plan.parts if not isinstance(part, int)}
+    for give in gives:
+        part = made.get(give[1].id, (Phase.FORWARD, 0))
+        if part[0] is Phase.FORWARD and give[0] not in EARLY:
+            part = Phase.BACKWARD, plan.levels.turn
+        result[part] = (*result[part], give)
+    return result

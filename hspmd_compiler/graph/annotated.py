@@ -116,7 +116,8 @@ class PipelineGraph:
 
     params: (name, stage) -> value. keys: of random masks, by stage. loss: the value of the loss (a
     pending sum over BATCH when the batch is split). logical: values by row. on_demand: those of rows
-    that each stage computes for itself, by (row, stage).
+    that each stage computes for itself, by (row, stage). computed_whole: bytes gathered for rows without a
+    rule. batch_values: bytes of sums over the batch that activations decide, by the row that needs them.
     """
 
     pipeline: int
@@ -130,6 +131,7 @@ class PipelineGraph:
     logical: dict[int, AnnotatedValue] = field(default_factory=dict)
     on_demand: dict[tuple[int, int], AnnotatedValue] = field(default_factory=dict)
     computed_whole: dict[int, int] = field(default_factory=dict)
+    batch_values: dict[int, int] = field(default_factory=dict)
 
 
 COMM = "comm"

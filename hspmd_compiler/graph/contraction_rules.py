@@ -8,12 +8,11 @@ from ..annotations.intervals import is_exact
 from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout
 from .annotated import AnnotatedValue
 from .ir import Row
-from .pointwise_rules import join_dims, most_split
+from .pointwise_rules import join_dims, most_split, one_batch_sum
 from .rules import (
     Result,
     RuleContext,
     at_first,
-    batch_coupled,
     consistent,
     contrib_factor,
     is_addend,
@@ -84,7 +83,8 @@ def contract(
     ctx: RuleContext, row: Row, letters: Contraction, left: AnnotatedValue, right: AnnotatedValue
 ) -> tuple[AnnotatedValue, AnnotatedValue, Layout]:
     """Both operands converted so that local products give the result in the returned layout."""
-    left, right = _settle_one(ctx, row, left, right)
+    left, right = _one_side_of_samples(ctx, letters, left, right)
+    left, right = _settle_one(ctx, left, right)
     left, right = _gather_tokens(ctx, left, right), _gather_tokens(ctx, right, left)
     left, right = _avoid_conflict(ctx, letters, left, right)
     left, right = _match_batch_letters(ctx, letters, left, right)
@@ -95,18 +95,23 @@ def contract(
             dims[letter] = right.layout.dims[index]
     partial = summed | left.layout.partial | right.layout.partial
     out = tuple(dims[letter] for letter in letters.out)
-    _check_batch(row, out, left.layout)
     return left, right, make_layout(out, partial)
 
 
-def _check_batch(row: Row, dims: tuple[Dim, ...], layout: Layout) -> None:
-    cut = [dim for dim in dims if dim_cut(dim, ranks=False) is not None]
-    if len(cut) > 1:
-        raise batch_coupled(row, layout, "samples are multiplied with other samples")
+def _one_side_of_samples(
+    ctx: RuleContext, letters: Contraction, left: AnnotatedValue, right: AnnotatedValue
+) -> tuple[AnnotatedValue, AnnotatedValue]:
+    """Samples that are multiplied with other samples: those of the smaller operand are gathered."""
+    cuts = [value.layout.cut(ranks=False) for value in (left, right)]
+    if cuts[0] is None or cuts[1] is None or letters.left[cuts[0][0]] == letters.right[cuts[1][0]]:
+        return left, right
+    if _elements(left.layout) < _elements(right.layout):
+        return ctx.convert(left, uncut(left.layout, ranks=False)), right
+    return left, ctx.convert(right, uncut(right.layout, ranks=False))
 
 
 def _settle_one(
-    ctx: RuleContext, row: Row, left: AnnotatedValue, right: AnnotatedValue
+    ctx: RuleContext, left: AnnotatedValue, right: AnnotatedValue
 ) -> tuple[AnnotatedValue, AnnotatedValue]:
     """Linear in one operand: at most one keeps its addends, and only where the other is not cut apart."""
     left, right = _whole_tokens(ctx, left, right), _whole_tokens(ctx, right, left)
@@ -116,14 +121,7 @@ def _settle_one(
         right = ctx.settle(right)
     if is_addend(left.layout) and is_addend(right.layout):
         right = ctx.settle(right)
-    for value, other in ((left, right), (right, left)):
-        if Axis.BATCH not in value.layout.partial:
-            continue
-        if Axis.BATCH in other.layout.partial or other.layout.cut(ranks=False) is not None:
-            raise batch_coupled(
-                row, value.layout, "a sum over the batch is multiplied by another batch value"
-            )
-    return left, right
+    return one_batch_sum(ctx, left, right)
 
 
 def _whole_tokens(ctx: RuleContext, value: AnnotatedValue, other: AnnotatedValue) -> AnnotatedValue:

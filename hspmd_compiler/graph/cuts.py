@@ -51,9 +51,9 @@ def whole_dim(ctx: RuleContext, value: AnnotatedValue, dim: int) -> AnnotatedVal
 
 
 def single_factor(ctx: RuleContext, value: AnnotatedValue, dim: int) -> tuple[AnnotatedValue, Factor]:
-    """The value and its dim as one factor; a dim that two axes cut is gathered first."""
+    """The value and its dim as one factor; a dim that ranks cut, beside samples, is gathered first."""
     if sum(factor.axis is not None for factor in value.layout.dims[dim]) > 1:
-        value = whole_dim(ctx, value, dim)
+        value = ctx.convert(value, uncut(consistent(value.layout), ranks=True, dim=dim))
     return value, flat_factor(value.layout.dims[dim])
 
 

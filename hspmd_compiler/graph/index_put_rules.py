@@ -10,7 +10,7 @@ from .cuts import argument, exact, whole_dim
 from .ir import Row
 from .lookup_rules import count_samples, counts_up, unsupported
 from .pointwise_rules import copies, join_dims, operand_layout, settled_over_ranks
-from .rules import Result, RuleContext, at_first, batch_coupled, items, rule_for, uncut
+from .rules import Result, RuleContext, at_first, items, rule_for, uncut
 
 PUTS = ("aten.index_put.default", "aten._unsafe_index_put.default")
 Indices = Sequence[AnnotatedValue | None]
@@ -25,7 +25,7 @@ def index_put(ctx: RuleContext, row: Row) -> Result:
     given = items(row.args[1])
     indices = [None if index is None else ctx.settle(ctx.operand(index)) for index in given]
     if Axis.BATCH in values.layout.partial and _cut_by_batch(base):
-        raise batch_coupled(row, values.layout, "a sum over the batch is put among values per sample")
+        values = ctx.settle(values)
     leading = [index for index in indices if index is not None]
     if len(leading) < len(indices) or not _fit(base, values, leading):
         return _beside(ctx, row, base, values, indices)

@@ -18,7 +18,6 @@ from .rules import (
     Result,
     RuleContext,
     at_first,
-    batch_coupled,
     consistent,
     contrib_factor,
     is_addend,
@@ -65,6 +64,9 @@ def _join_dims(layouts: tuple[Layout, ...], shape: tuple[int, ...]) -> tuple[Dim
         candidates = [dims_of[index] for dims_of in aligned]
         present = [dim for dim in candidates if dim is not None]
         dims.append(most_split(present) if present else (Factor(size),))
+    samples = [index for index, dim in enumerate(dims) if dim_cut(dim, ranks=False) is not None]
+    for index in samples[1:]:  # each sample beside each: one side's are gathered
+        dims[index] = uncut(make_layout((dims[index],)), ranks=False).dims[0]
     cut = [index for index, dim in enumerate(dims) if dim_cut(dim, ranks=True) is not None]
     if len(cut) > 1:
         dims = _keep_one_cut(dims, cut)
@@ -140,6 +142,11 @@ def is_batch_sum(value: AnnotatedValue) -> bool:
     return Axis.BATCH in value.layout.partial and not value.pure
 
 
+def is_per_sample(value: AnnotatedValue) -> bool:
+    """Whether micro-batches have their samples of it."""
+    return value.layout.cut(ranks=False) is not None
+
+
 def _chosen(ctx: RuleContext, row: Row, values: dict[int, AnnotatedValue]) -> AnnotatedValue:
     """Each element is one of the operands': linear in all of them but the condition."""
     refs, condition = [ref.id for ref in refs_of(row.args)], CHOICES[row.op]
@@ -148,8 +155,8 @@ def _chosen(ctx: RuleContext, row: Row, values: dict[int, AnnotatedValue]) -> An
     if condition is not None:
         key = refs[condition]
         found[key] = ctx.settle(values[key])
-        if found[key].layout.cut(ranks=False) is not None:
-            raise batch_coupled(row, found[key].layout, "samples choose parts of a sum over the batch")
+        if is_per_sample(found[key]):  # samples choose parts of a sum over the batch
+            return _apply(ctx, row, {key: ctx.settle(value) for key, value in values.items()})
     args = tuple(first_only(item) if isinstance(item, (int, float)) else item for item in row.args)
     return _apply(ctx, replace(row, args=args), found)
 
@@ -162,10 +169,10 @@ def first_only(number: float) -> PerCoordinate:
 def jointly_linear(ctx: RuleContext, row: Row, values: Sequence[AnnotatedValue]) -> list[AnnotatedValue]:
     """Operands of an operator that is linear in all of them together: beside a pending sum over the batch
     the others, which are the same for all samples, count once."""
-    if not any(is_batch_sum(value) for value in values):
+    if not any(is_batch_sum(value) for value in values) or any(is_per_sample(value) for value in values):
         return [ctx.settle(value) for value in values]
     return [
-        settled_over_ranks(ctx, value) if is_batch_sum(value) else _once(ctx, row, ctx.settle(value))
+        settled_over_ranks(ctx, value) if is_batch_sum(value) else _once(ctx, ctx.settle(value))
         for value in values
     ]
 
@@ -216,12 +223,13 @@ def sums(ctx: RuleContext, row: Row) -> Result:
     if len(refs) == 1:
         return _plus_literal(ctx, row, ctx.operand(refs[0]))
     first, second = (ctx.operand(ref) for ref in refs[:2])
+    first, second = _beside_samples(ctx, first, second), _beside_samples(ctx, second, first)
     shape = row.shape or ()
     if first.layout.shape == second.layout.shape and is_addend(first.layout) and is_addend(second.layout):
         first, second = as_equal_addends(ctx, first, second)
     elif is_addend(first.layout) or is_addend(second.layout):
         first, second = _settle_into(ctx, first, second), _settle_into(ctx, second, first)
-    first, second = _same_batch_sum(ctx, row, first, second)
+    first, second = _same_batch_sum(ctx, first, second)
     pair = {0: first, 1: second}
     dims = _meet_pair(ctx, pair, shape)
     layout = make_layout(dims, first.layout.partial | second.layout.partial)
@@ -250,20 +258,23 @@ def _settle_into(ctx: RuleContext, value: AnnotatedValue, other: AnnotatedValue)
     return ctx.convert(value, make_layout(target, value.layout.partial - {Axis.TENSOR}))
 
 
+def _beside_samples(ctx: RuleContext, value: AnnotatedValue, other: AnnotatedValue) -> AnnotatedValue:
+    """A sum over the batch that meets a value per sample is the same for all of them."""
+    return ctx.settle(value) if Axis.BATCH in value.layout.partial and is_per_sample(other) else value
+
+
 def _same_batch_sum(
-    ctx: RuleContext, row: Row, first: AnnotatedValue, second: AnnotatedValue
+    ctx: RuleContext, first: AnnotatedValue, second: AnnotatedValue
 ) -> tuple[AnnotatedValue, AnnotatedValue]:
     """A term without a pending sum over the batch counts once: on the first coordinate only."""
     if (Axis.BATCH in first.layout.partial) == (Axis.BATCH in second.layout.partial):
         return first, second
     if Axis.BATCH in first.layout.partial:
-        return first, _once(ctx, row, second)
-    return _once(ctx, row, first), second
+        return first, _once(ctx, second)
+    return _once(ctx, first), second
 
 
-def _once(ctx: RuleContext, row: Row, value: AnnotatedValue) -> AnnotatedValue:
-    if value.layout.cut(ranks=False) is not None:
-        raise batch_coupled(row, value.layout, "a sum over the batch is added to a value per sample")
+def _once(ctx: RuleContext, value: AnnotatedValue) -> AnnotatedValue:
     layout = make_layout(value.layout.dims, value.layout.partial | {Axis.BATCH})
     return ctx.emit("hspmd.zero_unless", (value, at_first(Axis.BATCH)), layout, dtype=value.dtype)
 
@@ -293,8 +304,8 @@ def products(ctx: RuleContext, row: Row) -> Result:
         if not isinstance(row.args[0], Ref) and row.op.startswith("aten.div"):
             value = ctx.settle(value)
         return ctx.emit(row.op, localized(ctx, row, {refs[0].id: value}), value.layout, kwargs=row.kwargs)
-    first, second = (ctx.operand(ref) for ref in refs[:2])
     divides = row.op.startswith("aten.div")
+    first, second = one_batch_sum(ctx, *(ctx.operand(ref) for ref in refs[:2]), divides=divides)
     first_passes = _may_pass(first, second)
     second_passes = not divides and not first_passes and _may_pass(second, first)
     first = first if first_passes else _settled_factor(ctx, first, second)
@@ -302,7 +313,6 @@ def products(ctx: RuleContext, row: Row) -> Result:
     pair = {0: first, 1: second}
     dims = meet_product(ctx, pair, row.shape or ())
     partial = first.layout.partial | second.layout.partial
-    check_batch_product(row, first, second)
     return ctx.emit(row.op, (pair[0], pair[1], *row.args[2:]), make_layout(dims, partial), kwargs=row.kwargs)
 
 
@@ -329,17 +339,22 @@ def settled_over_ranks(ctx: RuleContext, value: AnnotatedValue) -> AnnotatedValu
     return ctx.settle(value)
 
 
-def check_batch_product(row: Row, first: AnnotatedValue, second: AnnotatedValue) -> None:
-    """A pending sum over the batch may be multiplied by what is the same for all samples only."""
-    for value, other in ((first, second), (second, first)):
-        if Axis.BATCH not in value.layout.partial:
-            continue
-        if Axis.BATCH in other.layout.partial or other.layout.cut(ranks=False) is not None:
-            raise batch_coupled(
-                row, value.layout, "a sum over the batch is multiplied by another batch value"
-            )
-        if row.op.startswith("aten.div") and value is second:
-            raise batch_coupled(row, value.layout, "a value is divided by a sum over the batch")
+def one_batch_sum(
+    ctx: RuleContext, first: AnnotatedValue, second: AnnotatedValue, *, divides: bool = False
+) -> tuple[AnnotatedValue, AnnotatedValue]:
+    """The factors of a product, at most one a pending sum over the batch: beside what all samples share.
+
+    Of two sums the pure one is settled, which is known before the passes.
+    """
+    if Axis.BATCH in second.layout.partial and (divides or is_per_sample(first)):
+        second = ctx.settle(second)
+    if Axis.BATCH in first.layout.partial and is_per_sample(second):
+        first = ctx.settle(first)
+    if Axis.BATCH in first.layout.partial and Axis.BATCH in second.layout.partial:
+        if first.pure and not second.pure:
+            return ctx.settle(first), second
+        return first, ctx.settle(second)
+    return first, second
 
 
 def meet_product(ctx: RuleContext, pair: dict[int, AnnotatedValue], shape: Sequence[int]) -> tuple[Dim, ...]:

@@ -6,10 +6,10 @@ from ..annotations.layout import Axis, Coordinate, Factor, Layout, make_layout, 
 from ..errors import InternalError
 from .annotated import AnnotatedValue, PerCoordinate
 from .ir import Row
-from .pointwise_rules import check_batch_product, meet_product, settled_over_ranks
+from .pointwise_rules import meet_product, one_batch_sum, settled_over_ranks
 from .random_operator import RANDOM_MASK, RANDOM_NUMBERS
 from .random_rows import MASKED
-from .rules import Result, RuleContext, contrib_factor, local_shape, pull_for, rule_for
+from .rules import Result, RuleContext, contrib_factor, local_shape, pull_for, rule_for, sample_factor
 
 
 @rule_for(RANDOM_MASK, RANDOM_NUMBERS)
@@ -20,6 +20,10 @@ def by_position(ctx: RuleContext, row: Row) -> Result:
 
 @pull_for(RANDOM_MASK, RANDOM_NUMBERS)
 def pull_by_position(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | None:
+    """Where a micro-batch has other rows than its own, of a slice over samples, they are drawn whole."""
+    cut = layout.cut(ranks=False)
+    if cut is not None and cut[1] != sample_factor(ctx, cut[1].size):
+        return None
     return _drawn(ctx, row, layout)
 
 
@@ -57,10 +61,9 @@ def masked(ctx: RuleContext, row: Row) -> Result:
     A pending sum over ranks is settled first, so that under sequence parallelism each rank draws the
     mask of its own tokens only.
     """
-    value, drawn = ctx.operand(row.args[0]), ctx.settle(ctx.operand(row.args[1]))
+    value, drawn = one_batch_sum(ctx, ctx.operand(row.args[0]), ctx.settle(ctx.operand(row.args[1])))
     if contrib_factor(value.layout) is None or Axis.TENSOR in value.layout.partial:
         value = settled_over_ranks(ctx, value)
     pair = {0: value, 1: drawn}
     dims = meet_product(ctx, pair, row.shape or ())
-    check_batch_product(row, value, drawn)
     return ctx.emit(row.op, (pair[0], pair[1], *row.args[2:]), make_layout(dims, value.layout.partial))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from math import prod
 
-from ..annotations.layout import Axis, Dim, Factor, Layout, dim_size, make_layout, sum_axis
+from ..annotations.layout import Dim, Factor, Layout, dim_size, make_layout, sum_axis
 from .annotated import AnnotatedValue
 from .cuts import exact, schema_argument, whole_dim
 from .empty_pieces import emit_unless_empty
 from .ir import Row
 from .pointwise_rules import has_fractions, join_dims, operand_layout, settled_but_batch, settled_over_ranks
-from .rules import Result, RuleContext, batch_coupled, integer, is_addend, items, rule_for
+from .rules import Result, RuleContext, integer, is_addend, items, rule_for
 
 SUM = 2
 MEAN = 1
@@ -83,7 +83,7 @@ def _dtype(row: Row) -> dict[str, object]:
 _ALONG = """
     linalg_vector_norm.default _softmax.default _safe_softmax.default cumsum.default cumprod.default
     logcumsumexp.default amax.default amin.default any.dim any.dims all.dim all.dims argmax.default
-    argmin.default var.correction var_mean.correction logsumexp.default flip.default roll.default
+    argmin.default logsumexp.default flip.default roll.default
     sort.default sort.stable argsort.default argsort.stable topk.default kthvalue.default mode.default
     median.dim nanmedian.dim max.dim min.dim aminmax.default cummax.default cummin.default prod.dim_int
     count_nonzero.default count_nonzero.dim_IntList nansum.default
@@ -131,6 +131,19 @@ def _without(layout: Layout, along: Collection[int], shape: Sequence[int]) -> La
             (Factor(shape[index]),) if index in along else dim for index, dim in enumerate(layout.dims)
         )
     return layout.with_dims(dim for index, dim in enumerate(layout.dims) if index not in along)
+
+
+@rule_for("aten.histc.default")
+def histogram(ctx: RuleContext, row: Row) -> Result:
+    """Counts between given bounds add up over pieces; without bounds they are the whole value's own."""
+    value = ctx.settle(ctx.operand(row.args[0]))
+    if schema_argument(row, "min") == schema_argument(row, "max"):
+        for dim in range(len(value.layout.dims)):
+            value = whole_dim(ctx, value, dim)
+    value = exact(ctx, value)
+    partial = reduced_layout(value.layout, range(len(value.layout.dims)), keep=False).partial
+    layout = make_layout(((Factor(integer(schema_argument(row, "bins"))),),), partial)
+    return ctx.emit(row.op, (value, *row.args[1:]), layout, kwargs=row.kwargs)
 
 
 @rule_for("aten._softmax_backward_data.default")
@@ -207,9 +220,6 @@ def _met(ctx: RuleContext, row: Row, arguments: Sequence[object]) -> tuple[list[
     shape = max((value.layout.shape for value in present), key=len)
     present = [exact(ctx, value) if value.layout.shape == shape else value for value in present]
     dims = join_dims([value.layout for value in present], shape)
-    for value in present:
-        if Axis.BATCH in value.layout.partial:
-            raise batch_coupled(row, value.layout, "a loss of a sum over the batch")
     met: list[object] = []
     for held in settled:
         met.append(None if held is None else ctx.convert(held, operand_layout(held, dims, shape)))

@@ -21,6 +21,7 @@ from . import (  # noqa: F401  (rules register on import)
     reduction_rules,
     scatter_rules,
     slice_rules,
+    variance_rules,
     view_rules,
     window_rules,
 )

@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from ..annotations.intervals import covers
-from ..annotations.layout import Axis, Coordinate, Factor, Layout, make_layout
+from ..annotations.intervals import Sets, covers
+from ..annotations.layout import Axis, Coordinate, Factor, Layout, make_layout, scale
 from ..comm_plan import Combine
 from ..errors import DeduceError, InternalError
 from .annotated import AnnotatedValue, PerCoordinate
@@ -39,6 +39,11 @@ class RuleContext(Protocol):
     @property
     def batch(self) -> int:
         """The global batch size."""
+        ...
+
+    @property
+    def samples(self) -> Sets:
+        """The samples of each BATCH coordinate."""
         ...
 
     @property
@@ -99,7 +104,7 @@ class RuleContext(Protocol):
         ...
 
     def step_value(self, value: AnnotatedValue) -> AnnotatedValue:
-        """A pure value summed over all micro-batches and pipelines, once a step."""
+        """A value summed over all micro-batches and pipelines, once a step; whole on every rank."""
         ...
 
     def is_lookup_of(self, index_row: int, rows: int) -> Factor | None:
@@ -225,14 +230,21 @@ def uncut(layout: Layout, *, ranks: bool, dim: int | None = None) -> Layout:
     return make_layout(dims, layout.partial)
 
 
+def sample_factor(ctx: RuleContext, size: int) -> Factor | None:
+    """How micro-batches cut a dim of `size` whose elements are the samples', one after another."""
+    inner, rest = divmod(size, ctx.batch)
+    return None if rest or not inner else scale(Factor(ctx.batch, Axis.BATCH, ctx.samples), inner)
+
+
 def batch_coupled(row: Row, layout: Layout, why: str) -> DeduceError:
     """The error for a value that mixes samples of different micro-batches."""
     return DeduceError(
         f"{row.op} mixes samples of different micro-batches: {why}",
         at=row.where,
         details=[("shape", str(list(layout.shape)))],
-        rule="where the batch is split, the loss must be a sum over samples or tokens divided by their count",
-        fix="use one pipeline with one micro-batch, or write the loss per sample, no terms over the batch",
+        rule="where the batch is split, a layer works on each sample by itself, or on sums over the batch;"
+        " values of all samples are gathered behind the layers only, as for a loss",
+        fix="use one pipeline with one micro-batch, write the layer per sample, or call it behind the layers",
     )
 
 

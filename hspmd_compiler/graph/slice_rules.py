@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..annotations.intervals import Intervals, map_sets, union
-from ..annotations.layout import Dim, Factor, Layout, dim_cut, make_layout
+from ..annotations.intervals import Intervals, map_sets, union, within
+from ..annotations.layout import Axis, Coordinate, Dim, Factor, Layout, dim_cut, make_layout
 from .annotated import AnnotatedValue, PerCoordinate
 from .cuts import argument, dim_argument, exact, single_factor, whole_dim
 from .ir import Row
@@ -18,6 +18,7 @@ from .rules import (
     local_shape,
     pull_for,
     rule_for,
+    sample_factor,
 )
 from .view_maps import flat_factor, resized, slice_factor
 
@@ -49,8 +50,9 @@ def _emit_slice(ctx: RuleContext, value: AnnotatedValue, dim: int, low: int, hig
     value, factor = single_factor(ctx, value, dim)
     sliced = slice_factor(factor, low, high)
     layout = value.layout.with_dims((sliced,) if i == dim else own for i, own in enumerate(value.layout.dims))
-    start = PerCoordinate(lambda at: _before(factor.held(at), low))
-    stop = PerCoordinate(lambda at: _before(factor.held(at), high))
+    per_sample = factor.axis is Axis.BATCH
+    start = PerCoordinate(lambda at: _before(factor.held(at), low), by_position=per_sample)
+    stop = PerCoordinate(lambda at: _before(factor.held(at), high), by_position=per_sample)
     return ctx.emit("aten.slice.Tensor", (value, dim, start, stop), layout)
 
 
@@ -113,8 +115,12 @@ def slice_backward(ctx: RuleContext, row: Row) -> Result:
     low, high, step = _bounds(row, 3, size)
     if dim_cut(value.layout.dims[dim], ranks=True) is not None and step == 1:
         value, factor = single_factor(ctx, exact(ctx, value), dim)
-        if factor.sets is not None:
+        if factor.sets is not None and factor.axis is not Axis.BATCH:
             return _shift_into(ctx, value, factor, dim, low, size)
+    if dim_cut(value.layout.dims[dim], ranks=False) is not None and step == 1:
+        padded = _among_samples(ctx, value, dim, low, size)
+        if padded is not None:
+            return padded
     value = whole_dim(ctx, value, dim)
     layout = resized(value.layout, dim, size)
     return ctx.emit(row.op, (value, local_shape(layout), dim, low, high, step), layout)
@@ -129,6 +135,30 @@ def _shift_into(
     return ctx.emit("aten.alias.default", (value,), layout)
 
 
+def _among_samples(
+    ctx: RuleContext, value: AnnotatedValue, dim: int, low: int, size: int
+) -> AnnotatedValue | None:
+    """A micro-batch's rows of a slice among its other rows, which are zero; None where they are others'."""
+    value, factor = single_factor(ctx, value, dim)
+    every = sample_factor(ctx, size)
+    if every is None or slice_factor(every, low, low + factor.size) != factor:
+        return None
+    layout = value.layout.with_dims((every,) if i == dim else own for i, own in enumerate(value.layout.dims))
+
+    def places(at: Coordinate) -> Intervals:
+        return within(every.held(at), tuple((a + low, b + low) for a, b in factor.held(at)))
+
+    args = (
+        value,
+        local_shape(value.layout),
+        dim,
+        PerCoordinate(every.length),
+        PerCoordinate(places, by_position=True),
+        local_shape(layout),
+    )
+    return ctx.emit("hspmd.place", args, layout, dtype=value.dtype)
+
+
 @rule_for("aten.cat.default")
 def cat(ctx: RuleContext, row: Row) -> Result:
     """Parts that are all cut alike along the joined dim join their sets; else the dim is gathered."""
@@ -139,6 +169,9 @@ def cat(ctx: RuleContext, row: Row) -> Result:
     if any(is_addend(v.layout) for v in values) and not all(_contrib_at(v.layout, dim) for v in values):
         values = [ctx.settle(value) for value in values]
     if any(dim_cut(value.layout.dims[dim], ranks=False) is not None for value in values):
+        parts = _parts_of_samples(ctx, values, dim)
+        if parts is not None:
+            return _cat_cut(ctx, row, parts, dim)
         values = [whole_dim(ctx, value, dim) for value in values]
     cuts = [dim_cut(value.layout.dims[dim], ranks=True) for value in values]
     if any(cut is not None for cut in cuts):
@@ -153,6 +186,31 @@ def _parts(ctx: RuleContext, row: Row) -> list[AnnotatedValue]:
     values = [ctx.operand(ref) for ref in items(row.args[0])]
     dims = len(row.shape or ())
     return [value for value in values if len(value.layout.dims) == dims]
+
+
+def _parts_of_samples(
+    ctx: RuleContext, values: list[AnnotatedValue], dim: int
+) -> list[AnnotatedValue] | None:
+    """Parts along a dim of samples, each micro-batch's own; None where it isn't known which those are."""
+    found = []
+    size, low = sum(value.layout.shape[dim] for value in values), 0
+    every = sample_factor(ctx, size)
+    for value in values:
+        high = low + value.layout.shape[dim]
+        if dim_cut(value.layout.dims[dim], ranks=False) is not None:
+            value, _ = single_factor(ctx, value, dim)
+        elif every is None:
+            return None
+        else:
+            value = whole_dim(ctx, value, dim)
+            wanted = (slice_factor(every, low, high),)
+            value = ctx.convert(
+                value,
+                value.layout.with_dims(wanted if i == dim else d for i, d in enumerate(value.layout.dims)),
+            )
+        found.append(value)
+        low = high
+    return found if all(dim_cut(value.layout.dims[dim], ranks=False) is not None for value in found) else None
 
 
 def _one_cut(dim: Dim) -> bool:

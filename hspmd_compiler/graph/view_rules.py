@@ -32,7 +32,8 @@ def emit_view(ctx: RuleContext, row: Row, value: AnnotatedValue, shape: Sequence
         mapped = ViewMap(value.layout, whole(shape))
     source = ctx.convert(value, mapped.source)
     via = source if source is value else None
-    return ctx.emit("aten.reshape.default", (source, local_shape(mapped.target)), mapped.target, via=via)
+    args = (source, local_shape(mapped.target))
+    return ctx.emit("aten.reshape.default", args, mapped.target, via=via, dtype=source.dtype)
 
 
 def _uncut_batch_error(ctx: RuleContext, row: Row, value: AnnotatedValue) -> AnnotatedValue:
@@ -61,8 +62,9 @@ def invert(row: Row, source: Layout, target: Layout) -> Layout | None:
 def reemit(ctx: RuleContext, row: Row, source: AnnotatedValue, target: Layout) -> AnnotatedValue:
     """The layout operator once more, on a converted operand."""
     if row.op in VIEWS:
-        return ctx.emit("aten.reshape.default", (source, local_shape(target)), target)
-    return ctx.emit(row.op, (source, *row.args[1:]), target, kwargs=row.kwargs)
+        args = (source, local_shape(target))
+        return ctx.emit("aten.reshape.default", args, target, dtype=source.dtype)
+    return ctx.emit(row.op, (source, *row.args[1:]), target, kwargs=row.kwargs, dtype=source.dtype)
 
 
 def _transposed(row: Row, rank: int) -> list[int]:

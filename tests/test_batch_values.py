@@ -1,0 +1,176 @@
+"""Samples of the whole batch meet, in sums and in gathered values: exact under every strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import MixtralConfig, MixtralForCausalLM
+
+from hspmd_compiler.artifact.program import Op, Program
+from hspmd_compiler.artifact.schedule_page import schedule_lines, stages_of
+from hspmd_compiler.errors import DeduceError
+from hspmd_compiler.strategy import PipelineSpec as P
+from hspmd_compiler.strategy import Recompute, RecomputeKind, ScheduleKind, Strategy
+from hspmd_compiler.strategy import StageSpec as S
+
+from .batch_losses import CHUNKS, EVERY, OF_INPUTS, SUMS, Loss, clip, load_balance
+from .equal_to_eager import Case
+
+Activation = Callable[[Tensor], Tensor]
+SAMPLES, WIDTH = 6, 6
+ALL, FIRST, SECOND = (0, 2), (0, 1), (1, 2)
+UNEVEN = (P((S((0,), ALL),), (2, 1, 1)), P((S((1,), ALL),), (1, 1)))
+STAGES = P((S((0,), FIRST), S((1,), SECOND)), (3, 2, 1))
+STRATEGIES = {
+    "one": Strategy((P((S((0,), ALL),), (3, 2, 1)),)),
+    "alike": Strategy((P((S((0,), ALL),), (2, 2, 2)),)),
+    "tp2": Strategy((P((S((0, 1), ALL),), (SAMPLES,)),)),
+    "tp2mb": Strategy((P((S((0, 1), ALL),), (3, 2, 1)),)),
+    "dp": Strategy(UNEVEN),
+    "dp-one-each": Strategy((P((S((0,), ALL),), (4,)), P((S((1,), ALL),), (2,)))),
+    "zero2": Strategy(UNEVEN, zero=2),
+    "zero3": Strategy(UNEVEN, zero=3),
+    "zero3-inside": Strategy((P((S((0,), ALL),), (2, 1)), P((S((1,), ALL),), (2, 1))), zero=3),
+    "pp": Strategy((STAGES,)),
+    "pp-gpipe": Strategy((STAGES,), schedule=ScheduleKind.GPIPE),
+    "pp-recompute": Strategy((replace(STAGES, recompute=(Recompute(ALL, RecomputeKind.FULL),)),)),
+    "mixed": Strategy((P((S((0, 1), FIRST), S((2,), SECOND)), (2, 1)), P((S((3,), ALL),), (3,)))),
+}
+MIXED, ALIKE = STRATEGIES["mixed"], STRATEGIES["alike"]
+
+
+class Layer(nn.Module):
+    """A linear layer, and what is done with its result."""
+
+    def __init__(self, activation: Activation) -> None:
+        super().__init__()
+        self.linear, self.activation = nn.Linear(WIDTH, WIDTH), activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(self.linear(x))
+
+
+class Layers(nn.Module):
+    """Two layers, and a loss behind them."""
+
+    def __init__(self, loss: Loss, activation: Activation) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(activation) for _ in range(2))
+        self.loss = loss
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.loss(x, y)
+
+
+def case(loss: Loss, activation: Activation = torch.tanh) -> Case:
+    generator = torch.Generator().manual_seed(0)
+    batch = {key: torch.randn(SAMPLES, WIDTH, generator=generator) for key in "xy"}
+    return Case.of(lambda: Layers(loss, activation), batch)
+
+
+def ops(program: Program, pipeline: int = 0) -> list[Op]:
+    return [instruction.op for instruction in stages_of(program, pipeline)[0].instructions]
+
+
+@pytest.mark.parametrize("loss", EVERY, ids=lambda loss: loss.__name__)
+def test_exact_in_unlike_pipelines(loss: Loss) -> None:
+    made = case(loss)
+    for strategy in (MIXED, ALIKE):
+        made.check(strategy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", EVERY, ids=lambda loss: loss.__name__)
+def test_exact_under_every_strategy(loss: Loss) -> None:
+    made = case(loss)
+    for strategy in STRATEGIES.values():
+        made.check(strategy)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy(strategy: str) -> None:
+    """One loss with a sum and one with gathered values; the strategies are what differs."""
+    for loss in (load_balance, clip):
+        case(loss).check(STRATEGIES[strategy])
+
+
+def test_how_passes_that_stop_are_shown() -> None:
+    program = case(clip).check(STRATEGIES["dp"])
+    lines = [schedule_lines(stages_of(program, pipeline))[0] for pipeline in range(2)]
+    assert lines == [
+        "stage 0  F0 F1 F2 | F0 F1 F2 | F0 B0 F1 B1 F2 B2 | B0 B1 B2",
+        "stage 0  F0 F1 | F0 F1 | F0 B0 F1 B1 | B0 B1",
+    ]
+
+
+def test_layers_may_use_sums_over_the_batch() -> None:
+    """Each layer waits for the sums of all micro-batches, forward and backward."""
+    made = case(nn.functional.mse_loss, lambda x: (x - x.mean(0)) / (x.var(0) + 1).sqrt())
+    for name in ("one", "mixed", "pp-recompute", "zero3-inside"):
+        made.check(STRATEGIES[name])
+    assert ops(made.check(STRATEGIES["zero2"])).count(Op.STEP_REDUCE) >= 2 * 2 * 2
+
+
+def test_layers_may_not_gather_samples() -> None:
+    with pytest.raises(DeduceError, match="mixes samples of different micro-batches") as caught:
+        case(nn.functional.mse_loss, lambda x: x.sort(0)[0]).check(ALIKE)
+    assert any("self.activation(self.linear(x))" in line for line in caught.value.at)
+    case(nn.functional.mse_loss, lambda x: x.sort(0)[0]).check(STRATEGIES["tp2"])
+
+
+def test_all_run_forward_before_any_runs_backward() -> None:
+    """But only where activations decide: sums of inputs are known before, and chunks need no others."""
+    for loss in SUMS:
+        found = ops(case(loss).check(STRATEGIES["dp"]))
+        before = found[: found.index(Op.BACKWARD)]
+        assert before.count(Op.FORWARD) >= 3
+        assert Op.STEP_REDUCE in before[before.index(Op.FORWARD) :]
+    for loss in (*OF_INPUTS, *CHUNKS):
+        found = ops(case(loss).check(STRATEGIES["dp"]))
+        first = found.index(Op.BACKWARD)
+        assert found[:first].count(Op.FORWARD) == 1
+        assert Op.STEP_REDUCE not in found[first:]
+
+
+def mixtral() -> nn.Module:
+    return MixtralForCausalLM(
+        MixtralConfig(
+            hidden_size=16,
+            intermediate_size=24,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            vocab_size=19,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            output_router_logits=True,
+            router_aux_loss_coef=0.3,
+            use_cache=False,
+            max_position_embeddings=8,
+            bos_token_id=None,
+            eos_token_id=None,
+            experts_implementation="batched_mm",
+        )
+    ).train()
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_load_balance_loss_of_experts(padded: bool) -> None:
+    """As transformers computes it: counts of tokens per expert times mean chances, over all tokens."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 19, (SAMPLES, 5), generator=generator)
+    labels = ids.clone()
+    labels[1], labels[3, 2:] = -100, -100
+    batch = {"input_ids": ids, "labels": labels}
+    if padded:
+        batch["attention_mask"] = torch.ones_like(ids)
+        batch["attention_mask"][2, 3:] = 0
+    made = Case.of(mixtral, batch)
+    for strategy in (MIXED, STRATEGIES["zero2"]):
+        made.check(strategy)
