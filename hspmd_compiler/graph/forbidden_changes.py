@@ -14,6 +14,9 @@ from .changes import MODULES, PARAMETERS, Change, Refusal
 
 Flags = tuple[bool, int, int]
 """Of a parameter: whether it is trained, its hooks, its memory."""
+FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+"""Those that the first step registers, as transformers does to record what modules give, act in the step that is
+compared with it."""
 PARAMETER = "make parameters in __init__; change them between steps"
 HOOK = "register hooks before compiling"
 
@@ -29,7 +32,8 @@ def forbidden(change: Change) -> Iterator[Refusal]:
                 yield change.holder.at(key), f"{_how(change, key)} {what}", fix
     owner = change.holder.owner
     hooks = [] if owner is None else [name for name in vars(owner) if name.endswith("_hooks")]
-    if any(change.holder.is_part(name) for name in hooks):
+    lasting = any(change.holder.is_part(name) for name in FORWARD_HOOKS) and not any(change.before.values())
+    if any(change.holder.is_part(name) for name in hooks) and not lasting:
         yield change.holder.path, "registers or removes a hook", HOOK
 
 
