@@ -15,8 +15,8 @@ from .changes import MODULES, PARAMETERS, Change, Refusal
 Flags = tuple[bool, int, int]
 """Of a parameter: whether it is trained, its hooks, its memory."""
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-"""Those that the first step registers, as transformers does to record what modules give, act in the step that is
-compared with it."""
+"""Those that the first step registers, as transformers does to record what modules give, act in the step
+that is compared with it."""
 PARAMETER = "make parameters in __init__; change them between steps"
 HOOK = "register hooks before compiling"
 
