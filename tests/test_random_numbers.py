@@ -155,7 +155,7 @@ def test_exact(name: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", ["drop path", "diffusion"])
+@pytest.mark.parametrize("name", [pytest.param("drop path", marks=pytest.mark.slow), "diffusion"])
 def test_every_strategy(name: str, strategy: str) -> None:
     main(name).check(STRATEGIES[strategy])
 

@@ -217,7 +217,14 @@ def test_exact(name: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", ["masked language", "autoencoder", "tokens replaced"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "masked language",
+        pytest.param("autoencoder", marks=pytest.mark.slow),
+        pytest.param("tokens replaced", marks=pytest.mark.slow),
+    ],
+)
 def test_every_strategy(name: str, strategy: str) -> None:
     main(name).check(STRATEGIES[strategy])
 
