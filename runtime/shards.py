@@ -63,13 +63,14 @@ def fill_shard(shard: Shard, read: ReadBox, device: torch.device) -> Tensor:
 
 
 def _of_kind(shard: Shard, given: Tensor) -> Tensor:
-    """Floating types may be converted to each other; from others numbers would be lost, or be another's."""
+    """Real types are converted to each other, and complex ones; else numbers would be lost, or another's."""
     wanted = dtype_of(shard.dtype)
-    if given.dtype != wanted and not (given.is_floating_point() and wanted.is_floating_point):
+    is_real = given.is_floating_point() and wanted.is_floating_point
+    if given.dtype != wanted and not is_real and not (given.is_complex() and wanted.is_complex):
         raise RunError(
             f"{shard.name} is given as {str(given.dtype).removeprefix('torch.')}",
             details=[("program", shard.dtype)],
-            rule="a tensor is loaded in its own type; only floating types are converted to each other",
+            rule="real types are converted to each other, and complex ones; else a tensor has its own type",
             fix="convert it before, or name the file of this model",
         )
     return given
