@@ -17,7 +17,7 @@ from .transport import Transport
 
 @dataclass(frozen=True, slots=True)
 class StepChecks:
-    """The checks of one step. step: counted from 1. addend: of the batch check. uses: noted indexes.
+    """The checks of one step. step: counted from 1. uses: noted indexes.
 
     settings: what all ranks must take the step with alike.
     """
@@ -28,12 +28,15 @@ class StepChecks:
     local: bool
     step: int
     settings: Settings
-    addend: int
     uses: list[Use]
 
     def sum_of(self, share: Tensor) -> Tensor:
-        """The loss of the whole batch; RunError on all ranks where batches differ, or an index is outside."""
-        addend = torch.tensor(self.addend, dtype=share.dtype, device=share.device)
+        """The loss of the whole batch; RunError on all ranks where batches differ, or an index is outside.
+
+        The batch is read only now, while a device still works on what it was given.
+        """
+        said = self.batches.addend(self.batch, self.local, self.settings)
+        addend = torch.tensor(said, dtype=share.dtype, device=share.device)
         parts = torch.stack([share, addend, count_outside(self.uses, share)])
         loss, total, outside = self.transport.sum_over_ranks(parts).unbind()
         self.batches.check(float(total), self.batch, self.local, self.step, self.settings)
@@ -54,6 +57,5 @@ def checking(
     settings: Settings,
 ) -> Iterator[StepChecks]:
     """The checks of a step that runs within."""
-    addend = batches.addend(batch, local, settings)
     with noting_uses() as uses:
-        yield StepChecks(transport, batches, batch, local, step, settings, addend, uses)
+        yield StepChecks(transport, batches, batch, local, step, settings, uses)
