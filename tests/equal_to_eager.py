@@ -44,8 +44,8 @@ class Case:
                 parameter.normal_(std=SPREAD)
         samples = len(next(iter(batch.values())))
         graph = trace(model, batch, batch=samples)
-        state = {k: v.double() if v.is_floating_point() else v for k, v in whole_state(model).items()}
-        wide = {k: v.double() if v.is_floating_point() else v for k, v in batch.items()}
+        state = {k: _wide(v) for k, v in whole_state(model).items()}
+        wide = {k: _wide(v) for k, v in batch.items()}
         return Case(graph, state, wide, eager_step(eager_model(build, state, True), wide, True))
 
     def check(self, strategy: Strategy) -> Program:
@@ -57,3 +57,9 @@ class Case:
         floor = gradient_floor(self.eager.grads)
         check_equal(differences(found.grads[0], self.eager.grads, floor), EXACT, "gradients")
         return program
+
+
+def _wide(value: Tensor) -> Tensor:
+    if value.is_complex():
+        return value.to(torch.complex128)
+    return value.double() if value.is_floating_point() else value
