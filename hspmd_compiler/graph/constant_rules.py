@@ -72,10 +72,11 @@ TRIANGLES = ("aten.tril.default", "aten.triu.default")
 
 @rule_for(*TRIANGLES)
 def triangle(ctx: RuleContext, row: Row) -> Result:
-    """The last two dims are whole."""
+    """The last two dims are whole; it is linear."""
     from .cuts import whole_dim
+    from .pointwise_rules import settled_over_ranks
 
-    value = ctx.settle(ctx.operand(row.args[0]))
+    value = settled_over_ranks(ctx, ctx.operand(row.args[0]))
     rank = len(value.layout.dims)
     for dim in (rank - 2, rank - 1):
         value = whole_dim(ctx, value, dim)

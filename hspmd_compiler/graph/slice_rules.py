@@ -7,7 +7,7 @@ from ..annotations.layout import Axis, Coordinate, Dim, Factor, Layout, dim_cut,
 from .annotated import AnnotatedValue, PerCoordinate
 from .cuts import argument, dim_argument, exact, single_factor, whole_dim
 from .ir import Row
-from .pointwise_rules import is_batch_sum, join_dims, jointly_linear
+from .pointwise_rules import is_batch_sum, join_dims, jointly_linear, settled_over_ranks
 from .rules import (
     Result,
     RuleContext,
@@ -289,8 +289,10 @@ def pull_slice(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | N
 
 @rule_for("aten.constant_pad_nd.default")
 def constant_pad(ctx: RuleContext, row: Row) -> Result:
-    """Padded dims are whole."""
-    value = ctx.settle(ctx.operand(row.args[0]))
+    """Padded dims are whole; with zeros it is linear."""
+    value = ctx.operand(row.args[0])
+    linear = argument(row, 2, "value", 0) == 0
+    value = settled_over_ranks(ctx, value) if linear else ctx.settle(value)
     pads = [integer(pad) for pad in items(row.args[1])]
     padded = [len(value.layout.dims) - 1 - i // 2 for i, pad in enumerate(pads) if pad]
     for dim in padded:
