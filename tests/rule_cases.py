@@ -23,6 +23,7 @@ from .sharded_rows import Operand, Sketch
 B, T, F = 4, 4, 6
 VOCAB = 7
 IGNORE = -100
+CHECKED = "hspmd.checked_index.default"
 Take = Callable[[Operand], Ref]
 Build = Callable[[Sketch, Take], object]
 
@@ -413,6 +414,7 @@ def lookups() -> Iterator[Case]:
         "aten.embedding.default",
         lambda s, take: s.call("aten.embedding.default", (take(table), take(positions))),
     )
+    yield Case(CHECKED, lambda s, take: s.call("aten.index.Tensor", (take(table), [_checked(s, take)])))
     column = replace(INDEX, shape=(B, 1))
     yield Case("aten.index.Tensor", lambda s, take: s.call("aten.index.Tensor", (take(table), [take(INDEX)])))
     yield Case(
@@ -430,6 +432,10 @@ def lookups() -> Iterator[Case]:
         ),
     )
     yield Case("aten.index.Tensor", lambda s, take: _row_by_row(s, take, column))
+
+
+def _checked(s: Sketch, take: Take) -> Ref:
+    return s.call(CHECKED, (take(INDEX), VOCAB))
 
 
 def _row_by_row(s: Sketch, take: Take, column: Operand) -> None:
