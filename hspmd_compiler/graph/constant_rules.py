@@ -72,7 +72,7 @@ TRIANGLES = ("aten.tril.default", "aten.triu.default")
 
 @rule_for(*TRIANGLES)
 def triangle(ctx: RuleContext, row: Row) -> Result:
-    """The last two dims are whole; it is linear."""
+    """The last two dims are whole; a triangle of a sum is the sum of triangles."""
     from .cuts import whole_dim
     from .pointwise_rules import settled_over_ranks
 

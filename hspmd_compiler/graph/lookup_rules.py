@@ -8,7 +8,7 @@ from .annotated import AnnotatedValue
 from .cuts import exact, single_factor, whole_dim
 from .index_bounds import in_bounds
 from .ir import Ref, Row
-from .pointwise_rules import copies, join_dims, operand_layout
+from .pointwise_rules import copies, join_dims, operand_layout, settled_over_ranks
 from .rules import (
     Result,
     RuleContext,
@@ -108,9 +108,14 @@ def _meet_index(
 
 @rule_for("aten.index.Tensor")
 def index_(ctx: RuleContext, row: Row) -> Result:
-    """Advanced indexing: indexed dims are whole, unless the index counts the dim up (then it is kept)."""
-    value = ctx.settle(ctx.operand(row.args[0]))
+    """Advanced indexing: indexed dims are whole, unless the index counts the dim up (then it is kept).
+
+    Rows of a sum over the batch are sums of rows, where all samples have the same indices.
+    """
     indices = list(items(row.args[1]))
+    value = settled_over_ranks(ctx, ctx.operand(row.args[0]))
+    if value.layout.cut(ranks=False) is not None:
+        value = ctx.settle(value)
     if value.layout.cut(ranks=False) is not None and not value.constant:
         if indices[0] is None:
             return index_within(ctx, row, value, indices)
@@ -122,9 +127,9 @@ def index_(ctx: RuleContext, row: Row) -> Result:
     if all(tensor is None or tensor.layout.cut(ranks=False) is None for tensor in tensors):
         tensors = [t if t is None else ctx.convert(t, uncut(t.layout, ranks=True)) for t in tensors]
         value = ctx.convert(value, uncut(value.layout, ranks=True))
-        layout = make_layout(tuple((Factor(size),) for size in row.shape or ()))
+        layout = make_layout(tuple((Factor(size),) for size in row.shape or ()), value.layout.partial)
         return ctx.emit(row.op, (value, tuple(tensors)), layout)
-    return _index_by_batch(ctx, row, value, tensors)
+    return _index_by_batch(ctx, row, ctx.settle(value), tensors)
 
 
 def _index_by_batch(

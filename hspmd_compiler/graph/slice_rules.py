@@ -289,10 +289,9 @@ def pull_slice(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | N
 
 @rule_for("aten.constant_pad_nd.default")
 def constant_pad(ctx: RuleContext, row: Row) -> Result:
-    """Padded dims are whole; with zeros it is linear."""
+    """Padded dims are whole; zeros around a sum are zeros around its addends."""
     value = ctx.operand(row.args[0])
-    linear = argument(row, 2, "value", 0) == 0
-    value = settled_over_ranks(ctx, value) if linear else ctx.settle(value)
+    value = ctx.settle(value) if argument(row, 2, "value", 0) else settled_over_ranks(ctx, value)
     pads = [integer(pad) for pad in items(row.args[1])]
     padded = [len(value.layout.dims) - 1 - i // 2 for i, pad in enumerate(pads) if pad]
     for dim in padded:
