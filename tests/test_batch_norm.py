@@ -235,10 +235,11 @@ class PerSample(nn.Module):
         return nn.functional.mse_loss(self.layers[1](self.layers[0](x)), y)
 
 
-def test_a_buffer_per_sample_is_refused() -> None:
-    graph = traced(PerSample(), rows(0), BATCH)
-    with pytest.raises(DeduceError, match="a value per sample") as caught:
-        program_for(graph, Strategy((P((S((0,), (0, 2)),), (2,)), P((S((1,), (0, 2)),), (3,)))))
+def test_a_buffer_per_sample_is_that_of_all_samples() -> None:
+    """Every pipeline keeps what the others saw, too."""
+    trained(PerSample, Strategy((P((S((0,), (0, 2)),), (2,)), P((S((1,), (0, 2)),), (3,)))), rows)
+    with pytest.raises(DeduceError, match="different micro-batches") as caught:
+        program_for(traced(PerSample(), rows(0), BATCH), Strategy((P((S((0,), (0, 2)),), (2, 3)),)))
     assert "seen" in caught.value.text() and "self.seen.copy_(x)" in caught.value.text()
 
 
