@@ -35,6 +35,7 @@ TRACEBACK_SWITCH = "HSPMD_TRACEBACK"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command. 0: done; 2: the user's mistake; 1: a proof that failed, or a failure of ours."""
+    _open_streams()
     args = parser().parse_args(argv)
     if args.verbose:
         logging.basicConfig(level=logging.DEBUG, format="%(message)s")
@@ -54,6 +55,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _report(error)
     return code
+
+
+def _open_streams() -> None:
+    """Streams that the caller closed lead nowhere, and don't fail."""
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def parser() -> argparse.ArgumentParser:

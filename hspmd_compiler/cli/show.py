@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock, Timer
 from typing import TYPE_CHECKING
@@ -13,8 +13,10 @@ from ..artifact.sections import Section, Table, cell_text, sections_to_json, sec
 from ..log import listening
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.progress import Progress, TaskID
 
+PIPE_WIDTH = 120
 PATIENCE = 2.0  # seconds of silence before progress is shown
 
 
@@ -31,6 +33,25 @@ def show_sections(sections: Sequence[Section], as_json: bool) -> None:
 def show_json(value: object) -> None:
     """One JSON value, indented."""
     sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def show_rendered(parts: Iterable[RenderableType]) -> None:
+    """What rich draws, at a terminal or in a pipe."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    with reader_may_leave():
+        for part in parts:
+            console.print(part)
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """Rich leaves the process as failed where a pipe is closed; its reader has only seen enough."""
+    try:
+        yield
+    except SystemExit:
+        raise BrokenPipeError from None
 
 
 def _show_rich(sections: Sequence[Section]) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import OptionError
 from .command import MODEL_HELP, Command, add_json, add_model_arguments, model_arguments
-from .show import progress, show_json
+from .show import progress, show_json, show_rendered
 
 if TYPE_CHECKING:
     from ..artifact.store import Artifact
@@ -86,11 +85,7 @@ def run(args: Namespace) -> int:
         by_twin = {"by_twin": parts[1].to_json()} if len(parts) > 1 else {}
         show_json(report.to_json() | by_twin)
     else:
-        from rich.console import Console
-
-        console = Console(width=None if sys.stdout.isatty() else 120)
-        for part in parts:
-            console.print(part.rendered())
+        show_rendered([part.rendered() for part in parts])
     return 0
 
 
