@@ -23,6 +23,8 @@ from .cluster import (
 )
 from .errors import ClusterError, StrategyError
 from .form_values import FormValues
+from .limits import MOST_DEVICES, beyond
+from .plain_content import text_of
 from .strategy_read import YAML_SUFFIXES, read_json, read_yaml, write_text
 
 VERSION = 1
@@ -38,7 +40,7 @@ def read_cluster(source: Path | str | Mapping[str, object]) -> ClusterSpec:
         return cluster_from(source)
     path, at = Path(source), str(source)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = text_of(path)
         if path.suffix == ".json" or text.lstrip().startswith("{"):
             return cluster_from(read_json(text, at), at)
         if path.suffix in YAML_SUFFIXES:
@@ -121,8 +123,10 @@ class ClusterReader(FormValues):
         )
         ids = self.device_ids(f"{path}.ids", keys["ids"]) if "ids" in keys else ()
         count = self.integer(f"{path}.count", keys.get("count", len(ids) or 1), 1)
-        if count < 1:
-            self.bad(f"{path}.count", f"{count}: a count is at least 1")
+        if count < 1 or count > MOST_DEVICES:
+            rule = beyond("devices", count, MOST_DEVICES) or f"{count}: a count is at least 1"
+            self.bad(f"{path}.count", rule)
+            count = 1
         elif ids and count != len(ids):
             self.bad(f"{path}.count", f"{count}: there are {len(ids)} ids")
         return tuple(replace(device, id=number) for number in ids) or (device,) * count

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import TypeGuard, TypeVar
 
+from .limits import MOST_DEVICES, beyond
 from .strategy_check import Problem
 
 Made = TypeVar("Made")
@@ -66,11 +67,16 @@ class FormValues:
             return self.integers(path, form, 'a list of device ids or a text such as "0-3,8"')
         devices: list[int] = []
         for part in form.split(","):
-            ends = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+            ends = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", part)
             if ends is None or int(ends[2] or ends[1]) < int(ends[1]):
-                self.bad(path, f'{form!r}: a range is low-high, as in "0-3,8"')
+                self.bad(path, f'{form[:80]!r}: a range is low-high, as in "0-3,8"')
                 return ()
-            devices += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+            low, high = int(ends[1]), int(ends[2] or ends[1])
+            rule = beyond("devices", len(devices) + high + 1 - low, MOST_DEVICES)
+            if rule:
+                self.bad(path, f"{form[:80]!r}: {rule}")
+                return ()
+            devices += range(low, high + 1)
         return tuple(devices)
 
     def integer(self, path: str, form: object, stand_in: int) -> int:

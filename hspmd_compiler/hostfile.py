@@ -7,15 +7,18 @@ import shlex
 from collections.abc import Iterator
 
 from .cluster import ClusterSpec, DeviceSpec, NodeSpec, find_cluster_problems, raise_if_bad
+from .limits import MOST_DEVICES, beyond
+from .plain_content import long_text
 from .strategy_check import Problem
 
 LINE = 'address slots=N, and perhaps kind="cuda NAME"'
 KEYS = ("slots", "kind")
-SLOTS = re.compile(r"[1-9][0-9]*", re.ASCII)
+SLOTS = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 
 
 def read_hostfile(text: str, at: str = "") -> ClusterSpec:
     """The nodes of a hostfile in its order; one ClusterError lists every bad line."""
+    raise_if_bad(long_text(text), at)
     problems: list[Problem] = []
     nodes: list[NodeSpec] = []
     places: list[str] = []
@@ -49,6 +52,10 @@ def _node(words: list[str], place: str, problems: list[Problem]) -> NodeSpec:
     problems += (Problem(place, text) for text in _pair_problems(pairs, given))
     slots = given.get("slots", "")
     count = int(slots) if SLOTS.fullmatch(slots) else 1
+    rule = beyond("slots", count, MOST_DEVICES)
+    if rule:
+        problems.append(Problem(place, rule))
+        count = 1
     return NodeSpec(address, (DeviceSpec(given.get("kind")),) * count)
 
 
@@ -61,7 +68,7 @@ def _pair_problems(pairs: list[tuple[str, str, str]], given: dict[str, str]) -> 
     if "slots" not in given:
         yield f"slots is missing; a line is {LINE}"
     elif not SLOTS.fullmatch(given["slots"]):
-        yield f"slots={given['slots']}: a whole number above 0"
+        yield f"slots={given['slots'][:40]}: a whole number above 0"
 
 
 def _in_lines(problem: Problem, places: list[str]) -> Problem:

@@ -129,7 +129,13 @@ def _read_step(place: int, item: object, bad: list[tuple[str, str]]) -> InitStep
         bad.append((f"step {place}", f"{item!r} is not an object"))
         return InitStep("")
     wrong = [key for key, value in item.items() if not isinstance(value, known.get(key, ()))]
-    bad += [(f"step {place}", f"{key} = {item[key]!r}") for key in wrong]
+    inner = {"outs": int, "frees": int, "done": str}
+    wrong += [
+        key
+        for key, kind in inner.items()
+        if key not in wrong and any(type(each) is not kind for each in item.get(key, ()))
+    ]
+    bad += [(f"step {place}", f"{key} = {str(item[key])[:80]}") for key in wrong]
     if wrong or "op" not in item:
         return InitStep("")
     return InitStep(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TypeGuard
 
+from .limits import MOST_COUNT, beyond
 from .shell_values import ShellValues, literal
 from .strategy_check import Problem
 
@@ -84,8 +85,11 @@ class LaunchValues:
         value = self._literal(key)
         if value is None:
             return None
-        if _is_count(value):
+        if _is_count(value) and value <= MOST_COUNT:
             return value
+        if _is_count(value):
+            self.bad(key, beyond("as a count", value, MOST_COUNT))
+            return None
         self.bad(key, f"{value!r}: an integer of at least 1")
         return None
 
@@ -95,6 +99,13 @@ class LaunchValues:
         if value is None and default is None and not self.broken(key):
             self.bad(key, "missing: this key is required")
         return value if value is not None else default or 1
+
+    def within(self, key: str, what: str, count: int, most: int) -> bool:
+        """Whether a count that keys multiply to is small enough; a problem where it isn't."""
+        rule = beyond(what, count, most)
+        if rule:
+            self.bad(key, rule)
+        return not rule
 
     def integers(self, key: str, minimum: int) -> list[int] | None:
         value = self._literal(key)
@@ -121,7 +132,7 @@ class LaunchValues:
         pairs: dict[int, int] = {}
         for slot, device in value.items():
             ends = [str(slot), str(device)]
-            if all(re.fullmatch(r"\d+", end) for end in ends):
+            if all(re.fullmatch(r"[0-9]{1,18}", end) for end in ends):
                 pairs[int(ends[0])] = int(ends[1])
             else:
                 self.bad(f"{key}[{slot!r}]", f"{device!r}: slots and devices are integers of at least 0")
@@ -132,7 +143,9 @@ class LaunchValues:
             self.bad(path, f"{value!r}: a list of integers")
             return []
         for index, item in enumerate(value):
-            if not isinstance(item, int) or isinstance(item, bool) or item < minimum:
+            if isinstance(item, int) and item > MOST_COUNT:
+                self.bad(f"{path}[{index}]", beyond("as a count", item, MOST_COUNT))
+            elif not isinstance(item, int) or isinstance(item, bool) or item < minimum:
                 self.bad(f"{path}[{index}]", f"{item!r}: an integer of at least {minimum}")
         return list(value) if not any(problem.path.startswith(path) for problem in self.problems) else []
 

@@ -22,6 +22,7 @@ from .graph.source_lines import line_of_error
 from .hf_config import check_is_data
 from .hf_model import ARCHITECTURES, hf_model
 from .named_import import import_named
+from .plain_content import text_of
 
 Json = dict[str, object]
 FORMS = "a built-in name, a path to a HF config.json, or package.module:factory"
@@ -134,7 +135,7 @@ def _checked(name: str, made: object) -> Made:
 
 def _read_config(path: Path) -> Json:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(text_of(path))
     except (OSError, ValueError, RecursionError) as error:
         raise OptionError(
             f"can't read the model configuration {path}", details=[("why", str(error))]

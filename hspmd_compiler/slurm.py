@@ -8,14 +8,15 @@ from itertools import product
 
 from .cluster import ClusterSpec, DeviceSpec, NodeSpec, check_cluster
 from .errors import ClusterError
+from .limits import MOST_DEVICES, beyond
 
 NODES, OWN_INDEX = "SLURM_JOB_NODELIST", "SLURM_NODEID"
 GPUS, TASKS = "SLURM_GPUS_PER_NODE", "SLURM_TASKS_PER_NODE"
 
 PART = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
-RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
-PER_NODE_GPUS = re.compile(r"(?:[^:,]+:)?(\d+)", re.ASCII)
-PER_NODE_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?", re.ASCII)
+RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
+PER_NODE_GPUS = re.compile(r"(?:[^:,]+:)?(\d{1,18})", re.ASCII)
+PER_NODE_TASKS = re.compile(r"(\d{1,18})(?:\(x(\d{1,18})\))?", re.ASCII)
 
 FIX = "give the machines with --hosts FILE"
 
@@ -52,6 +53,7 @@ def own_address(environment: Mapping[str, str]) -> str:
 def expand_nodes(text: str) -> list[str]:
     """`gpu[01-03,7],login` to its names, in order."""
     parts = PART.findall(text)
+    _check_count(NODES, text, sum(map(_names_in, parts)))
     expanded = [_expand_part(part) for part in parts]
     if ",".join(parts) != text or not parts or None in expanded:
         raise ClusterError(
@@ -61,6 +63,23 @@ def expand_nodes(text: str) -> list[str]:
             fix=FIX,
         )
     return [name for names in expanded if names is not None for name in names]
+
+
+def _check_count(name: str, text: str, count: int) -> None:
+    rule = beyond("nodes or ranks", count, MOST_DEVICES)
+    if rule:
+        raise ClusterError(
+            "SLURM names more than a job can have", details=[(name, text[:80])], rule=rule, fix=FIX
+        )
+
+
+def _names_in(part: str) -> int:
+    """How many names a part stands for, as far as it can be read."""
+    count = 1
+    for piece in re.findall(r"\[([^\[\]]*)\]", part):
+        found = [ends for text in piece.split(",") if (ends := RANGE.fullmatch(text))]
+        count *= max(1, sum(max(0, int(ends[2] or ends[1]) - int(ends[1])) + 1 for ends in found))
+    return count
 
 
 def _expand_part(part: str) -> list[str] | None:
@@ -92,10 +111,13 @@ def _numbers(text: str) -> Iterator[str | None]:
 def _slots(environment: Mapping[str, str], nodes: int) -> list[int]:
     gpus = PER_NODE_GPUS.fullmatch(environment.get(GPUS, ""))
     if gpus is not None:
+        _check_count(GPUS, gpus[0], int(gpus[1]) * nodes)
         return [int(gpus[1])] * nodes
     counts: list[int] = []
     for part in environment.get(TASKS, "").split(","):
         count = PER_NODE_TASKS.fullmatch(part)
+        if count is not None:
+            _check_count(TASKS, part, max(1, int(count[1])) * int(count[2] or 1))
         counts += [int(count[1])] * int(count[2] or 1) if count else []
     if len(counts) != nodes:
         raise ClusterError(

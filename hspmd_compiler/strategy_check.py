@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .errors import StrategyError
+from .limits import MOST_DEVICES, MOST_LAYERS, MOST_MICRO_BATCHES, MOST_SAMPLES, beyond
 from .name_glob import components
 from .strategy import ZERO_STAGES, Override, PipelineSpec, RecomputeKind, StageSpec, Strategy
 
@@ -49,7 +50,9 @@ def in_reading_order(problems: Iterable[Problem]) -> list[Problem]:
 
 def _reading_order(problem: Problem) -> list[tuple[int, str]]:
     """Sorts key paths so that what belongs together stands together, `[2]` before `[10]`."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", problem.path)]
+    return [
+        (int(part[:18]), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", problem.path)
+    ]
 
 
 def find_problems(
@@ -60,6 +63,9 @@ def find_problems(
     unread: Collection[str] = frozenset(),
 ) -> list[Problem]:
     """All broken rules. unread: key paths whose value is a stand-in, so that no rule may judge it."""
+    large = [*_large_numbers(strategy)]
+    if large:
+        return [problem for problem in large if problem.path not in unread]
     found = [
         *_whole_problems(strategy),
         *_kind_problems(strategy, unread),
@@ -89,6 +95,35 @@ def _whole_problems(strategy: Strategy) -> Iterator[Problem]:
         yield Problem("accumulation", f"{strategy.accumulation}: a step runs its micro-batches at least once")
     if strategy.zero not in ZERO_STAGES:
         yield Problem("zero", f"{strategy.zero}: one of {', '.join(map(str, ZERO_STAGES))}")
+
+
+def _large_numbers(strategy: Strategy) -> Iterator[Problem]:
+    """Numbers that no machine has room for; they are judged before anything is counted up to them."""
+    yield from _beyond("accumulation", "micro-batches", strategy.accumulation, MOST_MICRO_BATCHES)
+    for index, pipeline in enumerate(strategy.pipelines):
+        path = f"pipelines[{index}]"
+        count, samples = len(pipeline.micro_batches) * strategy.accumulation, sum(pipeline.micro_batches)
+        yield from _beyond(f"{path}.micro_batches", "micro-batches", count, MOST_MICRO_BATCHES)
+        yield from _beyond(f"{path}.micro_batches", "samples", samples * strategy.accumulation, MOST_SAMPLES)
+        for number, stage in enumerate(pipeline.stages):
+            here = f"{path}.stages[{number}]"
+            yield from _beyond(f"{here}.layers", "as a layer", max(map(abs, stage.layers)), MOST_LAYERS)
+            yield from _beyond(f"{here}.devices", "as a device", max(stage.devices, default=0), MOST_SAMPLES)
+            yield from _beyond(f"{here}.shares", "as a share", max(stage.shares or (0,)), MOST_SAMPLES)
+        for number, item in enumerate(pipeline.recompute):
+            here = f"{path}.recompute[{number}]"
+            yield from _beyond(f"{here}.layers", "as a layer", max(map(abs, item.layers)), MOST_LAYERS)
+            yield from _beyond(f"{here}.every", "layers", item.every, MOST_LAYERS)
+    for index, override in enumerate(strategy.overrides):
+        largest = max(override.split or 0, override.tp or 0, *(override.shares or (0,)))
+        yield from _beyond(f"overrides[{index}]", "as a dim, degree or share", largest, MOST_SAMPLES)
+    yield from _beyond("pipelines", "devices", len(strategy.devices), MOST_DEVICES)
+
+
+def _beyond(path: str, what: str, count: int, most: int) -> Iterator[Problem]:
+    rule = beyond(what, count, most)
+    if rule:
+        yield Problem(path, rule)
 
 
 def _kind_problems(strategy: Strategy, unread: Collection[str]) -> Iterator[Problem]:

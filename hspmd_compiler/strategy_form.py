@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from .form_values import FormValues, is_integer, names
+from .limits import MOST_MICRO_BATCHES, beyond
 from .strategy import (
     DeviceKind,
     Override,
@@ -147,8 +148,10 @@ class FormReader(FormValues):
     def _group(self, path: str, form: object) -> tuple[int, ...]:
         keys = self.mapping(path, form, GROUP_KEYS, GROUP_KEYS)
         count = self.integer(f"{path}.count", keys.get("count", 1), 1)
-        if count < 1:
-            self.bad(f"{path}.count", f"{count}: a count is at least 1")
+        if count < 1 or count > MOST_MICRO_BATCHES:
+            rule = beyond("micro-batches", count, MOST_MICRO_BATCHES) or f"{count}: a count is at least 1"
+            self.bad(f"{path}.count", rule)
+            count = 1
         return (self.integer(f"{path}.size", keys.get("size", 1), 1),) * max(count, 1)
 
     def _shares(self, path: str, form: object) -> tuple[int, ...] | None:
@@ -161,7 +164,7 @@ class FormReader(FormValues):
             return ()
         kinds = {}
         for key, value in form.items():
-            if re.fullmatch(r"0|[1-9]\d*", str(key)) is None:
+            if re.fullmatch(r"0|[1-9][0-9]{0,17}", str(key)) is None:
                 self.bad(f"{path}.{key}", f"{key!r}: the key is a device id")
             else:
                 kinds[int(key)] = self.choice(f"{path}.{key}", value, DeviceKind.CPU)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .launch_values import MODEL_AND_RUN_KEYS, LaunchValues
+from .limits import MOST_DEVICES, MOST_MICRO_BATCHES
 from .shell_values import ShellValues, read_assignments
 from .strategy import PipelineSpec, StageSpec, Strategy
 from .strategy_check import check, raise_if_any
@@ -128,6 +129,8 @@ def _hetero_pipelines(
     if not readable:
         return []
     slots = tp * sum(map(len, counts))
+    if not values.within("TP", "devices of all stages", slots, MOST_DEVICES):
+        return []
     _check_unused(values, unused, slots)
     used = sorted(set(range(slots)) - set(unused))
     mapping = {slot: slot for slot in used} if mapping is None else mapping
@@ -147,6 +150,8 @@ def _context_degrees(values: LaunchValues, homogeneous: bool, allowed: bool) -> 
         return []
     if not allowed and common > 1:
         values.bad("CP", f"{common}: context parallelism comes later, degree 1 only")
+    if not values.within("DP", "data-parallel groups", dp, MOST_DEVICES):
+        return []
     degrees = [common] * dp if degrees is None else degrees
     if len(degrees) != dp:
         values.bad("CP_LIST", f"{_length(degrees, dp)}: one degree per data-parallel group, DP is {dp}")
@@ -243,9 +248,10 @@ def _homogeneous_pipelines(
         values.bad("NUM_LAYERS", "missing: HETERO=false needs the model's number of layers")
     elif num_layers % pp:
         values.bad("PP", f"{pp}: {num_layers} layers do not divide evenly into {pp} stages")
+    total = sum(degrees)
+    values.within("DP", "devices of all stages", total * tp * pp, MOST_DEVICES)
     if values.problems or num_layers is None:
         return []
-    total = sum(degrees)
     return [_equal_stages(group, total, tp, pp, num_layers // pp) for group in range(total)]
 
 
@@ -269,6 +275,12 @@ def _micro_batch_counts(
     if len(counts) != groups and not values.broken("DP") and not values.broken("MICRO_BATCH_NUM_LIST"):
         rule = f"one count per data-parallel group, DP is {groups}"
         values.bad("MICRO_BATCH_NUM_LIST", f"{_length(counts, groups)}: {rule}")
+    for index, count in enumerate(counts):
+        values.within(f"MICRO_BATCH_NUM_LIST[{index}]", "micro-batches", count, MOST_MICRO_BATCHES)
+    if values.broken("MICRO_BATCH_NUM_LIST") or not values.within(
+        "CP_LIST", "members", sum(degrees), MOST_DEVICES
+    ):
+        return []
     return [count for count, degree in zip(counts, degrees, strict=False) for _ in range(degree)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,7 +14,9 @@ from typing import Any
 import yaml
 
 from . import strategy_lines
-from .errors import StrategyError
+from .errors import StrategyError, first_line
+from .limits import DEEPEST, MOST_VALUES
+from .plain_content import PlainLoader, long_text, node_size, problems_of, text_of
 from .strategy import Strategy
 from .strategy_check import Problem, raise_if_any
 from .strategy_form import form_of, strategy_from
@@ -48,6 +51,7 @@ def read_text(text: str, at: str = "", json_only: bool = False) -> Strategy:
     """The Strategy of a text; its form is seen from its beginning. at: where the text comes from."""
     if json_only or text.lstrip().startswith("{"):
         return _from_content(read_json(text, at), at)
+    raise_if_any(long_text(text), at)
     if strategy_lines.looks_like_lines(text):
         return strategy_lines.read_lines(text, at=at).strategy
     return _from_content(read_yaml(text, at), at)
@@ -94,7 +98,7 @@ def write_text(path: Path, text: str) -> None:
 def file_text(path: Path) -> str:
     """A file's text, or the error of a file that is none."""
     try:
-        return path.read_text(encoding="utf-8")
+        return text_of(path)
     except OSError as error:
         fix = "give the path of a JSON or YAML strategy, or of a file with KEY=VALUE lines"
         raise StrategyError(f"can't read the strategy {path}: {error.strerror}", fix=fix) from error
@@ -109,10 +113,9 @@ class _Repeats:
     problems: list[Problem] = field(default_factory=list)
 
     def pairs(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
-        keys = [key for key, _ in pairs]
-        for key in dict.fromkeys(keys):
-            if keys.count(key) > 1:
-                self.problems.append(Problem(key, f"stands {keys.count(key)} times in one object: {ONCE}"))
+        for key, count in Counter(key for key, _ in pairs).items():
+            if count > 1:
+                self.problems.append(Problem(key, f"stands {count} times in one object: {ONCE}"))
         return dict(pairs)
 
 
@@ -124,6 +127,7 @@ def read_json(text: str, at: str) -> object:
     except (ValueError, RecursionError) as error:
         raise _malformed("JSON", at, *_json_place(error), text) from error
     raise_if_any(repeats.problems, at)
+    raise_if_any(problems_of(content), at)
     return content
 
 
@@ -153,17 +157,35 @@ def _repeated_keys(node: Any, seen: set[int]) -> Iterator[Problem]:
 
 def read_yaml(text: str, at: str) -> object:
     """The content of a YAML text; a key that stands twice is an error."""
+    raise_if_any(long_text(text), at)
     try:
-        repeats = list(_repeated_keys(yaml.compose(text, Loader=yaml.SafeLoader), set()))
-        content: object = yaml.safe_load(text)
+        node = yaml.compose(text, Loader=PlainLoader)
+        raise_if_any(_size_problems(node), at)
+        repeats = list(_repeated_keys(node, set()))
+        content: object = yaml.load(text, Loader=PlainLoader)  # a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         raise _malformed("YAML", at, str(error.problem or error.context), line, column, text) from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise _malformed("YAML", at, str(error).splitlines()[0], 1, 1, text) from error
+    except (yaml.YAMLError, ValueError, OverflowError, TypeError) as error:
+        raise _malformed("YAML", at, first_line(error), 1, 1, text) from error
+    except RecursionError as error:
+        raise _malformed("YAML", at, "nested too deep", 1, 1, text) from error
     raise_if_any(repeats, at)
+    raise_if_any(problems_of(content), at)
     return content
+
+
+def _size_problems(node: Any) -> list[Problem]:
+    """Of a document whose aliases are not written out yet."""
+    size = node_size(node)
+    if size is None:
+        return [Problem("the text", f"lists and objects are nested deeper than {DEEPEST}, or in themselves")]
+    if size > MOST_VALUES:
+        return [
+            Problem("the text", f"with its aliases it stands for {size:,} values: at most {MOST_VALUES:,}")
+        ]
+    return []
 
 
 def _malformed(language: str, at: str, reason: str, line: int, column: int, text: str) -> StrategyError:

@@ -136,7 +136,8 @@ class FactoryData:
         if self._inner is None:
             self._inner = self._start()
             for _ in range(self._batches):
-                next(self._inner, None)
+                if next(self._inner, None) is None:
+                    break
         while (batch := next(self._inner, None)) is not None:
             if self._is_last_and_short(batch):
                 self.left_out += count_samples(batch)

@@ -70,7 +70,7 @@ class InitialState:
 
         def keep(name: str, whole: Tensor) -> None:
             if name in wanted:
-                _check_made(wanted[name], whole)
+                check_made(wanted[name], whole)
                 params[name] = cut_shard(wanted[name], whole, device)
 
         if self.init is not None:
@@ -92,11 +92,13 @@ def _read(
     return {shard.name: fill_shard(shard, reader(shard), device) for shard in shards if shard.name in found}
 
 
-def _check_made(shard: Shard, whole: Tensor) -> None:
+def check_made(shard: Shard, whole: Tensor) -> None:
+    """Refuse a tensor that the initialisation makes in another shape or type."""
     made = f"{str(whole.dtype).removeprefix('torch.')}{list(whole.shape)}"
     if made != (wanted := f"{shard.dtype}{list(shard.whole_shape)}"):
         raise ArtifactError(
             f"the artifact's initialisation makes another {shard.name}",
+            at="init.json: finals",
             details=[("made", made), ("program", wanted)],
             rule="what is initialised has the shape and type of the parameter",
             fix="compile again",

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ..artifact.program import Program
 from ..artifact.store import load, read_manifest
-from ..errors import HspmdError
 from .engine import Engine
 from .initial_params import InitialState
 from .rendezvous import Place, Timeouts, check_world_size, connect, is_under_torchrun
@@ -58,16 +57,16 @@ def open_engine(
     own = artifact.rank_program(place.rank)
     if options.check is not None:
         options.check(artifact.program, place.rank)
+    initial = InitialState.of(artifact, options.seed, options.weights)
     same = same_start(manifest, own, _flags(options))
     connected = connect(place, artifact.program, own, same, options.timeouts)
-    initial = InitialState.of(artifact, options.seed, options.weights)
     try:
         with connected.transport.call("load", meets=False):
             params = initial.shards_of(artifact.program, own.shards, connected.transport)
-    except HspmdError:
+        engine = Engine(artifact.program, manifest.optimizer, connected.transport, params)
+    except Exception:
         connected.transport.close()  # what was wrong with a file can be mended, and the engine opened again
         raise
-    engine = Engine(artifact.program, manifest.optimizer, connected.transport, params)
     engine.seed = options.seed
     engine.places = connected.roll.places
     return Opened(engine, connected.store)

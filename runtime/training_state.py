@@ -58,7 +58,10 @@ class Progress:
     @classmethod
     def read(cls, text: str) -> Progress:
         """ValueError where a field is missing, unknown or of another type."""
-        found = json.loads(text)
+        try:
+            found = json.loads(text)
+        except RecursionError as error:
+            raise ValueError("nested too deep") from error
         kinds = {
             "version": int,
             "steps": int,

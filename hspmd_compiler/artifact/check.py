@@ -27,6 +27,7 @@ from .program import (
 Problem = tuple[str, str]
 
 SHOWN_PROBLEMS = 20
+MOST_ELEMENTS = 1 << 48
 STORED_INPUTS = frozenset({InputKind.PARAM, InputKind.STORED})
 
 SLOT_USERS = {Op.STEP_REDUCE: "comms", Op.SEND: "transfers", Op.RECV: "transfers"}
@@ -50,6 +51,7 @@ def check(program: Program) -> None:
 
 
 def _problems(program: Program) -> Iterator[Problem]:
+    yield from _problems_of_inputs(program)
     yield from _problems_of_groups(program)
     for name, shared in program.classes.items():
         for segment in shared.segments:
@@ -66,6 +68,22 @@ def _problems(program: Program) -> Iterator[Problem]:
         else:
             found = _rank_problems(program, own, shared_by, needs[own.class_name], entries)
             yield from ((where, text) for text in found)
+
+
+def _problems_of_inputs(program: Program) -> Iterator[Problem]:
+    if program.batch < 1:
+        yield "batch", f"{program.batch}: a step has at least one sample"
+    for name, (shape, dtype) in program.inputs.items():
+        if not shape or shape[0] != program.batch:
+            yield f"input {name}", f"{list(shape)}: dim 0 is the sample, here {program.batch}"
+        yield from ((f"input {name}", text) for text in (*_size_problems(shape), *_dtype_problems(dtype)))
+
+
+def _size_problems(*shapes: tuple[int, ...] | None) -> Iterator[str]:
+    """Sizes are 0 or more, and no tensor has more elements than an address reaches."""
+    for shape in shapes:
+        if shape is not None and (min(shape, default=0) < 0 or math.prod(shape) > MOST_ELEMENTS):
+            yield f"{list(shape)} are not the sizes of a tensor"
 
 
 def _problems_of_groups(program: Program) -> Iterator[Problem]:
@@ -184,6 +202,7 @@ def _instruction_problems(step: Instruction, own: RankProgram, shared: ClassProg
 
 def _step_problems(step: CommStep, groups: set[tuple[int, ...]]) -> Iterator[str]:
     yield from _dtype_problems(step.dtype)
+    yield from _size_problems(step.src_view, step.dst_view, step.dst_shape)
     if step.kind is not CommKind.SEND_RECV and step.group not in groups:
         yield f"the group {list(step.group)} is not one of the artifact's groups"
     if step.kind is CommKind.ALL_REDUCE:
@@ -211,6 +230,7 @@ def _piece_problems(
 
 def _shard_problems(shard: Shard) -> Iterator[str]:
     yield from _dtype_problems(shard.dtype)
+    yield from _size_problems(shard.shape, shard.view, shard.whole_shape, shard.whole_view)
     for shape, view in ((shard.shape, shard.view), (shard.whole_shape, shard.whole_view)):
         if math.prod(shape) != math.prod(view):
             yield f"{list(shape)} can't be viewed as {list(view)}"
@@ -224,6 +244,7 @@ def _shard_problems(shard: Shard) -> Iterator[str]:
 def _bucket_problems(bucket: GradBucket) -> Iterator[str]:
     yield from _dtype_problems(bucket.dtype)
     for piece in bucket.pieces:
+        yield from (f"{piece.param}: {text}" for text in _size_problems(piece.src_view, piece.dst_view))
         for view, boxes in ((piece.src_view, piece.src_boxes), (piece.dst_view, piece.dst_boxes)):
             if boxes is None:
                 continue

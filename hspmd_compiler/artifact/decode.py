@@ -100,6 +100,8 @@ def argument(node: Node) -> object:
     """An operator's argument: plain data, or an object with one of the known tags."""
     if isinstance(node.value, list):
         return tuple(argument(item) for item in node.items())
+    if isinstance(node.value, int) and not isinstance(node.value, bool):
+        return node.integer()
     if not isinstance(node.value, dict):
         return node.value
     if len(node.value) == 1:

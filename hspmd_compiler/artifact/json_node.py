@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NoReturn, TypeVar
 
 from ..errors import ArtifactError
+from ..limits import LARGEST
 from .json_text import SHOWN, Json
 
 E = TypeVar("E", bound=Enum)
@@ -72,8 +73,8 @@ class Node:
         return [Node(item, self.file, self, index) for index, item in enumerate(self.value)]
 
     def integer(self) -> int:
-        if type(self.value) is not int:
-            self.fail("a whole number")
+        if type(self.value) is not int or abs(self.value) > LARGEST:
+            self.fail("a whole number of at most 63 bits")
         return self.value
 
     def natural(self) -> int:

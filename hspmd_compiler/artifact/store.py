@@ -60,6 +60,17 @@ class Artifact:
 
 def load(directory: str | Path, rank: int | None = None) -> Artifact:
     """Reads an artifact, or of it only what one rank needs; every file that is read is checked first."""
+    try:
+        return _loaded(directory, rank)
+    except RecursionError as error:
+        raise ArtifactError(
+            "a file of the artifact is nested too deep",
+            details=[("directory", str(directory))],
+            fix="compile again with this version of hspmd_compiler",
+        ) from error
+
+
+def _loaded(directory: str | Path, rank: int | None) -> Artifact:
     files = Files(Path(directory))
     sharing = SharingReader()
     present = paths.ranks_of([path for path, _ in files.manifest.files])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..limits import MOST_LAYERS
 from ..strategy import PipelineSpec, StageSpec, Strategy
 from ..strategy_check import raise_if_any
 from .expanded import AnnotationStyle, Choices, Expanded
@@ -80,6 +82,7 @@ def _block(path: str, form: Mapping[str, object], values: FormatValues) -> _Bloc
     ends = values.counts(f"{path}.range", form.get("range"), 0)
     if ends and (len(ends) > 2 or ends[0] > ends[-1]):
         values.bad(f"{path}.range", f"{ends}: [block], or [first, last]")
+    values.within(f"{path}.range", "as a block", max(ends, default=0), MOST_LAYERS)
     modules = [_module(inner, entry, values) for inner, entry in _entries(path, form)]
     if not modules:
         values.bad(path, "no module below names its device groups")
@@ -149,7 +152,7 @@ def _check_factors(
 ) -> None:
     """Devices stand once; a group's factors multiply to its devices times the number of groups."""
     named = [device for group in groups for device in group]
-    for device in sorted({device for device in named if named.count(device) > 1}):
+    for device in sorted(device for device, count in Counter(named).items() if count > 1):
         values.bad(f"{path}.{GROUPS}", f"{device}: a device stands in one group, once")
     for index, (group, degree, count) in enumerate(zip(groups, degrees, copies, strict=True)):
         if degree * count != len(group) * len(groups):

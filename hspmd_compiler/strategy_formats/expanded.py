@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ..limits import MOST_LAYERS, MOST_MICRO_BATCHES, MOST_SAMPLES, beyond
 from ..strategy import PipelineSpec, StageSpec, Strategy
+from ..strategy_check import Problem, raise_if_any
 from .recompute import Recompute
 
 
@@ -100,6 +102,15 @@ class Choices:
     micro_batch_size: int | None = None
     micro_batches: int | None = None
     num_layers: int | None = None
+
+    def __post_init__(self) -> None:
+        given = (
+            ("--micro-batch-size", "samples", self.micro_batch_size, MOST_SAMPLES),
+            ("--micro-batches", "micro-batches", self.micro_batches, MOST_MICRO_BATCHES),
+            ("--layers", "layers", self.num_layers, MOST_LAYERS),
+        )
+        rules = [(flag, beyond(what, count or 0, most)) for flag, what, count, most in given]
+        raise_if_any([Problem(flag, rule) for flag, rule in rules if rule])
 
     @property
     def size(self) -> int:

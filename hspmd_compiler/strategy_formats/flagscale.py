@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd
 
+from ..limits import MOST_DEVICES, MOST_MICRO_BATCHES
 from ..strategy import PipelineSpec, StageSpec, Strategy
 from ..strategy_check import check, raise_if_any
 from .expanded import Choices, Expanded, layer_ranges
@@ -74,6 +75,7 @@ def expand_flagscale(content: Mapping[str, object], choices: Choices, at: str = 
     types = hetero.get(TYPES)
     if is_list(types) and len(types) != len(meshes) and not values.broken(MESHES):
         values.bad(TYPES, f"{len(types)} types: one per process mesh, here {len(meshes)}")
+    values.within(MESHES, "devices", sum(mesh.stage_size * mesh.pp for mesh in meshes), MOST_DEVICES)
     groups = gcd(*(mesh.dp for mesh in meshes))
     sizes = _micro_batches(content, meshes, groups, choices, values)
     raise_if_any(values.problems, at, FIX, SUBJECT)
@@ -155,6 +157,8 @@ def _micro_batches(
         if rest or not count:
             rule = f"no multiple of micro_batch_size {size} * dp {meshes[0].dp} of mesh 0"
             values.bad("global_batch_size", f"{total}: {rule}")
+    if not values.within("global_batch_size", "micro-batches", count, MOST_MICRO_BATCHES):
+        return ()
     return (whole // groups,) * count
 
 

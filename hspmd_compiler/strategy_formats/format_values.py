@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import TypeGuard
 
+from ..limits import MOST_COUNT, beyond
 from ..strategy_check import Problem
 
 
@@ -34,6 +35,9 @@ class FormatValues:
     def count(self, path: str, value: object, least: int = 1) -> int | None:
         """An integer of at least `least`, None where there is none."""
         if value is None:
+            return None
+        if is_integer(value) and value > MOST_COUNT:
+            self.bad(path, beyond("as a count", value, MOST_COUNT))
             return None
         if is_integer(value) and value >= least:
             return value
@@ -64,6 +68,13 @@ class FormatValues:
             return []
         lists = [self.counts(f"{path}[{index}]", item, least) for index, item in enumerate(value)]
         return [] if self.broken(path) else lists
+
+    def within(self, path: str, what: str, count: int, most: int) -> bool:
+        """Whether a count that others multiply to is small enough; a problem where it isn't."""
+        rule = beyond(what, count, most)
+        if rule:
+            self.bad(path, rule)
+        return not rule
 
     def unknown(self, path: str, known: Sequence[str]) -> bool:
         """A key that is no format's; a problem where it looks like a known one, misspelt."""

@@ -6,9 +6,11 @@ that a configuration uses tell whose rule holds.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ..limits import MOST_DEVICES, MOST_MICRO_BATCHES
 from ..strategy import PipelineSpec, ScheduleKind, StageSpec, Strategy
 from ..strategy_check import check, raise_if_any
 from .expanded import Choices, Expanded, Place, layer_ranges
@@ -76,6 +78,9 @@ def expand_hexiscale(content: Mapping[str, object], choices: Choices, at: str = 
     _check_path(given, values)
     degrees = values.count_lists("hetero_configs", given.get("hetero_configs"), PER_PIPELINE)
     layers = values.count_lists("layer_partitions", given.get("layer_partitions"), PER_PIPELINE)
+    for index, stages in enumerate(degrees):
+        if not stages:
+            values.bad(f"hetero_configs[{index}]", "[]: a pipeline has at least one stage")
     _check_shape("layer_partitions", layers, degrees, values)
     _check_layers(layers, given, choices, values)
     ranks = _ranks(given, degrees, values)
@@ -142,6 +147,8 @@ def _ranks(given: Mapping[str, object], degrees: Counts, values: FormatValues) -
     if layouts is not None:
         return _checked_layouts(layouts, values)
     ranks: list[Counts] = []
+    if not values.within("hetero_configs", "devices", sum(map(sum, degrees)), MOST_DEVICES):
+        return []
     first = 0
     for stages in degrees:
         ranks.append([])
@@ -154,7 +161,7 @@ def _ranks(given: Mapping[str, object], degrees: Counts, values: FormatValues) -
 def _checked_layouts(layouts: list[Counts], values: FormatValues) -> list[Counts]:
     """Each rank of the world stands once."""
     named = [rank for stages in layouts for ranks in stages for rank in ranks]
-    for rank in sorted({rank for rank in named if named.count(rank) > 1}):
+    for rank in sorted(rank for rank, count in Counter(named).items() if count > 1):
         values.bad("pp_layouts", f"{rank}: a rank stands in one stage, once")
     for rank in sorted(set(range(len(named))) - set(named)):
         values.bad("pp_layouts", f"rank {rank} is missing: the world has {len(named)}, counted from 0")
@@ -215,6 +222,9 @@ def _micro_batches(
             notes.append(f"{key} is {done} as the {program.name} does: {after}")
     batches, chunks = padded
     counts = chunks or [choices.micro_batches or len(stages) for stages in degrees]
+    few = values.within(program.chunks, "micro-batches", max(counts, default=0), MOST_MICRO_BATCHES)
+    if not few or not all(counts):
+        return []
     sizes = batches or [count * choices.size for count in counts]
     cut = [tuple(chunk_sizes(size, count)) for size, count in zip(sizes, counts, strict=False)]
     notes += _ragged(cut, counts)

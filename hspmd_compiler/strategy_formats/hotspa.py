@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..limits import MOST_DEVICES
 from ..strategy import PipelineSpec, StageSpec, Strategy
 from ..strategy_check import check, raise_if_any
 from .expanded import AnnotationStyle, Choices, Entry, Expanded
@@ -116,6 +117,7 @@ def _expand(plan: _Plan, index: int, choices: Choices, at: str) -> Expanded:
     dp, tp, pp = degrees
     if gpus is not None and not values.broken(path) and dp * tp * pp != gpus:
         values.bad(path, f"dp {dp} * tp {tp} * pp {pp} = {dp * tp * pp}: num_gpus is {gpus}")
+    values.within(path, "devices", dp * tp * pp, MOST_DEVICES)
     if layers is None:
         values.bad("layers", "missing: the tuples don't say the model's layers, give --layers N")
     elif layers % pp:

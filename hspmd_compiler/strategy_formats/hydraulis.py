@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from ..limits import MOST_DEVICES
 from ..shell_values import literal, read_assignments
 from ..strategy import StageSpec, Strategy
 from ..strategy_check import check, raise_if_any
@@ -131,6 +132,8 @@ def _expand(source: _Source, choices: Choices, at: str) -> Expanded:
         values.bad("layers", "missing: tuples don't say the model's layers, give --layers N")
     used = sum(scheme.gpus for scheme in schemes)
     gpus = values.count("gpus", source.gpus) or used
+    if not values.within(path, "GPUs", max(used, gpus), MOST_DEVICES):
+        raise_if_any(values.problems, at, FIX, SUBJECT)
     if schemes and gpus != used:
         values.bad(path, f"{used} GPUs: the strategy has to use all {gpus}")
     notes = list(_notes(schemes, source, layers or 1))
@@ -154,6 +157,8 @@ def _schemes(path: str, source: _Source, values: FormatValues) -> list[Scheme]:
         if len(row) == 2:
             schemes.append(Scheme(1, *row))
         elif len(row) == 3:
+            if source.counted and not values.within(f"{path}[{index}]", "pipelines", row[2], MOST_DEVICES):
+                continue
             schemes += [Scheme(1, *row[:2])] * row[2] if source.counted else [Scheme(*row)]
         else:
             values.bad(f"{path}[{index}]", f"{tuple(row)}: (cp, tp, pp) or (tp, pp)")

@@ -36,7 +36,7 @@ def _pipeline(free: list[list[int]], tp: int, pp: int) -> list[list[int]] | None
 def _next_node(free: list[list[int]], tp: int, last: int) -> int:
     """The first node after `last`, round to `last` itself, that has room; -1 where none has."""
     count = len(free)
-    nodes = [(last + step) % count for step in range(1, count + 1)]
+    nodes = ((last + step) % count for step in range(1, count + 1))
     return next((node for node in nodes if len(free[node]) >= tp), -1)
 
 

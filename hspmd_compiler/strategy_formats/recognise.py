@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import StrategyError
+from ..plain_content import long_text, problems_of
 from ..strategy_check import Problem, check, raise_if_any
 from ..strategy_form import strategy_from
 from ..strategy_lines import looks_like_lines
@@ -37,6 +38,8 @@ def text_entries(
     json_only: bool = False,
 ) -> tuple[Format, list[Entry]]:
     """The strategies of a text."""
+    if not json_only and not text.lstrip().startswith("{"):
+        raise_if_any(long_text(text), at)
     if looks_like_flags(text) and form in (None, Format.HEXISCALE):
         return Format.HEXISCALE, [_entry(Format.HEXISCALE, read_configuration(text, at), choices, at)]
     if looks_like_lines(text) and not json_only:
@@ -142,6 +145,7 @@ def _content(text: str, at: str, json_only: bool) -> object:
     if not json_only and start in ("[", "("):
         try:
             literal: object = ast.literal_eval(text.strip())
+            raise_if_any(problems_of(literal), at)
             return literal
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             if "(" in text:

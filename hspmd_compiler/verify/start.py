@@ -14,6 +14,7 @@ from ..artifact.program import Program
 from ..artifact.store import Artifact
 from ..errors import VerifyError
 from ..init_program import from_json
+from ..runtime.initial_params import check_made
 from ..runtime.loaded_names import ModelNames, match_names, named_shards
 from ..runtime.safetensors_file import SafetensorsReader
 from .reference import SEED, Origin, Reference
@@ -45,15 +46,16 @@ def checked_start(artifact: Artifact, reference: Reference) -> tuple[Reference, 
 def replayed(artifact: Artifact) -> dict[str, Tensor]:
     """What every rank cuts its pieces from, of the seed of proofs."""
     made: dict[str, Tensor] = {}
-    shapes = {shard.name: shard.whole_shape for own in artifact.program.ranks for shard in own.shards}
-    largest = max(map(prod, shapes.values()), default=0)
+    shards = {shard.name: shard for own in artifact.program.ranks for shard in own.shards}
+    largest = max((prod(shard.whole_shape) for shard in shards.values()), default=0)
 
     def keep(name: str, whole: Tensor) -> None:
-        if name in shapes:
+        if name in shards:
+            check_made(shards[name], whole)
             made[name] = whole.clone()
 
     replay(from_json(artifact.init), SEED, keep, largest)
-    _refuse(sorted(shapes.keys() - made.keys()), "the initialisation doesn't make every parameter")
+    _refuse(sorted(shards.keys() - made.keys()), "the initialisation doesn't make every parameter")
     return made
 
 

@@ -1,0 +1,119 @@
+"""JSON and YAML as plain values: texts, finite numbers, truth values, lists, objects; of bounded size."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .limits import DEEPEST, LARGEST, MOST_VALUES, SLOW_CHARACTERS, TEXT_BYTES, beyond
+from .strategy_check import Problem
+
+TIMESTAMP, INTEGER, FLOAT = (f"tag:yaml.org,2002:{name}" for name in ("timestamp", "int", "float"))
+DECIMAL = re.compile(r"[-+]?(?:0|[1-9][0-9]*)$", re.ASCII)
+FRACTION = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.nan$")
+NUMBER_STARTS = "-+.0123456789"
+
+
+class PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
+    """Dates, numbers to base 60 or 8, and underscores in numbers are texts: nobody means them here."""
+
+
+PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag not in (TIMESTAMP, INTEGER, FLOAT)]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+PlainLoader.add_implicit_resolver(INTEGER, DECIMAL, list(NUMBER_STARTS))
+PlainLoader.add_implicit_resolver(FLOAT, FRACTION, list(NUMBER_STARTS))
+
+
+def text_of(path: Path) -> str:
+    """A file's text, a byte order mark left out; OSError or UnicodeDecodeError where there is none."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(TEXT_BYTES + 1)
+    except ValueError as error:  # a name with a null in it
+        raise OSError(0, str(error)) from error
+    if len(content) > TEXT_BYTES:
+        raise OSError(0, f"more than {TEXT_BYTES:,} bytes, which is no text of this kind")
+    return content.decode("utf-8-sig")
+
+
+def long_text(text: str) -> list[Problem]:
+    """What is wrong with a text that is no JSON and takes too long to read."""
+    rule = beyond("characters of a text that is no JSON", len(text), SLOW_CHARACTERS)
+    return [Problem("the text", rule)] if rule else []
+
+
+def problems_of(content: object) -> list[Problem]:
+    """What of a content is no plain value; its size counts a list that is named twice as two."""
+    size = _size(content, {}, set(), 0)
+    if size is None:
+        return [Problem("the text", f"lists and objects are nested deeper than {DEEPEST}, or in themselves")]
+    if size > MOST_VALUES:
+        return [Problem("the text", f"it stands for {size:,} values: at most {MOST_VALUES:,}")]
+    return list(_problems("", content))
+
+
+def node_size(node: Any) -> int | None:
+    """As many values as a YAML document stands for, its aliases written out; None: nested too deep."""
+    known: dict[int, int | None] = {}
+
+    def size(item: Any, depth: int, around: set[int]) -> int | None:
+        if item is None or isinstance(item, yaml.ScalarNode):
+            return 1
+        if depth > DEEPEST or id(item) in around:
+            return None
+        if id(item) not in known:
+            inner = [
+                part for entry in item.value for part in (entry if isinstance(entry, tuple) else (entry,))
+            ]
+            sizes = [size(part, depth + 1, around | {id(item)}) for part in inner]
+            known[id(item)] = None if None in sizes else 1 + sum(each for each in sizes if each is not None)
+        return known[id(item)]
+
+    return size(node, 0, set())
+
+
+def _size(value: object, known: dict[int, int | None], around: set[int], depth: int) -> int | None:
+    if not isinstance(value, (Mapping, list, tuple)):
+        return 1
+    if depth > DEEPEST or id(value) in around:
+        return None
+    if id(value) not in known:
+        around.add(id(value))
+        items = value.values() if isinstance(value, Mapping) else value
+        sizes = [_size(item, known, around, depth + 1) for item in items]
+        around.discard(id(value))
+        known[id(value)] = None if None in sizes else 1 + sum(each for each in sizes if each is not None)
+    return known[id(value)]
+
+
+def _problems(path: str, value: object) -> Iterator[Problem]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            inner = f"{path}.{key}" if path else str(key)[:80]
+            if not isinstance(key, str | int):
+                yield Problem(inner, f"{str(key)[:80]!r} as a key: keys are texts")
+            yield from _problems(inner, item)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _problems(f"{path}[{index}]", item)
+    else:
+        wrong = _wrong(value)
+        if wrong:
+            yield Problem(path or "the text", wrong)
+
+
+def _wrong(value: object) -> str:
+    if isinstance(value, int) and abs(value) > LARGEST:
+        return f"a whole number of {value.bit_length()} bits: of at most 63"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value}: a finite number"
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return ""
+    return f"{str(value)[:80]!r}, a {type(value).__name__}: texts, numbers, true and false, lists, objects"
