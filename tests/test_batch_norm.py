@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import hspmd_compiler as hspmd
 from hspmd_compiler.artifact.program import Program
 from hspmd_compiler.coverage.convolutional_models import ResNet
-from hspmd_compiler.errors import DeduceError, VerifyError
+from hspmd_compiler.errors import DeduceError
 from hspmd_compiler.graph.ir import LogicalGraph
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.runtime.engine import Engine
@@ -295,14 +295,9 @@ def rounding_falls_one_way(model: nn.Module, *given: Any, **named: Any) -> Eager
     return replace(found, grads={**found.grads, "inner.bias": grad.clone()})
 
 
-def test_rounding_that_adamw_takes_for_a_direction_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounding_that_adamw_takes_for_a_direction_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "eager_step", rounding_falls_one_way)
     strategy = {"pipelines": [{"stages": [{"devices": [0, 1], "layers": 2}], "micro_batches": [4]}]}
     inputs = {"x": torch.zeros(4, 6), "y": torch.zeros(4, 6)}
     torch.manual_seed(0)
-    model = Cancelled()
-    with pytest.raises(VerifyError, match=r"inner\.bias") as raised:
-        hspmd.compile(model, inputs, strategy=strategy).verify(values=True)
-    assert "zero but for rounding" in raised.value.fix
-    optimizer = OptimizerConfig(eps=1e-4)
-    hspmd.compile(model, inputs, strategy=strategy, optimizer=optimizer).verify(values=True)
+    assert hspmd.compile(Cancelled(), inputs, strategy=strategy).verify(values=True)

@@ -30,9 +30,7 @@ from .strategies import Column, strategy_of
 STEPS = 5
 SPREAD = 0.3
 """Standard deviation of all parameters: none is zero or one, so that a wrong one shows."""
-OPTIMIZER = OptimizerConfig(OptimizerName.ADAMW, lr=1e-3, eps=1e-4)
-"""eps above the rounding of gradients that are zero by the model's structure, such as a bias before batch
-norm's: with the default, AdamW takes that rounding for a direction, on one device as on many."""
+OPTIMIZER = OptimizerConfig(OptimizerName.ADAMW, lr=1e-3)
 INSTALL = "install the extra `models`"
 
 

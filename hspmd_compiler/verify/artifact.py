@@ -18,7 +18,6 @@ from ..graph.ir import LogicalGraph
 from ..log import task
 from ..models import ModelSource
 from .batches import Batch, Batches, drawn_batches, given_batches
-from .equality import ROUNDING
 from .fit import check_fit, check_memory
 from .not_finite import EagerNotFinite, explained
 from .reference import SEED, Reference, find_reference
@@ -134,7 +133,7 @@ def prove_values(
             at=error.at or (() if first is None else first.at),
             details=[*error.details, *_first_details(first, error)],
             rule=error.rule,
-            fix=error.fix if error.fix == ROUNDING else FIX,
+            fix=FIX,
         ) from error
 
 

@@ -16,10 +16,6 @@ GRADIENT_FLOOR = 1e-3
 """Part of the model's largest gradient below which a gradient's own scale does not count."""
 SHOWN = 8
 REPORT = "report it with the strategy; `--rows` names the first wrong value"
-ROUNDING = (
-    "its gradient is zero but for rounding, which adamw divides by its own size: compile with a larger --eps,"
-    " such as 1e-4, or with --optimizer sgd, and verify that"
-)
 NOT_FINITE = (
     "eager's own numbers are not finite, so nothing can be compared: find where they arise in the model"
     " (a sqrt or log on the other side of a torch.where gives them in backward), or verify with other"
