@@ -41,6 +41,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from ..collection import without_collection
 from ..errors import TraceError
 from ..kept_arguments import kept_arguments
+from .capture_errors import changes_parameter, has_effects, loses_backward
 from .checkpoints import without_checkpoints
 from .ir import Meta, Origin, OriginKind
 from .own_functions import without_own_functions
@@ -269,21 +270,12 @@ def capture_joint(
     names, values = tuple(inputs), tuple(inputs.values())
     wrapped = LossModule(model, names, loss_of, state)
     with quiet(), written_out(own), without_checkpoints(), torchs_own_ways(), ExitStack() as stack:
-        with tracing(TracingContext(mode)), without_own_functions(_loses_backward):
+        with tracing(TracingContext(mode)), without_own_functions(loses_backward):
             exported = torch.export.export(wrapped, values, strict=False)
         flat = exported.module(check_guards=False)
         joint = aot_export_joint_with_descriptors(stack, flat, values, decompositions=None)
     graph = joint.graph_module.graph
     return JointGraph(graph, tuple(_origins(graph, names)), tuple(_roles(graph, tuple(state.assigned))))
-
-
-def _loses_backward(name: str) -> TraceError:
-    return TraceError(
-        f"the backward pass of {name} can't be traced",
-        rule="a torch.autograd.Function, or a hook on a gradient, is traced only where the rest of the step"
-        " makes new tensors and no more: nothing changed in place, no buffer updated, no dropout of channels",
-        fix="write it with tensor operators, such as x + (f(x) - x).detach() for the gradient of x",
-    )
 
 
 def trace_decomposed(
@@ -326,8 +318,8 @@ def _origins(graph: fx.Graph, names: tuple[str, ...]) -> Iterator[Origin]:
                 yield Origin(OriginKind.INPUT, names[index])
             case TangentAOTInput():
                 yield Origin(OriginKind.TANGENT)
-            case other:
-                raise TraceError(f"the traced graph has an input of an unknown kind: {other}")
+            case _:
+                raise has_effects(graph, stack_trace)
 
 
 def _roles(graph: fx.Graph, assigned: Sequence[str]) -> Iterator[OutputRole | None]:
@@ -344,20 +336,11 @@ def _roles(graph: fx.Graph, assigned: Sequence[str]) -> Iterator[OutputRole | No
             case InputMutationAOTOutput(mutated_input=BufferAOTInput(target=target)):
                 yield OutputRole(OutputKind.BUFFER, _user_name(target))
             case InputMutationAOTOutput(mutated_input=ParamAOTInput(target=target)):
-                raise _changes_parameter(_user_name(target))
+                raise changes_parameter(_user_name(target))
             case GradAOTOutput(grad_of=other) | InputMutationAOTOutput(mutated_input=other):
                 yield OutputRole(OutputKind.GRAD, f"<{other.expr()}>")
             case other:
                 raise TraceError(f"the traced graph has an output of an unknown kind: {other}")
-
-
-def _changes_parameter(name: str) -> TraceError:
-    return TraceError(
-        f"forward changes the parameter {name}",
-        rule="between two updates parameters stay as they are; only buffers may be changed by forward",
-        fix=f"use a changed copy in forward ({name.rpartition('.')[2]}.clamp(...) without no_grad), or change"
-        " the parameter between steps",
-    )
 
 
 def _user_name(name: str) -> str:

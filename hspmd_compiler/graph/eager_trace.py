@@ -28,13 +28,15 @@ from .capture import (
 from .fx_convert import GETITEM, PLACEHOLDER, is_default, metas_of
 from .ir import Origin, OriginKind, Phase, Ref, Row, row_inputs
 from .layers import assign_layers, find_layers
+from .loss_output import loss_of
 from .own_decompositions import TRACED_WRONGLY
 from .own_functions import InsideFunctions
-from .trace_checks import ALLOWED_NAMESPACES, is_random, loss_of
+from .trace_checks import ALLOWED_NAMESPACES, is_random
 from .written_out import written_out
 
 DETACH = torch.ops.aten.detach.default
-ASKS_DEVICE = torch.ops.prim.device.default
+NO_RESULT = frozenset((torch.ops.prim.device.default, torch.ops.aten._linalg_check_errors.default))
+"""Calls that no value comes from: of a matrix that has no inverse, eager says so, and a program gives NaN."""
 ACTIVATION = Origin(OriginKind.ACTIVATION)
 IN_MODEL = (OriginKind.PARAM, OriginKind.BUFFER)
 
@@ -145,7 +147,7 @@ class _Recorder:
     ) -> object:
         """Run one call, and record it."""
         result = func(*args, **kwargs)
-        if self.refusal is None and func is not ASKS_DEVICE:
+        if self.refusal is None and func not in NO_RESULT:
             try:
                 self._record(func, args, kwargs, result)
             except NotPlain as refusal:

@@ -27,7 +27,7 @@ from .capture import (
 from .expand import PLACEHOLDER, StepRows, TemplateMismatch
 from .ir import Origin, OriginKind, Phase, Ref, Row
 from .layers import find_layers
-from .trace_checks import loss_of
+from .loss_output import loss_of
 
 CONSTANT = "constant"
 GETITEM = "getitem"

@@ -13,7 +13,9 @@ from ..errors import TraceError
 from .capture import LossModule, StepState, is_fake, storage_key
 from .held_tensors import held_tensors
 from .ir import LogicalGraph, Row, row_inputs
+from .loss_output import loss_of
 from .random_rows import is_drawn_by_position
+from .reachable import names_in
 
 ALLOWED_NAMESPACES = ("aten", "hspmd")
 CHANGING = {
@@ -135,31 +137,19 @@ def check_hooks(model: nn.Module) -> None:
         )
 
 
-def loss_of(output: object) -> torch.Tensor:
-    """The scalar loss that a forward returned, itself or as `.loss`."""
-    loss = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
-    rule = "forward(**batch) returns the scalar loss, or an object with .loss"
-    if not isinstance(loss, torch.Tensor):
-        fix = "put labels into the batch" if hasattr(output, "loss") else "return the loss from forward"
-        raise TraceError(f"forward returned a {type(output).__name__} without a loss", rule=rule, fix=fix)
-    if loss.dim() or not loss.is_floating_point():
-        shown = f"{str(loss.dtype).removeprefix('torch.')}{list(loss.shape)}"
-        raise TraceError(
-            f"the loss is {shown}, not a scalar", rule=rule, fix="reduce it with .mean() or .sum()"
-        )
-    if not loss.requires_grad:
-        raise TraceError(
-            "the loss does not depend on any trainable parameter",
-            rule="a training step needs a gradient",
-            fix="remove no_grad or detach from forward, or unfreeze a parameter",
-        )
-    return loss
-
-
 def capture_failed(error: Exception, where: str, model: nn.Module) -> TraceError:
     """The error for a model that torch could not capture."""
     if _PAST_PARAMETERS in str(error):
         return _past_parameters(where, model)
+    if _is_data_dependent(error):
+        return TraceError(
+            "the model can't be traced",
+            at=where,
+            details=[("why", "the line looks at the numbers in a tensor, which differ from batch to batch")],
+            rule="forward must run the same tensor operators whatever the values of the batch",
+            fix="remove branches, .item() and sizes that depend on tensor values from this line: torch.where("
+            "mask, a, b) in place of if and x[mask], float sums over mask in place of counts",
+        )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     message = lines[0][:200] if lines else ""
     return TraceError(
@@ -167,13 +157,13 @@ def capture_failed(error: Exception, where: str, model: nn.Module) -> TraceError
         at=where,
         details=[("torch", f"{type(error).__name__}: {message}".rstrip(": "))],
         rule="forward must run the same tensor operators whatever the values of the batch",
-        fix="remove branches, .item() and sizes that depend on tensor values from this line"
-        if _is_data_dependent(error)
-        else "see that forward(**example_inputs) runs in eager; write this line with plain tensor operators",
+        fix="see that forward(**example_inputs) runs in eager; write this line with plain tensor operators",
     )
 
 
 def _past_parameters(where: str, model: nn.Module) -> TraceError:
+    if asks_for_gradients(model):
+        return gradient_in_forward(where)
     held = [(name, "is no constant") for name, tensor in held_tensors(model) if is_fake(tensor)]
     return TraceError(
         "forward reads memory of a parameter, or of an earlier call, by another way",
@@ -181,6 +171,29 @@ def _past_parameters(where: str, model: nn.Module) -> TraceError:
         details=held[:_SHOWN] or [("such as", "self.weight.data")],
         rule="a step reads parameters, buffers and inputs as themselves; nothing else keeps up with them",
         fix="use the parameter in forward (self.weight, self.weight.detach()), or register a buffer",
+    )
+
+
+def gradient_in_forward(at: str | Iterable[str]) -> TraceError:
+    """The error for a gradient penalty that does not only make new tensors."""
+    return TraceError(
+        "forward asks for a gradient that the trace can't follow",
+        at=at,
+        details=[("autograd", "torch.autograd.grad in forward, and something is changed in place")],
+        rule="a gradient inside of forward is traced where each operator, its derivative too, makes a new"
+        " tensor: ReLU(inplace=True), the derivative of norm() and buffers that are updated do not",
+        fix="use no inplace=True; write the size of a gradient as g.square().sum(1).sqrt() in place of"
+        " g.norm(dim=1)",
+    )
+
+
+def asks_for_gradients(model: nn.Module) -> bool:
+    """Whether the code of a module of the user's names `autograd.grad`."""
+    codes = (getattr(type(module).forward, "__code__", None) for module in model.modules())
+    return any(
+        code is not None and {"autograd", "grad"} <= names_in(code)
+        for code in codes
+        if code is None or "/torch/nn/" not in code.co_filename
     )
 
 

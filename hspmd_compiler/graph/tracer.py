@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from ..errors import HspmdError
+from ..errors import HspmdError, TraceError
 from . import trace_checks as checks
 from .capture import (
     ASSERTION,
@@ -48,6 +48,7 @@ from .ir import (
 )
 from .layers import LayerMap, assign_layers, find_layers
 from .library_operators import lower_library_operators
+from .loss_output import loss_of
 from .own_decompositions import TRACED_WRONGLY
 from .python_state import traced_steadily
 from .random_rows import is_drawn_by_position, masks_by_position
@@ -138,7 +139,7 @@ def _check(graph: LogicalGraph, subject: Subject) -> None:
 def _capture(subject: Subject) -> JointGraph:
     try:
         return capture_joint(
-            subject.model, subject.inputs, subject.mode, checks.loss_of, subject.state, TRACED_WRONGLY
+            subject.model, subject.inputs, subject.mode, loss_of, subject.state, TRACED_WRONGLY
         )
     except Exception as error:
         for cause in causes(error):
@@ -158,7 +159,7 @@ class _Assembler:
 
     def graph(self) -> LogicalGraph:
         """The graph with tied weights merged and dead rows gone."""
-        replace_constants(self.joint.graph)
+        self._replace_constants()
         nodes = [n for n in self.joint.graph.nodes if str(n.target) != ASSERTION]
         rows, ids = rows_of(nodes, self._facts)
         self._assign_layers(rows, ids)
@@ -168,6 +169,14 @@ class _Assembler:
         rows = [_renumbered(row, new_ids) for row in rows if row.id in new_ids]
         final = self._outputs([None if i is None else new_ids[i] for i in outputs])
         return assemble(self.subject, rows, final)
+
+    def _replace_constants(self) -> None:
+        try:
+            replace_constants(self.joint.graph)
+        except TraceError as error:
+            if checks.asks_for_gradients(self.subject.model):
+                raise checks.gradient_in_forward(error.at) from None
+            raise
 
     def _output_nodes(self) -> tuple[object, ...]:
         outputs = self.joint.graph.output_node().args[0]

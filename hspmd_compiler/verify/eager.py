@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..artifact.index_check import outside_error
 from ..errors import VerifyError
 from ..graph.checkpoints import without_checkpoints
+from ..graph.loss_output import RULE, find_loss
 from ..graph.source_lines import line_of_error
 from .same_masks import SEED, SameMasks
 from .widen import wide_casts, widened
@@ -96,7 +97,7 @@ def whole_state(model: nn.Module) -> dict[str, Tensor]:
 
 def loss_of(result: Any) -> Tensor:
     """The scalar loss of what `forward` returned."""
-    loss = result if isinstance(result, Tensor) else result.loss
+    loss = find_loss(result)
     if not isinstance(loss, Tensor):
-        raise VerifyError("forward returns neither a loss nor an object with `.loss`")
+        raise VerifyError("forward returns no loss", rule=RULE)
     return loss

@@ -9,8 +9,8 @@ from torch import nn
 from hspmd_compiler.graph import capture
 from hspmd_compiler.graph.held_state import HeldState
 from hspmd_compiler.graph.ir import LogicalGraph
+from hspmd_compiler.graph.loss_output import loss_of
 from hspmd_compiler.graph.printer import operator_text
-from hspmd_compiler.graph.trace_checks import loss_of
 
 Made = tuple[nn.Module, dict[str, torch.Tensor]]
 

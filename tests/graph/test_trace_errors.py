@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
 
 from hspmd_compiler.errors import TraceError
 from hspmd_compiler.graph import capture, trace_checks
+from hspmd_compiler.graph.templates import trace_step
 from hspmd_compiler.graph.tracer import trace
+from hspmd_compiler.verify.eager import eager_step
 
 
 class Linear(nn.Module):
@@ -257,3 +261,73 @@ def test_operators_of_a_library_are_refused() -> None:
         trace(Foreign(), {"x": torch.ones(2, 4)}, batch=3)
     assert "in Foreign.forward" in str(caught.value)
     assert trace_checks.ALLOWED_NAMESPACES == ("aten", "hspmd")
+
+
+class Returning(Linear):
+    """Returns its loss in one of many ways."""
+
+    def __init__(self, how: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.how(self.out(x).square().mean())
+
+
+@pytest.mark.parametrize(
+    "how",
+    [lambda loss: {"loss": loss, "logits": None}, lambda loss: (loss, None), lambda loss: [loss]],
+    ids=["dict", "tuple", "list"],
+)
+def test_a_loss_in_a_dict_or_first_in_a_tuple(how: Callable[[torch.Tensor], object]) -> None:
+    model, batch = Returning(how), {"x": torch.ones(2, 4)}
+    assert trace(model, batch, batch=2).rows[-1] is not None
+    assert eager_step(model, batch, widen=False).loss == pytest.approx(
+        float(model.out(batch["x"]).square().mean())
+    )
+
+
+def solved(model: Linear, x: torch.Tensor) -> torch.Tensor:
+    value = torch.linalg.solve(torch.eye(4) + model.out.weight, model.out(x).T)
+    return value.square().mean()
+
+
+def branching(model: Linear, x: torch.Tensor) -> torch.Tensor:
+    return model.out(x).sum() if x.sum() > 0 else x.sum()
+
+
+class Using(Linear):
+    def __init__(self, use: Callable[[Linear, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.use = use
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.use(self, x)
+
+
+class Penalised(Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_(True)
+        (grad,) = torch.autograd.grad(self.out(x).tanh().sum(), x, create_graph=True)
+        return grad.norm(dim=1).sum()
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (lambda: Using(branching), ["branching", "looks at the numbers", "torch.where"]),
+        (Penalised, ["torch.autograd.grad", "g.square().sum(1).sqrt()"]),
+    ],
+    ids=["branching", "gradient in forward"],
+)
+def test_true_causes_in_place_of_names_of_torch(model: Callable[[], Linear], words: list[str]) -> None:
+    with pytest.raises(TraceError) as caught:
+        trace(model(), {"x": torch.ones(2, 4)}, batch=2)
+    text = str(caught.value)
+    assert [word for word in words if word not in text] == []
+    assert "AOT" not in text and "Unbacked" not in text and "DataDependent" not in text
+
+
+def test_a_check_of_a_solution_is_no_operator() -> None:
+    graph = trace_step(Using(solved), {"x": torch.ones(2, 4)}, batch=2).graph
+    assert "aten._linalg_check_errors.default" not in {row.op for row in graph.rows}
