@@ -30,7 +30,8 @@ _VIEWS = """
 _ELEMENTWISE = """
     __lshift__ __rshift__ _prelu_kernel _prelu_kernel_backward abs acos acosh add addcdiv addcmul angle
     asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift
-    bitwise_xor ceil celu clamp clamp_max clamp_min complex copysign cos cosh deg2rad digamma div elu
+    bitwise_xor ceil celu clamp clamp_max clamp_min complex conj_physical
+    copysign cos cosh deg2rad digamma div elu
     elu_backward eq erf erfc erfinv exp exp2 expm1 floor floor_divide fmax fmin fmod frac frexp gcd ge gelu
     gelu_backward glu glu_backward gt hardshrink hardshrink_backward hardsigmoid hardsigmoid_backward
     hardswish hardswish_backward hardtanh hardtanh_backward heaviside hypot i0 igamma igammac isinf isnan
