@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from .errors import RunError
+from .errors import OptionError, RunError
 from .options import Capture, OptimizerConfig, Precision, check_choices
 from .strategy import DeviceKind, Strategy
 
@@ -97,7 +97,7 @@ class CompiledProgram:
 
 
 def compile(
-    model: ModelSource | Factory | nn.Module,
+    model: ModelSource | Factory | nn.Module | str,
     example_inputs: Inputs | None = None,
     *,
     strategy: Strategy | str | Path | Mapping[str, object],
@@ -109,8 +109,9 @@ def compile(
 ) -> CompiledProgram:
     """Compile a model for a strategy.
 
-    model: a factory that returns (model, example_inputs), whose initialiser is recorded, or a live
-    model. example_inputs: dict whose dim 0 is replaced by the strategy's micro-batch sizes.
+    model: a factory that returns (model, example_inputs), whose initialiser is recorded, a live model, or a
+    name as on the command line. example_inputs: dict whose dim 0 is replaced by the strategy's micro-batch
+    sizes.
     strategy: a Strategy, a dict, or a file. optimizer: its options, or its name alone. dump: a folder for
     the text of each step. capture: "auto" traces one of several equal blocks where a recorded step proves
     that the others are the same, "full" all. precision: "model" computes in the types of the model,
@@ -125,6 +126,12 @@ def compile(
         "precision": (Precision, precision),
     }
     check_choices("compile", choices)
+    if not isinstance(strategy, (Strategy, str, Path, Mapping)):
+        raise OptionError(
+            f"the strategy is a {type(strategy).__name__}",
+            rule="a strategy is a file, a text, a dict, or a Strategy",
+            fix="docs/strategy.md shows each",
+        )
     plan = strategy if isinstance(strategy, Strategy) else read_strategy(strategy)
     config = OptimizerConfig.of(optimizer)
     compiled = compile_model(

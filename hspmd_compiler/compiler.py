@@ -23,7 +23,7 @@ from .graph.printer import format_graph
 from .graph.templates import TraceResult, trace_step
 from .init_program import InitProgram
 from .log import logger, task
-from .models import ModelSource, SourceKind
+from .models import ModelSource, SourceKind, load_model
 from .optimizer_check import check_optimizer
 from .options import Capture, OptimizerConfig, Precision
 from .passes.annotate import annotate, parameter_text
@@ -65,6 +65,8 @@ class Dump:
             ) from error
 
 
+DYNAMO = "torch._dynamo."
+"""Where the class of what torch.compile makes lives; importing it takes long."""
 NO_DUMP = Dump(None)
 
 
@@ -98,7 +100,7 @@ class Compiled:
 
 
 def compile_model(
-    model: ModelSource | Factory | nn.Module,
+    model: ModelSource | Factory | nn.Module | str,
     example_inputs: Inputs | None,
     strategy: Strategy,
     optimizer: OptimizerConfig,
@@ -180,7 +182,13 @@ def lower_graph(
     return lowered
 
 
-def _subject(model: ModelSource | Factory | nn.Module, example_inputs: Inputs | None) -> Subject:
+def _subject(model: ModelSource | Factory | nn.Module | str, example_inputs: Inputs | None) -> Subject:
+    if type(model).__module__.startswith(DYNAMO):
+        raise TraceError(
+            "the model is what torch.compile made",
+            rule="the plain model is traced, and every rank computes a part of it",
+            fix="give the model as it was before torch.compile",
+        )
     if isinstance(model, nn.Module):
         if example_inputs is None:
             raise TraceError(
@@ -203,9 +211,17 @@ def _subject(model: ModelSource | Factory | nn.Module, example_inputs: Inputs | 
     return Subject(recorded.model, inputs, source.description(), recorded.init, None, source, example_inputs)
 
 
-def source_of(factory: ModelSource | Factory) -> ModelSource:
-    """A factory as a source, by its importable name."""
+def source_of(factory: ModelSource | Factory | str) -> ModelSource:
+    """A factory as a source, by its importable name; a text names a model as on the command line."""
     if isinstance(factory, ModelSource):
         return factory
+    if isinstance(factory, str):
+        return load_model(factory)
+    if not callable(factory):
+        raise OptionError(
+            f"the model is a {type(factory).__name__}",
+            rule="a model is an nn.Module with example inputs, a factory of both, or the name of one",
+            fix="hspmd.compile(model, {'x': ..., 'y': ...}, strategy=...)",
+        )
     name = f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', type(factory).__name__)}"
     return ModelSource(SourceKind.FACTORY, name, {}, factory)

@@ -20,6 +20,8 @@ def given_to(program: Program, batch: Batch | Iterable[Batch], steps: int) -> li
     found = [batch] if isinstance(batch, Mapping) else list(islice(batch, steps))
     shape = BatchShape.of(program)
     for each in found:
+        if not isinstance(each, Mapping):
+            raise _no_dict(each)
         shape.check(each)
     if not found:
         raise _empty("batch")
@@ -45,6 +47,14 @@ def made_for(program: Program, name: str, steps: int) -> list[Batch]:
     if not found:
         raise _empty(f"--data {name}")
     return found
+
+
+def _no_dict(batch: object) -> OptionError:
+    return OptionError(
+        f"a batch is a {type(batch).__name__}",
+        rule="a batch is a dict of tensors, by the names of forward's arguments",
+        fix="batch={'x': x, 'y': y}, or a list of such dicts",
+    )
 
 
 def _empty(what: str) -> OptionError:

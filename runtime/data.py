@@ -139,6 +139,7 @@ class FactoryData:
                 if next(self._inner, None) is None:
                     break
         while (batch := next(self._inner, None)) is not None:
+            _check_dict(batch)
             if self._is_last_and_short(batch):
                 self.left_out += count_samples(batch)
                 break
@@ -180,6 +181,15 @@ class FactoryData:
         raise RunError(
             f"a batch of {count} samples, where the program takes {self._shape.batch}",
             rule="only the last batch of an epoch may be shorter; it is left out",
+        )
+
+
+def _check_dict(batch: object) -> None:
+    if not isinstance(batch, Mapping):
+        raise RunError(
+            f"a batch is a {type(batch).__name__}",
+            rule="a batch is a dict of tensors, by the names of forward's arguments",
+            fix="yield {'x': x, 'y': y} for each x, y of the loader",
         )
 
 

@@ -32,9 +32,11 @@ _RNG_TAG = torch.Tag.nondeterministic_seeded
 
 def check_inputs(inputs: Mapping[str, torch.Tensor] | None, batch: int) -> None:
     """A batch is a dict of tensors that agree on dim 0, the sample."""
-    if not inputs:
+    given: object = inputs
+    if not inputs or not isinstance(given, Mapping):
+        empty = given is None or isinstance(given, Mapping)
         raise TraceError(
-            "there are no example inputs",
+            "there are no example inputs" if empty else f"the example inputs are a {type(given).__name__}",
             rule="a batch is a dict of tensors whose dim 0 is the sample",
             fix="pass example_inputs={'input_ids': ..., 'labels': ...}",
         )

@@ -14,6 +14,7 @@ from rich.text import Text
 from torch import Tensor, nn
 
 from ..artifact.program import Program
+from ..artifact.training_page import optimizer_text
 from ..log import task
 from ..number_ranges import number_ranges
 from ..options import OptimizerConfig, OptimizerName
@@ -94,7 +95,7 @@ class ValuesReport:
                 f"in each of {count} {self.config.name.value} steps, and what is saved, within {TOLERANCE:g}"
                 + (f"; {self.start}" if self.start else "")
             ),
-            Text(_options(self.config)),
+            Text(f"optimizer: {optimizer_text(self.config)}"),
         )
 
     def _by_step(self) -> Table:
@@ -105,13 +106,6 @@ class ValuesReport:
             errors = (step.loss.error, _worst(step.grads), _worst(step.params))
             table.add_row(str(number), *(f"{error:.2g}" for error in errors))
         return table
-
-
-def _options(config: OptimizerConfig) -> str:
-    """The optimizer that was proved: it is the artifact's, which nobody but the user can tell to be meant."""
-    plain, given = OptimizerConfig(config.name).to_json(), config.to_json()
-    shown = [f"{name}={value}" for name, value in given.items() if name != "name" and value != plain[name]]
-    return f"optimizer: {config.name.value}, " + (", ".join(shown) or "torch's defaults")
 
 
 def compare_training(
