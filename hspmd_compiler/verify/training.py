@@ -172,7 +172,7 @@ def _updated(
     update: ShardUpdate,
     norm: float | None,
 ) -> StepDifferences:
-    """What the update made of them. held: the eager model after it. norm: of the gradients, as torch has it."""
+    """What the update made of them. held: the eager model after it. norm: of gradients, by torch."""
     if norm is not None:
         both = differences({NORM: torch.tensor(update.norm)}, {NORM: torch.tensor(norm)}, 0.0)
         check_equal(both, TOLERANCE, f"norm of the gradients of step {number}")
