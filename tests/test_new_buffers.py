@@ -29,7 +29,7 @@ class Assigning(nn.Module):
         self.update = update
         for holder in (self, self.layers[1]):
             holder.register_buffer("mean", torch.ones(WIDTH))
-        self.register_buffer("before", torch.zeros(WIDTH), persistent=False)
+        self.register_buffer("before", torch.zeros(WIDTH))
         self.register_buffer("steps", torch.zeros(()))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from .changes import ABSENT, Change, Held, Refusal, differing
 from .forbidden_changes import forbidden, forbidden_flags, parameter_flags, seeding_noted
 from .holders import Contents, Holder
 from .new_buffers import buffer_names, is_new_value, new_buffers
-from .reachable import holders_of
+from .reachable import derived_attributes, holders_of
 
 STANDARD = frozenset(vars(nn.Module()))
 """What PyTorch keeps in every module."""
@@ -61,8 +61,9 @@ class HeldState:
         """Modules hold their own lists and dicts again: an export leaves copies in their places."""
         for namespace, attributes in self._attributes:
             for name, value in attributes.items():
-                if namespace.get(name) is not value:
-                    namespace[name] = value
+                now = namespace.get(name, value)
+                if now is not value:
+                    namespace[name] = _with_items_of(value, now)
 
     def _reached(self) -> list[Holder]:
         if self._holders is None:
@@ -80,6 +81,17 @@ class HeldState:
         self.changes = [change for change in left if change.keys]
 
 
+def _with_items_of(own: object, copied: object) -> object:
+    """A module's own container with what a copy of it holds now, as weights that an export put in there."""
+    if isinstance(own, list) and isinstance(copied, list) and len(own) == len(copied):
+        own[:] = [_with_items_of(*pair) for pair in zip(own, copied, strict=True)]
+    elif isinstance(own, dict) and isinstance(copied, dict) and own.keys() == copied.keys():
+        own.update({key: _with_items_of(value, copied[key]) for key, value in own.items()})
+    elif not isinstance(own, (list, dict)) and isinstance(copied, torch.Tensor):
+        return copied
+    return own
+
+
 def _put_back(holders: Sequence[Holder], before: Sequence[Contents]) -> None:
     for holder, contents in zip(holders, before, strict=True):
         now = holder.read()
@@ -89,4 +101,5 @@ def _put_back(holders: Sequence[Holder], before: Sequence[Contents]) -> None:
 
 def _attributes(module: nn.Module) -> dict[str, object]:
     """What the user calls so."""
-    return {name: value for name, value in vars(module).items() if name not in STANDARD}
+    left_out = STANDARD | derived_attributes(module)
+    return {name: value for name, value in vars(module).items() if name not in left_out}

@@ -49,11 +49,15 @@ class Holder(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries(Holder):
-    """A dict. names: the keys in question, all if None. dotted: they are names of attributes."""
+    """A dict. names: the keys in question, all if None. dotted: they are names of attributes.
+
+    derived: keys that follow from others, and are left to whoever keeps them so.
+    """
 
     values: MutableMapping[Any, object] | None = None
     names: frozenset[str] | None = None
     dotted: bool = False
+    derived: frozenset[str] = frozenset()
 
     def read(self) -> Contents:
         values = self.values or {}
@@ -61,7 +65,7 @@ class Entries(Holder):
             return {name: values[name] for name in self.names if name in values}
         if len(values) > LONG:
             return {WHOLE: len(values)}
-        return dict(values)
+        return {key: value for key, value in values.items() if key not in self.derived}
 
     def write(self, contents: Mapping[object, object]) -> None:
         values = self.values

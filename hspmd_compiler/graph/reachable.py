@@ -38,6 +38,13 @@ def holders_of(model: nn.Module) -> list[Holder]:
     return [Randomness(""), *_Walk().from_model(model)]
 
 
+def derived_attributes(module: nn.Module) -> frozenset[str]:
+    """What modules of PyTorch make anew from their parameters whenever these are other objects."""
+    return (
+        frozenset(("_flat_weights", "_flat_weight_refs")) if isinstance(module, nn.RNNBase) else frozenset()
+    )
+
+
 def is_users(name: str | None) -> bool:
     """Whether a module of Python is the user's."""
     return (name or "builtins").partition(".")[0] not in LIBRARIES
@@ -79,8 +86,11 @@ class _Walk:
     def _module(self, module: nn.Module, path: str) -> None:
         if not self._is_new(module):
             return
-        self.found.append(Entries(path, module, vars(module), dotted=True))
+        derived = derived_attributes(module)
+        self.found.append(Entries(path, module, vars(module), dotted=True, derived=derived))
         for name, value in vars(module).items():
+            if name in derived:
+                continue
             where = f"{path}.{name}" if path else name
             if name in PARTS or (isinstance(value, dict) and name.endswith("_hooks")):
                 self._is_new(value)
