@@ -39,6 +39,8 @@ from tests.strategy_formats.test_recognise import TEXTS
 
 SECONDS = 20
 MEMORY = 6 << 30
+LONGEST = 40_000
+"""Of a text before it is changed once more; a line of it may be written a thousand times."""
 MARK = Path(tempfile.gettempdir()) / "hspmd_foreign_code_ran"
 TEXT_BOMBS = (
     "&a [*a]",
@@ -91,6 +93,7 @@ class TooLong(Exception):
 def mutated_text(rng: random.Random, text: str) -> str:
     """A few characters, words, numbers or lines changed."""
     for _ in range(rng.choice((1, 1, 2, 4))):
+        text = text[:LONGEST]
         at, kind = rng.randrange(len(text) + 1), rng.randrange(7)
         if kind == 0:
             text = text[:at]

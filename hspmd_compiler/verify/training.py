@@ -53,6 +53,15 @@ class StepDifferences:
 
 
 @dataclass(frozen=True, slots=True)
+class _Computed:
+    """Before the update. differences: of gradients. grads: those of the ranks, whole."""
+
+    loss: Difference
+    differences: list[Difference]
+    grads: dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
 class ValuesReport:
     """Steps that were equal: every loss, gradient and updated parameter, and what is saved after them.
 
@@ -126,7 +135,7 @@ def compare_training(
             check_finite(expected, number, whole_state(model))
             loss, _ = lockstep_step(ranks, widened_batch(batch), shards, number - 1)
             computed = _computed(number, ranks, loss, expected, shards)
-            norm = eager(shards.grads)
+            norm = eager(computed.grads)
             steps.append(_updated(number, ranks, computed, whole_state(model), config, shards, norm))
             progress.advance()
     _compare_saved(saved_state(program, ranks), model_state(model), config)
@@ -148,7 +157,7 @@ def widened_batch(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _computed(
     number: int, ranks: Sequence[Rank], loss: float, expected: EagerResult, update: ShardUpdate
-) -> tuple[Difference, list[Difference]]:
+) -> _Computed:
     """The loss and the gradients of a step beside eager's."""
     one = loss_difference(loss, expected.loss)
     check_equal(
@@ -157,16 +166,17 @@ def _computed(
         f"loss of step {number}",
         lambda _: [("all ranks", repr(loss)), ("eager", repr(expected.loss))],
     )
-    grads = differences(update.grads, expected.grads, gradient_floor(expected.grads))
+    made = whole_grads(ranks, update.kept)
+    grads = differences(made, expected.grads, gradient_floor(expected.grads))
     what = f"gradients of step {number}"
-    check_equal(grads, TOLERANCE, what, lambda name: _sides(name, ranks, update.grads, expected.grads))
-    return one, grads
+    check_equal(grads, TOLERANCE, what, lambda name: _sides(name, ranks, made, expected.grads))
+    return _Computed(one, grads, made)
 
 
 def _updated(
     number: int,
     ranks: Sequence[Rank],
-    computed: tuple[Difference, list[Difference]],
+    computed: _Computed,
     held: Mapping[str, Tensor],
     config: OptimizerConfig,
     update: ShardUpdate,
@@ -181,7 +191,7 @@ def _updated(
     params = differences(after, wanted, config.lr)
     what = f"parameters of step {number}"
     check_equal(params, TOLERANCE, what, lambda name: _sides(name, ranks, after, wanted))
-    return StepDifferences(*computed, params)
+    return StepDifferences(computed.loss, computed.differences, params)
 
 
 def _sides(
@@ -233,17 +243,20 @@ class EagerUpdate:
 class ShardUpdate:
     """What `run` does at the end of a step, on all ranks; see `values.Optimizer`.
 
-    grads, norm: of the last step, whole and before they are clipped.
+    kept, norm: gradients of each rank in the last step, before they were clipped, and their norm; None
+    where they are not clipped.
     """
 
     config: OptimizerConfig
-    grads: dict[str, Tensor] = field(default_factory=dict)
+    kept: list[dict[str, Tensor]] | None = None
     norm: float | None = None
     optimizers: dict[int, ShardOptimizer] = field(default_factory=dict)
 
     def __call__(self, ranks: Sequence[Rank]) -> None:
         """Every rank clips and updates its own shards; each element counts once in the norm."""
-        self.grads, self.norm = whole_grads(ranks), self._norm(ranks)
+        if self.config.max_grad_norm is not None:
+            self.kept = [{name: grad.clone() for name, grad in rank.state.synced.items()} for rank in ranks]
+        self.norm = self._norm(ranks)
         for rank in ranks:
             number = rank.plan.program.rank
             optimizer = self.optimizers.setdefault(number, ShardOptimizer(self.config))

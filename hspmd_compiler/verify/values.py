@@ -108,9 +108,11 @@ def _width(ranks: Sequence[Rank]) -> torch.dtype:
     return torch.float64 if is_double else torch.get_default_dtype()
 
 
-def whole_grads(ranks: Sequence[Rank]) -> Tensors:
-    """Synchronised gradients joined from all ranks, copies checked."""
-    return _joined([(rank, _whole_or_owned(rank, rank.state.synced, ZERO_GRADS)) for rank in ranks])
+def whole_grads(ranks: Sequence[Rank], kept: Sequence[Tensors] | None = None) -> Tensors:
+    """Synchronised gradients joined from all ranks, copies checked. kept: instead, by rank."""
+    synced = [rank.state.synced for rank in ranks] if kept is None else kept
+    held = zip(ranks, synced, strict=True)
+    return _joined([(rank, _whole_or_owned(rank, of, ZERO_GRADS)) for rank, of in held])
 
 
 def whole_params(ranks: Sequence[Rank]) -> Tensors:
