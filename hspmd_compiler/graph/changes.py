@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -26,17 +26,21 @@ Held = tuple[Holder, Contents, Contents]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """What one holder held before and after, where that differs. keys: of what differs."""
+    """What one holder held before and after, where that differs. keys: of what differs.
+
+    known: tensors that were there before, and the model's own, as they were in this pass: an export puts
+    others in their places, and takes them away again.
+    """
 
     holder: Holder
     before: Contents
     after: Contents
     keys: tuple[object, ...]
+    known: Mapping[int, torch.Tensor]
 
     def make(self) -> None:
         """Leave it so again, with tensors that no model has."""
-        known = {id(item) for item in tensors_in(tuple(self.before.values()))}
-        left = {key: self._stand_in(key, known) for key in self.after}
+        left = {key: self._stand_in(key) for key in self.after}
         namespace = self._late_buffers()
         if namespace is not None:
             late = [key for key in self.keys if self.before.get(key) is None]
@@ -66,9 +70,8 @@ class Change:
 
     def kept(self) -> list[torch.Tensor]:
         """Tensors that were not there before."""
-        known = {id(item) for item in tensors_in(tuple(self.before.values()))}
         found = tensors_in(tuple(self.after.get(key) for key in self.keys))
-        return [tensor for tensor in found if id(tensor) not in known]
+        return [tensor for tensor in found if id(tensor) not in self.known]
 
     @property
     def goes_on(self) -> bool:
@@ -76,9 +79,9 @@ class Change:
         held = ((self.before.get(key, ABSENT), self.after.get(key, ABSENT)) for key in self.keys)
         return any(_differ_in_numbers(before, after) for before, after in held)
 
-    def _stand_in(self, key: object, known: set[int]) -> object:
+    def _stand_in(self, key: object) -> object:
         value = self.after[key]
-        return _with_stand_ins(value, known) if key in self.keys else value
+        return _with_stand_ins(value, self.known) if key in self.keys else value
 
     def without(self, is_settled: Callable[[Change, object], bool]) -> Change:
         """The same without some keys."""
@@ -89,7 +92,17 @@ class Change:
         return self.holder.owner if self.holder.is_part(BUFFERS) else None
 
 
-def differing(before: Contents, after: Contents) -> tuple[object, ...]:
+def change_of(held: Held, own: Mapping[int, torch.Tensor]) -> Change | None:
+    """What is held otherwise than before, if anything is. own: tensors of the model."""
+    holder, before, after = held
+    keys = _differing(before, after)
+    if not keys:
+        return None
+    known = {id(tensor): tensor for tensor in tensors_in(tuple(before.values()))}
+    return Change(holder, before, after, keys, {**known, **own})
+
+
+def _differing(before: Contents, after: Contents) -> tuple[object, ...]:
     keys = dict.fromkeys((*before, *after))
     return tuple(k for k in keys if not _same(before.get(k, ABSENT), after.get(k, ABSENT)))
 
@@ -142,7 +155,7 @@ def tensors_in(value: object, deep: int = 0) -> list[torch.Tensor]:
     return [tensor for part in (parts or {}).values() for tensor in tensors_in(part, deep + 1)]
 
 
-def _with_stand_ins(value: object, known: set[int], deep: int = 0) -> object:
+def _with_stand_ins(value: object, known: Mapping[int, torch.Tensor], deep: int = 0) -> object:
     """The value with stand-ins for all tensors but the known ones, in containers of its own."""
     if isinstance(value, torch.Tensor):
         return value if id(value) in known else stand_in_of(value)
@@ -164,7 +177,7 @@ def _with_stand_ins(value: object, known: set[int], deep: int = 0) -> object:
     return _object_with_stand_ins(value, known, deep)
 
 
-def _object_with_stand_ins(value: object, known: set[int], deep: int) -> object:
+def _object_with_stand_ins(value: object, known: Mapping[int, torch.Tensor], deep: int) -> object:
     parts = _parts(value)
     if parts is None or not hasattr(value, "__dict__"):
         return value

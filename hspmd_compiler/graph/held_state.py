@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .cached_calls import Caches, caches_in_sight
-from .changes import ABSENT, Change, Held, Refusal, differing
+from .changes import ABSENT, Change, Held, Refusal, change_of
 from .forbidden_changes import forbidden, forbidden_flags, parameter_flags, seeding_noted
 from .holders import Contents, Holder
 from .new_buffers import buffer_names, is_new_value, new_buffers
@@ -48,11 +48,12 @@ class HeldState:
             watched = [*holders, *caches]
             before = [holder.read() for holder in watched]
             flags, names = parameter_flags(self.model), buffer_names(self.model)
+            own = [*self.model.parameters(), *self.model.buffers()]
             try:
                 with seeding_noted() as seeded:
                     yield
                 held = list(zip(watched, before, [holder.read() for holder in watched], strict=True))
-                self._look(held, names)
+                self._look(held, names, {id(tensor): tensor for tensor in own})
                 self.refused += [*forbidden_flags(self.model, flags), *seeded]
             finally:
                 _put_back(watched, before)
@@ -73,8 +74,8 @@ class HeldState:
         self.attach()
         return self._holders
 
-    def _look(self, held: Sequence[Held], names: Mapping[int, str]) -> None:
-        found = [Change(*one, keys) for one in held if (keys := differing(one[1], one[2]))]
+    def _look(self, held: Sequence[Held], names: Mapping[int, str], own: Mapping[int, torch.Tensor]) -> None:
+        found = [change for one in held if (change := change_of(one, own)) is not None]
         self.assigned, self.refused = new_buffers(found, held, names)
         self.refused += [refusal for change in found for refusal in forbidden(change)]
         left = (change.without(is_new_value) for change in found)

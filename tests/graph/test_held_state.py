@@ -365,3 +365,15 @@ def test_what_makes_no_difference_is_taken(use: Use, caplog: pytest.LogCaptureFi
         graph = trace_step(made(use), BATCH, batch=2).graph
     assert not caplog.records and not graph.mutated
     assert use is loss_for_others or any(row.op == "aten.cumsum.default" for row in graph.rows)
+
+
+def weight_in_a_dict(m: Keeping, x: Tensor) -> Tensor:
+    return x * m.found.setdefault("scale", m.scale)
+
+
+@pytest.mark.parametrize("capture", Capture)
+def test_a_parameter_that_is_kept_stays_the_parameter(capture: Capture) -> None:
+    """An export puts others in their places, and takes them away behind the pass."""
+    model = made(weight_in_a_dict)
+    model.scale = nn.Parameter(torch.ones(WIDTH))
+    assert trace_step(model, BATCH, batch=2, capture=capture).graph.params["scale"].grad is not None
