@@ -6,16 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from hspmd_compiler.cli.main import main
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from tests.runtime import hand_made
 
 ROOT = Path(__file__).resolve().parents[2]
+Command = Callable[..., subprocess.CompletedProcess[str]]
 
 DATA = """
 from tests.runtime.hand_made import batch
@@ -52,6 +55,23 @@ def hspmd(workplace: Path, *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.fixture
+def run_here(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Command]:
+    """The command in this process, which has imported torch; its ranks are forked from it."""
+    monkeypatch.chdir(workplace)
+    monkeypatch.syspath_prepend(str(workplace))
+    monkeypatch.delenv("RANK", raising=False)
+
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        code, said = main(["run", *args]), capfd.readouterr()
+        return subprocess.CompletedProcess(args, code, said.out, said.err)
+
+    yield run
+    sys.modules.pop("own_data", None)
+
+
 def test_trains_as_eager(workplace: Path) -> None:
     flags = [
         "--data",
@@ -81,11 +101,11 @@ def test_trains_as_eager(workplace: Path) -> None:
     torch.testing.assert_close({name: saved[name] for name in params}, params, atol=1e-12, rtol=0)
 
 
-def test_starts_from_a_file_with_another_rate(workplace: Path) -> None:
+def test_starts_from_a_file_with_another_rate(workplace: Path, run_here: Command) -> None:
     data = ["--data", "own_data:batches"]
-    assert hspmd(workplace, "made", *data, "--steps", "1", "--save", "one.safetensors").returncode == 0
+    assert run_here("made", *data, "--steps", "1", "--save", "one.safetensors").returncode == 0
     again = ["--steps", "1", "--init", "one.safetensors", "--lr", "0", "--save", "two.safetensors"]
-    done = hspmd(workplace, "made", *data, *again)
+    done = run_here("made", *data, *again)
     assert done.returncode == 0, done.stderr
     assert "step     1  epoch 0  loss " in done.stdout
     torch.testing.assert_close(
@@ -93,14 +113,12 @@ def test_starts_from_a_file_with_another_rate(workplace: Path) -> None:
     )
 
 
-def test_goes_on_where_it_stopped(workplace: Path) -> None:
+def test_goes_on_where_it_stopped(run_here: Command) -> None:
     """With the second batch of the first epoch, and the seed of the run before."""
     data = ["--data", "own_data:batches", "--json"]
-    begun = hspmd(
-        workplace, "made", *data, "--steps", "1", "--seed", "3", "--save-state", "state.safetensors"
-    )
+    begun = run_here("made", *data, "--steps", "1", "--seed", "3", "--save-state", "state.safetensors")
     assert begun.returncode == 0, begun.stderr
-    done = hspmd(workplace, "made", *data, "--epochs", "1", "--resume", "state.safetensors")
+    done = run_here("made", *data, "--epochs", "1", "--resume", "state.safetensors")
     assert done.returncode == 0, done.stderr
     _, first = map(json.loads, begun.stdout.splitlines())
     _, step = map(json.loads, done.stdout.splitlines())
@@ -115,8 +133,8 @@ def test_goes_on_where_it_stopped(workplace: Path) -> None:
         assert record["loss"] == pytest.approx(loss.item(), abs=1e-12)
 
 
-def test_samples_that_fill_no_batch_are_told(workplace: Path) -> None:
-    done = hspmd(workplace, "made", "--data", "own_data:uneven", "--epochs", "3")
+def test_samples_that_fill_no_batch_are_told(run_here: Command) -> None:
+    done = run_here("made", "--data", "own_data:uneven", "--epochs", "3")
     assert done.returncode == 0, done.stderr
     told = [line for line in done.stdout.splitlines() if not line.startswith(("rank ", "step "))]
     assert told == [
@@ -135,8 +153,8 @@ def test_samples_that_fill_no_batch_are_told(workplace: Path) -> None:
         (["made", "--text", "own_data.py"], "text can't give"),
     ],
 )
-def test_mistakes_end_the_run_at_once(workplace: Path, args: list[str], text: str) -> None:
-    done = hspmd(workplace, *args, "--epochs", "1")
+def test_mistakes_end_the_run_at_once(run_here: Command, args: list[str], text: str) -> None:
+    done = run_here(*args, "--epochs", "1")
     assert done.returncode == 2, done.stderr
     assert text in done.stderr
     assert "Traceback" not in done.stderr

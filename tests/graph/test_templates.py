@@ -105,9 +105,16 @@ def test_full_capture_traces_all() -> None:
     assert found.how == "the whole model, as asked for"
 
 
+class Shuffled(nn.Module):
+    """Features in an order of each step's own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, torch.randperm(8)]
+
+
 def test_an_error_of_the_model_is_told_as_ever() -> None:
     with pytest.raises(TraceError, match="draws random numbers"):
-        trace_step(Stack(lambda _: nn.Sequential(nn.Linear(8, 8), nn.RReLU())), BATCH, batch=5)
+        trace_step(Stack(lambda _: nn.Sequential(nn.Linear(8, 8), Shuffled())), BATCH, batch=5)
 
 
 SIZES = {
