@@ -85,9 +85,13 @@ class JointGraph:
 
 
 class StepState(Protocol):
-    """What a forward pass finds and leaves in Python. assigned: buffers that it gave new tensors, by name."""
+    """What a forward pass finds and leaves in Python.
+
+    assigned: buffers that it gave new tensors, by name. gradients: that it asked for itself.
+    """
 
     assigned: dict[str, torch.Tensor]
+    gradients: list[str]
 
     def around(self) -> AbstractContextManager[None]:
         """A block with one forward pass; behind it all is as it was before."""
@@ -269,7 +273,8 @@ def capture_joint(
     """
     names, values = tuple(inputs), tuple(inputs.values())
     wrapped = LossModule(model, names, loss_of, state)
-    with quiet(), written_out(own), without_checkpoints(), torchs_own_ways(), ExitStack() as stack:
+    grad_mode = torch.set_grad_enabled(torch.is_grad_enabled())  # torch leaves it off where it fails
+    with grad_mode, quiet(), written_out(own), without_checkpoints(), torchs_own_ways(), ExitStack() as stack:
         with tracing(TracingContext(mode)), without_own_functions(loses_backward):
             exported = torch.export.export(wrapped, values, strict=False)
         flat = exported.module(check_guards=False)

@@ -3,7 +3,8 @@
 It costs a fifth of an export, and is exact for a step that only makes new tensors out of those it was
 given. What else a step may do (change a tensor in place, take one from elsewhere, draw random numbers,
 read a number out of a tensor) is refused here, and left to the export. Rows are those of the export,
-names of places included; tests hold the two equal.
+names of places included; tests hold the two equal. A step that asks for a gradient in its forward can't be
+exported; in such a one, and no other, whole tensors that it made may be changed in place.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from .loss_output import loss_of
 from .own_decompositions import TRACED_WRONGLY
 from .own_functions import InsideFunctions
 from .trace_checks import ALLOWED_NAMESPACES, is_random
+from .written_memory import Memories, of_new_tensor
 from .written_out import written_out
 
 DETACH = torch.ops.aten.detach.default
@@ -78,9 +80,10 @@ class _Recorder:
     refusal: NotPlain | None = None
     inside: InsideFunctions = field(default_factory=InsideFunctions)
     _row_of: dict[int, tuple[Ref, int]] = field(default_factory=dict)  # by id of the tensor: row, memory
-    _alive: list[torch.Tensor] = field(default_factory=list)
+    _memories: Memories = field(default_factory=Memories)
     _names: dict[torch._ops.OpOverload, str] = field(default_factory=dict)
     _made_from_nothing: int | None = None
+    _in_place: str = ""
 
     def run(self, inputs: Mapping[str, torch.Tensor], mode: torch._subclasses.FakeTensorMode) -> EagerStep:
         """Forward and backward."""
@@ -108,6 +111,8 @@ class _Recorder:
                 hook.remove()
         if self.refusal is not None:
             raise self.refusal
+        if self._in_place and not self.state.gradients:  # only for what no export can trace
+            raise NotPlain(self._in_place)
         assign_layers(self.rows, find_layers(self.model), self.places.paths, self.places.numbers)
         outputs = {OutputRole(OutputKind.LOSS): self._ref(loss).id}
         for name, value in zip(self.state.assigned, assigned, strict=True):
@@ -164,16 +169,19 @@ class _Recorder:
         if func is DETACH and self._is_wrapping(args[0], result):
             return
         name = self._names.get(func) or self._plain_name(func)
+        made = self._made_anew(func, name, args, kwargs)
         read = tuple([self._argument(value) for value in args])
         named = {k: self._argument(value) for k, value in kwargs.items() if not is_default(k, value)}
-        row = self._row(name, read, named, result)
+        row = self._row(name, read, named, made if made is not None else result)
         self._note(row)
         if self._is_unrecorded(name) and _require_grad(args):
             raise NotPlain(f"{name} is differentiated, but not recorded")
         if is_random(row):
             raise NotPlain(f"{name} draws random numbers")
         self._made_from_nothing = None
-        if isinstance(result, torch.Tensor):
+        if made is not None:
+            self._rename(args[0], row)
+        elif isinstance(result, torch.Tensor):
             self._name(result, row)
             self._made_from_nothing = None if row_inputs(row) else row.id
         elif isinstance(result, (tuple, list)):
@@ -204,9 +212,41 @@ class _Recorder:
             raise NotPlain(f"{name} is an operator of a library of its own")
         aliases = [v.alias_info for v in (*schema.arguments, *schema.returns)]
         if any(alias is not None and alias.is_write for alias in aliases):
-            raise NotPlain(f"{name} changes a tensor in place")
+            anew = of_new_tensor(func)
+            if anew is None or torch.Tag.nondeterministic_seeded in func.tags:
+                raise NotPlain(f"{name} changes a tensor in place")
+            name = str(anew)
         self._names[func] = name
         return name
+
+    def _made_anew(
+        self, func: torch._ops.OpOverload, name: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        """What the operator of this name gives in place of one that changes its first operand."""
+        anew = None if name == str(func) else of_new_tensor(func)
+        target = args[0] if args else None
+        if anew is None or not isinstance(target, torch.Tensor):
+            return None
+        self._ref(target)
+        shared = list(self._memories.sharing(target))
+        if any(self._is_given(other) for other, _ in shared):
+            raise NotPlain(f"{func} changes a tensor in place that the step was given")
+        if not all(same for _, same in shared):
+            raise NotPlain(f"{func} changes a part of a tensor in place")
+        self._in_place = self._in_place or f"{func} changes a tensor in place"
+        made = anew(*args, **kwargs)
+        if (made.shape, made.dtype) != (target.shape, target.dtype):
+            raise NotPlain(f"{func} changes a tensor in place to its own type")
+        return made
+
+    def _is_given(self, tensor: torch.Tensor) -> bool:
+        return self.rows[self._row_of[id(tensor)][0].id].op == PLACEHOLDER
+
+    def _rename(self, target: object, row: Row) -> None:
+        """A tensor that was changed is what the row makes, and so is all that is the same elements."""
+        if isinstance(target, torch.Tensor):
+            for other, _ in self._memories.sharing(target):
+                self._row_of[id(other)] = Ref(row.id), storage_key(other)
 
     def _part(self, row: Row, place: int, item: object) -> None:
         """A row for one of several results; some are left out."""
@@ -243,8 +283,7 @@ class _Recorder:
     def _name(self, tensor: torch.Tensor, row: Row) -> None:
         if id(tensor) in self._row_of or tensor.dtype.is_complex:
             raise NotPlain(f"{row.op} gives a tensor that was there before, or a complex one")
-        self._row_of[id(tensor)] = Ref(row.id), storage_key(tensor)
-        self._alive.append(tensor)
+        self._row_of[id(tensor)] = Ref(row.id), self._memories.add(tensor)
 
     def _row(self, op: str, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> Row:
         shape, dtype, outs = metas_of(result)

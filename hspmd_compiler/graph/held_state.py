@@ -12,6 +12,7 @@ from .cached_calls import Caches, caches_in_sight
 from .changes import ABSENT, Change, Held, Refusal, change_of
 from .forbidden_changes import forbidden, forbidden_flags, parameter_flags, seeding_noted
 from .holders import Contents, Holder
+from .inner_gradients import gradients_noted
 from .new_buffers import buffer_names, is_new_value, new_buffers
 from .reachable import derived_attributes, holders_of
 
@@ -23,7 +24,7 @@ class HeldState:
     """All that forward of `model` can reach in Python, around each of its passes.
 
     changes: of the latest pass. assigned: new values of buffers that it was given in place of the old
-    ones, by name. refused: what no step may change.
+    ones, by name. refused: what no step may change. gradients: what it asked for itself.
     """
 
     def __init__(self, model: nn.Module, caches: Caches | None = None) -> None:
@@ -31,6 +32,7 @@ class HeldState:
         self.changes: list[Change] = []
         self.assigned: dict[str, torch.Tensor] = {}
         self.refused: list[Refusal] = []
+        self.gradients: list[str] = []
         self._caches: Caches = {} if caches is None else caches
         self._holders: list[Holder] | None = None
         self._attributes: list[tuple[dict[str, object], dict[str, object]]] = []
@@ -50,7 +52,7 @@ class HeldState:
             flags, names = parameter_flags(self.model), buffer_names(self.model)
             own = [*self.model.parameters(), *self.model.buffers()]
             try:
-                with seeding_noted() as seeded:
+                with seeding_noted() as seeded, gradients_noted() as self.gradients:
                     yield
                 held = list(zip(watched, before, [holder.read() for holder in watched], strict=True))
                 self._look(held, names, {id(tensor): tensor for tensor in own})

@@ -10,12 +10,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from ..errors import TraceError
+from .batch_form import spelled_batch
 from .capture import LossModule, StepState, is_fake, storage_key
 from .held_tensors import held_tensors
 from .ir import LogicalGraph, Row, row_inputs
 from .loss_output import loss_of
 from .random_rows import is_drawn_by_position
-from .reachable import names_in
 
 ALLOWED_NAMESPACES = ("aten", "hspmd")
 CHANGING = {
@@ -23,22 +23,22 @@ CHANGING = {
     "aten._sparse_coo_tensor_with_dims_and_tensors.default": "gives a gradient of the rows in use (sparse)",
 }
 """Operators of embeddings that a step can't have."""
-_PAST_PARAMETERS = "Unexpected fake buffer"
+PAST_PARAMETERS = "Unexpected fake buffer"
 """What an export says of a tensor of its own kind that is no parameter, buffer or input."""
 _SHOWN = 12
 _READS_VALUES = ("data-dependent", "datadependent", "item()", "unbacked", "_local_scalar", "dynamicoutput")
 _RNG_TAG = torch.Tag.nondeterministic_seeded
 
 
-def check_inputs(inputs: Mapping[str, torch.Tensor] | None, batch: int) -> None:
+def check_inputs(inputs: Mapping[str, torch.Tensor] | None, batch: int, model: nn.Module) -> None:
     """A batch is a dict of tensors that agree on dim 0, the sample."""
     given: object = inputs
-    if not inputs or not isinstance(given, Mapping):
+    if not isinstance(inputs, Mapping) or not inputs:
         empty = given is None or isinstance(given, Mapping)
         raise TraceError(
             "there are no example inputs" if empty else f"the example inputs are a {type(given).__name__}",
             rule="a batch is a dict of tensors whose dim 0 is the sample",
-            fix="pass example_inputs={'input_ids': ..., 'labels': ...}",
+            fix=f"pass example_inputs={spelled_batch(model)}",
         )
     bad = [(str(k), f"is a {type(v).__name__}") for k, v in inputs.items() if not isinstance(v, torch.Tensor)]
     bad += [(k, "has no dim 0") for k, v in inputs.items() if isinstance(v, torch.Tensor) and v.dim() == 0]
@@ -141,7 +141,7 @@ def check_hooks(model: nn.Module) -> None:
 
 def capture_failed(error: Exception, where: str, model: nn.Module) -> TraceError:
     """The error for a model that torch could not capture."""
-    if _PAST_PARAMETERS in str(error):
+    if PAST_PARAMETERS in str(error):
         return _past_parameters(where, model)
     if _is_data_dependent(error):
         return TraceError(
@@ -164,8 +164,6 @@ def capture_failed(error: Exception, where: str, model: nn.Module) -> TraceError
 
 
 def _past_parameters(where: str, model: nn.Module) -> TraceError:
-    if asks_for_gradients(model):
-        return gradient_in_forward(where)
     held = [(name, "is no constant") for name, tensor in held_tensors(model) if is_fake(tensor)]
     return TraceError(
         "forward reads memory of a parameter, or of an earlier call, by another way",
@@ -177,25 +175,16 @@ def _past_parameters(where: str, model: nn.Module) -> TraceError:
 
 
 def gradient_in_forward(at: str | Iterable[str]) -> TraceError:
-    """The error for a gradient penalty that does not only make new tensors."""
+    """The error for a gradient penalty that does what only an export can trace."""
     return TraceError(
         "forward asks for a gradient that the trace can't follow",
         at=at,
-        details=[("autograd", "torch.autograd.grad in forward, and something is changed in place")],
-        rule="a gradient inside of forward is traced where each operator, its derivative too, makes a new"
-        " tensor: ReLU(inplace=True), the derivative of norm() and buffers that are updated do not",
-        fix="use no inplace=True; write the size of a gradient as g.square().sum(1).sqrt() in place of"
-        " g.norm(dim=1)",
-    )
-
-
-def asks_for_gradients(model: nn.Module) -> bool:
-    """Whether the code of a module of the user's names `autograd.grad`."""
-    codes = (getattr(type(module).forward, "__code__", None) for module in model.modules())
-    return any(
-        code is not None and {"autograd", "grad"} <= names_in(code)
-        for code in codes
-        if code is None or "/torch/nn/" not in code.co_filename
+        details=[("autograd", "torch.autograd.grad in forward, and a step that one plain run can't trace")],
+        rule="a gradient inside of forward is traced by one plain run, which makes tensors, or changes whole"
+        " ones that it made: no buffer is updated there, no part of a tensor written, no dropout drawn, and"
+        " capture='full' allows no such run",
+        fix="compile with capture='auto'; use no batch norm, dropout or x[:, 0] = ... in this model (group or"
+        " layer norm, torch.where or torch.cat)",
     )
 
 

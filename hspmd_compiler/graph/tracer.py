@@ -95,7 +95,7 @@ def subject_of(model: nn.Module | Factory, example_inputs: Inputs | None = None,
     if not isinstance(model, nn.Module):
         model, made_inputs = build_fake(model)
         example_inputs = made_inputs if example_inputs is None else example_inputs
-    checks.check_inputs(example_inputs, batch)
+    checks.check_inputs(example_inputs, batch, model)
     checks.check_lazy(model)
     checks.check_shared_memory(model)
     checks.check_modules(model)
@@ -145,6 +145,8 @@ def _capture(subject: Subject) -> JointGraph:
         for cause in causes(error):
             if isinstance(cause, HspmdError):
                 raise cause from None
+        if subject.state.gradients and checks.PAST_PARAMETERS in str(error):
+            raise checks.gradient_in_forward(line_of_error(error)) from error
         raise checks.capture_failed(error, line_of_error(error), subject.model) from error
 
 
@@ -174,7 +176,7 @@ class _Assembler:
         try:
             replace_constants(self.joint.graph)
         except TraceError as error:
-            if checks.asks_for_gradients(self.subject.model):
+            if self.subject.state.gradients:
                 raise checks.gradient_in_forward(error.at) from None
             raise
 
