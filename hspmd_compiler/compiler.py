@@ -23,7 +23,7 @@ from .graph.printer import format_graph
 from .graph.templates import TraceResult, trace_step
 from .init_program import InitProgram
 from .log import logger, task
-from .models import ModelSource, SourceKind, load_model
+from .models import ModelSource, load_model, source_of_factory
 from .optimizer_check import check_optimizer
 from .options import Capture, OptimizerConfig, Precision
 from .passes.annotate import annotate, parameter_text
@@ -223,5 +223,4 @@ def source_of(factory: ModelSource | Factory | str) -> ModelSource:
             rule="a model is an nn.Module with example inputs, a factory of both, or the name of one",
             fix="hspmd.compile(model, {'x': ..., 'y': ...}, strategy=...)",
         )
-    name = f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', type(factory).__name__)}"
-    return ModelSource(SourceKind.FACTORY, name, {}, factory)
+    return source_of_factory(factory)

@@ -17,6 +17,8 @@ from torch import nn
 
 from .builtin_models import BUILTIN, Made, builtin_factory, is_count
 from .errors import HspmdError, OptionError, TraceError
+from .factory_names import attribute, call_of, importable_name, shown_name
+from .graph.batch_form import spelled_batch
 from .graph.held_tensors import tables_as_buffers
 from .graph.source_lines import line_of_error
 from .hf_config import check_is_data
@@ -31,11 +33,12 @@ SEQ = "seq"
 
 
 class SourceKind(Enum):
-    """Which of the three forms MODEL has."""
+    """Which of the three forms MODEL has; a factory without a name is known to its own process alone."""
 
     BUILTIN = "builtin"
     HF_CONFIG = "hf-config"
     FACTORY = "factory"
+    NAMELESS = "nameless"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,25 @@ def load_model(spec: str, args: Mapping[str, str] | None = None) -> ModelSource:
     )
 
 
+def source_of_factory(factory: Callable[..., Made]) -> ModelSource:
+    """A factory of this process: by its importable name, a partial with the arguments that it gives."""
+    called, values = call_of(factory)
+    name = importable_name(called)
+    args = {key: value if isinstance(value, str) else repr(value) for key, value in values.items()}
+    if name is not None and _reads_back(called, values, args):
+        return ModelSource(SourceKind.FACTORY, name, args, factory)
+    return ModelSource(SourceKind.NAMELESS, shown_name(factory), {}, factory)
+
+
+def _reads_back(
+    factory: Callable[..., object], values: Mapping[str, object], args: Mapping[str, str]
+) -> bool:
+    """Whether these texts, as `--arg`, are these values again; plain ones are."""
+    parameters = inspect.signature(factory).parameters if values else {}
+    pairs = ((value, _argument(args[key], parameters.get(key))) for key, value in values.items())
+    return all(type(value) is type(again) and repr(value) == repr(again) for value, again in pairs)
+
+
 def rebuild(description: Mapping[str, object], trust: bool = False) -> ModelSource:
     """The source that `ModelSource.description` described.
 
@@ -126,10 +148,11 @@ def _checked(name: str, made: object) -> Made:
     if isinstance(model, nn.Module) and is_batch:
         return tables_as_buffers(model), dict(cast(Mapping[str, torch.Tensor], inputs))
     shown = tuple(type(part).__name__ for part in made) if isinstance(made, tuple) else type(made).__name__
+    first = made[0] if isinstance(made, tuple) and made else made
     raise TraceError(
         f"the factory {name} returned {shown}",
         rule="a factory returns (model, example_inputs): an nn.Module and a dict of tensors",
-        fix="return model, {'input_ids': ..., 'labels': ...}",
+        fix=f"return model, {spelled_batch(first if isinstance(first, nn.Module) else None)}",
     )
 
 
@@ -172,7 +195,7 @@ def _positions(config: Json) -> int:
 def _user_factory(spec: str, args: Mapping[str, str]) -> Callable[[], Made]:
     module_name, _, name = spec.partition(":")
     module = _import(module_name, spec)
-    factory = getattr(module, name, None)
+    factory = attribute(module, name)
     if not callable(factory):
         raise _not_callable(spec, module, name)
     parameters = inspect.signature(factory).parameters
@@ -194,7 +217,7 @@ def _not_callable(spec: str, module: object, name: str) -> OptionError:
     names = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
     near = difflib.get_close_matches(name, names, n=1)
     return OptionError(
-        f"{spec} is not a callable" if hasattr(module, name) else f"there is no {spec}",
+        f"{spec} is not a callable" if attribute(module, name) is not None else f"there is no {spec}",
         rule=f"a model is {FORMS}",
         fix=f"did you mean {near[0]!r}?" if near else "",
     )

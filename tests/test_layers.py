@@ -22,6 +22,7 @@ FLOORS = {
     "log": -1,
     "collection": -1,
     "dtypes": -1,
+    "factory_names": -1,
     "json_fields": -1,
     "limits": -1,
     "name_glob": -1,

@@ -106,6 +106,14 @@ def _rebuilt(artifact: Artifact, trust: bool) -> ModelSource:
             rule="numbers are compared with the eager model",
             fix=GIVE_MODEL,
         )
+    if kind == SourceKind.NAMELESS.value:
+        raise ArtifactError(
+            f"the artifact was compiled from a factory without an importable name: {name}",
+            rule="a lambda, a function inside of another or of the script that runs, a method of an object,"
+            " and an object that is called, exist in their own process only",
+            fix="pass `--model own_module:factory`, a function that makes the same model, or call"
+            " `program.verify` where the model was compiled",
+        )
     if kind == SourceKind.FACTORY.value and not trust:
         args = description.get("args")
         given = [(key, str(value)) for key, value in args.items()] if isinstance(args, dict) else []
