@@ -104,8 +104,7 @@ def gather_batch(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
     """
     if not value.pure and deducer.row.layer is not None:
         raise batch_coupled(deducer.row, value.layout, "a layer needs a value of all samples")
-    value = settle_ranks(deducer, value)
-    value = deducer.convert(value, uncut(value.layout, ranks=True))
+    value = _whole_on_ranks(deducer, value)
     found = deducer.gathered.get(value.id)
     if found is None:
         truth = value.dtype is torch.bool
@@ -114,6 +113,16 @@ def gather_batch(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
         found = _cast(deducer, found, torch.bool) if truth else found
         deducer.gathered[value.id] = found
     return found
+
+
+def among_zeros(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
+    """A value per sample as a sum over the batch, each micro-batch adding its own rows."""
+    return _placed(deducer, _whole_on_ranks(deducer, value))
+
+
+def _whole_on_ranks(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
+    value = settle_ranks(deducer, value)
+    return deducer.convert(value, uncut(value.layout, ranks=True))
 
 
 def _cast(deducer: Deducer, value: AnnotatedValue, dtype: torch.dtype) -> AnnotatedValue:

@@ -12,6 +12,7 @@ from ..graph.ir import Phase, Row
 from ..graph.rules import is_addend
 from ..graph.sources import sources
 from ..graph.view_maps import deduplicated
+from .batch_values import among_zeros
 from .deduce_moves import settle_ranks
 from .grad_terms import terms
 from .stages import stage_of_layer
@@ -133,8 +134,10 @@ def _add_grad(deducer: Deducer, name: str, row: int) -> None:
 
 
 def _batch_share(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
-    """A gradient that does not depend on the batch counts once."""
+    """A gradient that does not depend on the batch counts once; each sample adds what it alone gives."""
     value = deducer.plain(value)
+    if value.layout.cut(ranks=False) is not None:
+        return among_zeros(deducer, value)
     batch = _everywhere(deducer) & {Axis.BATCH}
     return deducer.convert(value, make_layout(value.layout.dims, value.layout.partial | batch))
 

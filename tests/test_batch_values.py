@@ -124,6 +124,27 @@ def test_layers_may_not_gather_samples() -> None:
     case(nn.functional.mse_loss, lambda x: x.sort(0)[0]).check(STRATEGIES["tp2"])
 
 
+class PerSample(nn.Module):
+    """Parameters with a row for each sample, one of them used in a product, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.rows, self.scale = nn.Parameter(torch.zeros(SAMPLES, WIDTH)), nn.Parameter(torch.ones(SAMPLES))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x = self.layers[0](x * self.scale[:, None]).tanh() + self.rows
+        x = self.layers[1](x).tanh() * self.layers[1](self.rows)
+        return (x - y).square().mean() + (self.rows * x).sum()
+
+
+def test_parameters_with_a_row_for_each_sample() -> None:
+    """Micro-batches alike would add up rows of unlike samples."""
+    case = Case.of(PerSample, {"x": torch.randn(SAMPLES, WIDTH), "y": torch.randn(SAMPLES, WIDTH)})
+    for strategy in (ALIKE, MIXED, replace(MIXED, zero=3)):
+        case.check(strategy)
+
+
 def test_all_run_forward_before_any_runs_backward() -> None:
     """But only where activations decide: sums of inputs are known before, and chunks need no others."""
     for loss in SUMS:
