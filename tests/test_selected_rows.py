@@ -117,6 +117,15 @@ FORMS: dict[str, Loss] = {
     "weighted mse": lambda o, h, y, m: F.mse_loss(h[m], h.detach().sin()[m], weight=weights(y)[m]),
     "weighted l1": lambda o, h, y, m: F.l1_loss(h[m], h.detach().sin()[m], weight=weights(y)[m]),
     "rows of rows": lambda o, h, y, m: h[m][y[m] > 3].pow(2).mean(),
+    "masks given back": lambda o, h, y, m: F.cross_entropy(o.head(h)[m.bool()], y[m.bool()]),
+    "losses by name": lambda o, h, y, m: F.cross_entropy(target=y[m], input=o.head(h)[m]),
+    "losses by place": lambda o, h, y, m: (
+        F.mse_loss(h[m], h.detach()[m].sin(), None, None, "sum")
+        + F.cross_entropy(o.head(h)[m], y[m], None, None, 0, None, "sum")
+    ),
+    "types of rows": lambda o, h, y, m: (h[m] * y[m].type_as(h[m]).unsqueeze(1) * y.sum().to(h[m])).mean(),
+    "a copy that changes": lambda o, h, y, m: h[m].clone().mul_(2).pow(2).mean(),
+    "a mask of activations": lambda o, h, y, m: h[h > 0].log().mean(),
     "accuracy": lambda o, h, y, m: h.mean() + (o.head(h)[m].argmax(-1) == y[m]).float().mean(),
     "elements": lambda o, h, y, m: h[m].view(-1).exp().mean() + h[m].flatten(0, 1).view(-1, 1).sum(),
 }
@@ -149,7 +158,13 @@ REFUSED: dict[str, tuple[Loss, str]] = {
     "places in another order": (lambda o, h, y, m: h[torch.where(m)[::-1]].sum(), "an index of selected"),
     "mask in the middle": (lambda o, h, y, m: h.transpose(0, 1)[:, m[:, 0]].sum(), "a mask among others"),
     "a mask that changed": (lambda o, h, y, m: _changed(h, y), "rows of two masks"),
-    "a view that changes": (lambda o, h, y, m: _viewed(o, h, m), "of what has a view"),
+    "a view that changes": (lambda o, h, y, m: _viewed(o, h, m), "of what has one"),
+    "through a view": (lambda o, h, y, m: _through(h[m], lambda rows: rows.view(-1)), "of a view"),
+    "through a column": (lambda o, h, y, m: _through(h[m], lambda rows: rows[:, 0]), "of a view"),
+    "through the same": (lambda o, h, y, m: _through(h[m], lambda rows: rows.float().detach()), "of a view"),
+    "through more dims": (lambda o, h, y, m: _through(h[m], lambda rows: rows.unsqueeze(1)), "of a view"),
+    "under its parts": (lambda o, h, y, m: _under(h[m].detach() * 1, h[m]), "of what has one"),
+    "flip": (lambda o, h, y, m: (h[m].flip(1, 0) * h.detach()[m]).sum(), "flip over the rows"),
 }
 
 
@@ -176,6 +191,18 @@ def _viewed(o: Model, h: Tensor, m: Tensor) -> Tensor:
     view = rows[:, 0]
     rows += o.token
     return view.sum()
+
+
+def _through(rows: Tensor, view: Callable[[Tensor], Tensor]) -> Tensor:
+    """In eager the rows change with what looks at their memory."""
+    view(rows).mul_(2)
+    return rows.pow(2).mean()
+
+
+def _under(rows: Tensor, others: Tensor) -> Tensor:
+    part, _ = rows.chunk(2, -1)
+    rows.mul_(2)
+    return (part * others[:, : WIDTH // 2]).pow(2).mean()
 
 
 def batch(seed: int, share: float = 0.4) -> dict[str, Tensor]:

@@ -72,16 +72,17 @@ def _is_pointwise(name: str) -> bool:
 
 
 def _of_tensors(schema: torch._C.FunctionSchema) -> bool:
-    """Whether a tensor is made of tensors; others are for numbers."""
+    """Whether a tensor of its own is made of tensors; others are for numbers, or views."""
     taken = [str(argument.type) for argument in schema.arguments]
-    return "Tensor" in taken and [str(made.type) for made in schema.returns] == ["Tensor"]
+    made = [str(found.type) for found in schema.returns if found.alias_info is None]
+    return "Tensor" in taken and made == ["Tensor"] and len(schema.returns) == 1
 
 
 def in_place(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SelectedRows:
     """`rows += x`, where nothing else looks at the memory of the rows."""
     rows = args[0]
     if not isinstance(rows, SelectedRows) or rows.viewed:
-        raise refused(f"{plain_name(func)} of what has a view", fix="write rows = rows + x")
+        raise refused(f"{plain_name(func)} of a view or of what has one", fix="write rows = rows + x")
     made = by_element(getattr(Tensor, IN_PLACE[plain_name(func)]), args, kwargs)
     if (made.content.dtype, made.content.shape) != (rows.content.dtype, rows.content.shape):
         raise refused(f"{plain_name(func)} to another type or shape")
@@ -89,15 +90,23 @@ def in_place(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     return rows
 
 
-def by_element(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SelectedRows:
-    """The function of all rows."""
+def _typed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """In another type, that of other rows perhaps."""
+    made = func(*map(_content, args), **{key: _content(value) for key, value in kwargs.items()})
+    return args[0].selection.rows(made) if isinstance(args[0], SelectedRows) else made
+
+
+def _content(value: Any) -> Any:
+    return value.content if isinstance(value, SelectedRows) else value
+
+
+def by_element(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The function of all rows; a tensor that takes their type stays one."""
     name = plain_name(func)
     if kwargs.get("inplace") or kwargs.get("out") is not None:
         raise refused(f"{name} in place", fix="leave inplace= and out= away")
     if name in TYPES:
-        args[0].viewed = True
-        typed: SelectedRows = args[0].selection.rows(func(args[0].content, *args[1:], **kwargs))
-        return typed
+        return _typed(func, args, kwargs)
     met = Meeting.of(name, (args, kwargs))
     made = func(*met.inner(args), **{key: met.inner(value) for key, value in kwargs.items()})
     return met.result(made)

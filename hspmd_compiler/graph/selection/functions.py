@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import shapes
-from .elementwise import IN_PLACE, by_element, in_place, is_elementwise
+from .elementwise import IN_PLACE, TYPES, by_element, in_place, is_elementwise, rows_in
 from .losses import BY_CLASS, BY_ELEMENT, BY_ROW, loss
 from .mask_keys import plain_name
 from .rowwise import (
@@ -24,10 +24,27 @@ from .rowwise import (
 from .selected import SelectedRows, refused
 
 LOSSES = (*BY_ELEMENT, *BY_ROW, *BY_CLASS)
+SPLITS = ("chunk", "split", "unbind")
+"""Functions along a dim whose results are views."""
 
 
 def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The function of arguments some of which are selected rows."""
+    made = _called(func, args, kwargs)
+    if made is not NotImplemented and _may_share(plain_name(func), args, made):
+        for rows in rows_in((args, made)):
+            rows.viewed = True
+    return made
+
+
+def _may_share(name: str, args: tuple[Any, ...], made: Any) -> bool:
+    """Whether in eager the result may look at the memory of an argument."""
+    if name in TYPES:
+        return name != "clone" and isinstance(made, SelectedRows) and made.dtype == args[0].dtype
+    return name in SPLITS or name in shapes.GIVE_VIEWS
+
+
+def _called(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = plain_name(func)
     if func in LOSSES:
         return loss(func, args, kwargs)
@@ -65,7 +82,6 @@ def _of_shape(
     found = shapes.asked(name, rows, args[1:] or tuple(kwargs.values()))
     if found is not NotImplemented:
         return found
-    rows.viewed = True
     if name in shapes.VIEWS:
         return shapes.reshaped(rows, args[1:] or tuple(kwargs.values()))
     if name in shapes.AROUND:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ OLD = ("size_average", "reduce")
 def loss(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The reduction that was asked for."""
     name = plain_name(func)
+    args, kwargs = _by_name(func, args, kwargs)
     if any(kwargs.get(word) is not None for word in OLD):
         raise refused(f"{name} with size_average= or reduce=", fix="say reduction='mean' or 'sum'")
     if func in BY_CLASS:
@@ -51,6 +53,17 @@ def loss(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     if wanted == "batchmean":
         return over_rows("sum", made, dims) / made.selection.count
     return over_rows(wanted, made, dims)
+
+
+def _by_name(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The tensors that a loss compares, in order, and all other arguments by name."""
+    taken = signature(func)
+    found = taken.bind(*args, **kwargs).arguments
+    compared = [name for name, each in taken.parameters.items() if each.default is each.empty]
+    options = {name: value for name, value in found.items() if name not in compared}
+    return tuple(found[name] for name in compared), options
 
 
 def of_classes(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

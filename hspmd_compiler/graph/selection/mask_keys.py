@@ -47,7 +47,7 @@ class MaskKeys:
 
     def note(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any) -> None:
         """Keep how a tensor was made: by the function of this name."""
-        if name not in KEYED or type(made) not in PLAIN:
+        if name not in KEYED or type(made) not in PLAIN or any(made is given for given in args):
             return
         try:
             key = (name, self._part(args), self._part(tuple(sorted(kwargs.items()))))

@@ -41,7 +41,9 @@ def along_dim(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     """Of other dims than the rows; `sum` and `mean` of the rows too."""
     name = plain_name(func)
     place, default = DIM_AT[name]
-    given = args[place] if len(args) > place else kwargs.get("dim", default)
+    given = args[place] if len(args) > place else kwargs.get("dim", kwargs.get("dims", default))
+    if name == "flip" and isinstance(given, int):
+        given = args[place:]  # `flip(1, 0)`
     rows = args[0]
     if not isinstance(rows, SelectedRows):
         raise refused(name, "the rows are no first operand")

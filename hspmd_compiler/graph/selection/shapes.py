@@ -22,6 +22,8 @@ ASKED = frozenset(
 """What selected rows answer as all rows do."""
 VIEWS = ("view", "reshape")
 AROUND = ("transpose", "swapaxes", "movedim", "permute", "t", "get T", "get mT")
+GIVE_VIEWS = (*VIEWS, *AROUND, "flatten", "ravel", "squeeze", "unsqueeze", "getitem")
+"""Functions whose result may look at the memory of the rows."""
 
 
 def asked(name: str, rows: SelectedRows, args: tuple[Any, ...]) -> Any:
