@@ -16,6 +16,7 @@ from ..annotations.intervals import within
 from ..annotations.layout import Axis, Layout, make_layout, whole
 from ..annotations.refine import refine
 from ..graph.annotated import COMM, STEP_REDUCE, AnnotatedValue, PerCoordinate
+from ..graph.element_types import NARROW
 from ..graph.rules import at_first, batch_coupled, is_addend, local_shape, uncut
 from .deduce_moves import settle_ranks, transfer
 
@@ -40,7 +41,8 @@ def step_value(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
 def _of_inputs(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
     settled, share = _share_of_step(deducer, value)
     name = _name_inside(deducer, deducer.row.id if value.logical is None else value.logical)
-    return deducer.emit(STEP_REDUCE, (share, *name), settled, dtype=value.dtype)
+    result = deducer.emit(STEP_REDUCE, (share, *name), settled, dtype=share.dtype)
+    return _cast(deducer, result, value.dtype)
 
 
 def _of_activations(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
@@ -53,16 +55,21 @@ def _of_activations(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
     before = deducer.phase
     deducer.phase = before if row is None else row.phase
     settled, share = _share_of_step(deducer, value)
-    share = deducer.emit(ALIAS, (share,), share.layout, dtype=value.dtype)  # read by nothing else
-    result = deducer.emit(STEP_REDUCE, (share, *_name(deducer, value)), settled, dtype=value.dtype)
+    share = deducer.emit(ALIAS, (share,), share.layout, dtype=share.dtype)  # read by nothing else
+    result = deducer.emit(STEP_REDUCE, (share, *_name(deducer, value)), settled, dtype=share.dtype)
+    result = _cast(deducer, result, value.dtype)
     deducer.phase = before
-    moved = prod(value.layout.shape) * value.dtype.itemsize
+    moved = prod(value.layout.shape) * share.dtype.itemsize
     deducer.result.batch_values[deducer.row.id] = moved + deducer.result.batch_values.get(deducer.row.id, 0)
     return result
 
 
 def _share_of_step(deducer: Deducer, value: AnnotatedValue) -> tuple[Layout, AnnotatedValue]:
-    """The layout of a step value, and this rank's addend of it: that of the first rank, where all have it."""
+    """The layout of a step value, and this rank's addend of it: that of the first rank, where all have it.
+
+    Narrow types are summed over micro-batches and ranks in float32, as gradients are.
+    """
+    value = _cast(deducer, value, torch.float32) if value.dtype in NARROW else value
     if is_addend(value.layout) or value.layout.cut(ranks=True) is not None:
         shape = value.layout.shape
         return whole(shape), deducer.convert(value, whole(shape, frozenset({Axis.BATCH, Axis.TENSOR})))
@@ -126,6 +133,8 @@ def _whole_on_ranks(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
 
 
 def _cast(deducer: Deducer, value: AnnotatedValue, dtype: torch.dtype) -> AnnotatedValue:
+    if value.dtype is dtype:
+        return value
     return deducer.emit(COPY, (value,), value.layout, kwargs={"dtype": dtype}, dtype=dtype)
 
 

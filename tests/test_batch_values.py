@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -12,16 +13,26 @@ from transformers import MixtralConfig, MixtralForCausalLM
 
 from hspmd_compiler.artifact.program import Op, Program
 from hspmd_compiler.artifact.schedule_page import schedule_lines, stages_of
+from hspmd_compiler.compiler import trace_graph
 from hspmd_compiler.errors import DeduceError
+from hspmd_compiler.options import Precision
 from hspmd_compiler.strategy import PipelineSpec as P
 from hspmd_compiler.strategy import Recompute, RecomputeKind, ScheduleKind, Strategy
 from hspmd_compiler.strategy import StageSpec as S
+from hspmd_compiler.verify.eager import eager_model, eager_step, whole_state
+from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor
+from hspmd_compiler.verify.fit import check_fit
+from hspmd_compiler.verify.values import simulate
+from hspmd_compiler.verify.widen import widen_program
 
-from .batch_losses import CHUNKS, EVERY, OF_INPUTS, SUMS, Loss, clip, load_balance
-from .equal_to_eager import Case
+from .batch_losses import CHUNKS, EVERY, OF_INPUTS, SUMS, Loss, centred, chained, clip, load_balance
+from .equal_to_eager import EXACT, Case
+from .training_cases import program_for
 
 Activation = Callable[[Tensor], Tensor]
 SAMPLES, WIDTH = 6, 6
+CLOSE = 5e-2
+"""bfloat16 has 8 bits."""
 ALL, FIRST, SECOND = (0, 2), (0, 1), (1, 2)
 UNEVEN = (P((S((0,), ALL),), (2, 1, 1)), P((S((1,), ALL),), (1, 1)))
 STAGES = P((S((0,), FIRST), S((1,), SECOND)), (3, 2, 1))
@@ -115,6 +126,26 @@ def test_layers_may_use_sums_over_the_batch() -> None:
     for name in ("one", "mixed", "pp-recompute", "zero3-inside"):
         made.check(STRATEGIES[name])
     assert ops(made.check(STRATEGIES["zero2"])).count(Op.STEP_REDUCE) >= 2 * 2 * 2
+
+
+@pytest.mark.parametrize("loss", [centred, clip, chained], ids=lambda loss: loss.__name__)
+def test_sums_of_bfloat16_are_float32_sums(loss: Loss) -> None:
+    """A running sum is wider than what is added; what reads the result is of the narrow type."""
+    torch.manual_seed(0)
+    model = Layers(loss, lambda x: x - x.mean(0))
+    batch = {key: torch.randn(SAMPLES, WIDTH).bfloat16().float() for key in "xy"}
+    graph = trace_graph(model, batch, SAMPLES, precision=Precision.BFLOAT16).graph
+    eager = eager_step(deepcopy(model).bfloat16(), {key: x.bfloat16() for key, x in batch.items()}, False)
+    wide = eager_step(eager_model(lambda: deepcopy(model), {}, True), batch, True)
+    for name in ("tp2mb", "zero3", "pp-recompute"):
+        program = program_for(graph, STRATEGIES[name])
+        check_fit(program)
+        found = simulate(program, whole_state(model), [batch])
+        assert abs(found.losses[0] - eager.loss) <= CLOSE * abs(eager.loss)
+        exact = simulate(widen_program(program), whole_state(model), [batch])
+        assert abs(exact.losses[0] - wide.loss) <= EXACT
+        floor = gradient_floor(wide.grads)
+        check_equal(differences(exact.grads[0], wide.grads, floor), EXACT, "gradients")
 
 
 def test_layers_may_not_gather_samples() -> None:

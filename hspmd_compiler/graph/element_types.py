@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from ..dtypes import BYTES
 from ..errors import TraceError
 from .ir import LogicalGraph, Row
@@ -12,6 +14,8 @@ from .type_text import dtype_name
 NOT_SAVED = frozenset({"complex128"})
 """Files of weights (safetensors) have no such type."""
 SHOWN = 5
+NARROW = (torch.bfloat16, torch.float16)
+"""Types in which a long sum loses its small addends."""
 
 
 def check_types(graph: LogicalGraph) -> None:

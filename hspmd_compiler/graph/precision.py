@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from ..errors import TraceError
+from .element_types import NARROW
 from .ir import LogicalGraph
 from .reduced_model import copy_with
 from .tracer import Subject
 
 MASTER = torch.float32
-NARROW = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True)

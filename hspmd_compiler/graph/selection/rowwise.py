@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..element_types import NARROW
 from .elementwise import Meeting
 from .mask_keys import plain_name
 from .selected import SelectedRows, refused
@@ -34,7 +35,6 @@ REDUCED = ("sum", "mean")
 PRODUCTS = ("linear", "matmul", "mm")
 NORMS = ("layer_norm", "rms_norm")
 LOOKUPS = ("embedding", "one_hot")
-NARROW = (torch.float16, torch.bfloat16)
 
 
 def along_dim(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
