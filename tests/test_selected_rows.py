@@ -125,7 +125,6 @@ FORMS: dict[str, Loss] = {
     ),
     "types of rows": lambda o, h, y, m: (h[m] * y[m].type_as(h[m]).unsqueeze(1) * y.sum().to(h[m])).mean(),
     "a copy that changes": lambda o, h, y, m: h[m].clone().mul_(2).pow(2).mean(),
-    "a mask of activations": lambda o, h, y, m: h[h > 0].log().mean(),
     "accuracy": lambda o, h, y, m: h.mean() + (o.head(h)[m].argmax(-1) == y[m]).float().mean(),
     "elements": lambda o, h, y, m: h[m].view(-1).exp().mean() + h[m].flatten(0, 1).view(-1, 1).sum(),
 }

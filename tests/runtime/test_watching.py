@@ -29,7 +29,7 @@ from hspmd_compiler.runtime.watching.calls import Calls, error_from_json, error_
 from . import hand_made
 
 SGD = OptimizerConfig(name=OptimizerName.SGD, lr=0.1)
-SHORT = Timeouts(timedelta(seconds=20), timedelta(seconds=2), timedelta(seconds=0.8))
+SHORT = Timeouts(timedelta(seconds=20), timedelta(seconds=8), timedelta(seconds=3))
 
 names = st.lists(st.sampled_from(["step", "grads"]), max_size=5)
 
@@ -85,7 +85,7 @@ def ended(tmp_path: Path, job: Callable[[Engine, Emit], None]) -> RunError:
     start = time.monotonic()
     with pytest.raises(RunError) as caught:
         launch(directory, logging_job, StartOptions(timeouts=SHORT))
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 60
     return caught.value
 
 
@@ -95,9 +95,9 @@ def test_a_stopped_rank_is_named_and_ends_all(
 ) -> None:
     error = ended(tmp_path, job_where(victim, stop))
     assert isinstance(error, RankLost) and error.exit_code == 1
-    assert error.what.startswith(f"rank {victim} has said nothing for 2 s")
+    assert error.what.startswith(f"rank {victim} has said nothing for 8 s")
     lines = [line for line in capfd.readouterr().err.splitlines() if "has said nothing" in line]
-    assert len(lines) == 1 and lines[0].startswith(f"rank {victim} (") and "for 1 s; it ends" in lines[0]
+    assert len(lines) == 1 and lines[0].startswith(f"rank {victim} (") and "for 3 s; it ends" in lines[0]
 
 
 @pytest.mark.parametrize("caller", [0, 1])
