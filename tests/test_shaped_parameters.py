@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, parametrize
 
+import hspmd_compiler as hspmd
 from hspmd_compiler.strategy import PipelineSpec as P
 from hspmd_compiler.strategy import StageSpec as S
 from hspmd_compiler.strategy import Strategy
@@ -49,6 +50,7 @@ USES: dict[str, Use] = {
     "tril": torch.tril,
     "symmetric": lambda w: w.triu() + w.triu(1).T,
     "skew": lambda w: w.triu(1) - w.triu(1).T,
+    "diagonal": lambda w: torch.diag(w.diagonal()),
     "pad": lambda w: functional.pad(w[:, :3], (1, 0)),
     "rows": lambda w: w[torch.tensor([1, 0, 3, 3])],
     "index_put": lambda w: torch.zeros(TOKENS, TOKENS).index_put((ROWS, COLUMNS), w.flatten()[:10]),
@@ -72,6 +74,9 @@ def linear() -> nn.Linear:
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "parametrized": lambda: parametrize.register_parametrization(linear(), "weight", Symmetric()),
+    "orthogonal": lambda: parametrizations.orthogonal(linear(), orthogonal_map="matrix_exp"),
+    "by Cayley": lambda: parametrizations.orthogonal(linear(), orthogonal_map="cayley"),
+    "by reflections": lambda: parametrizations.orthogonal(linear(), orthogonal_map="householder"),
     "weight norm": lambda: parametrizations.weight_norm(linear()),
     "old weight norm": lambda: nn.utils.weight_norm(linear()),  # type: ignore[no-untyped-call]
 }
@@ -92,3 +97,10 @@ def test_weights_made_of_parameters(name: str) -> None:
 @pytest.mark.parametrize("name", LAYERS)
 def test_parametrizations(name: str) -> None:
     Case.of(lambda: Stack(LAYERS[name]), batch()).check(SPLIT)
+
+
+def test_an_orthogonal_weight_that_a_factory_makes() -> None:
+    """Its initialiser looks at numbers, and makes the same ones either way."""
+    plan = {"pipelines": [{"stages": [{"devices": [0, 1], "layers": 2}], "micro_batches": [2, 1]}]}
+    program = hspmd.compile(lambda: (Stack(LAYERS["by reflections"]), batch()), strategy=plan)
+    assert program.verify(values=True).values is not None

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, redire
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import fx, nn
@@ -36,6 +36,7 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.nn.utils import parametrizations
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ..collection import without_collection
@@ -204,11 +205,15 @@ def real_tensors() -> AbstractContextManager[object]:
 
 @contextmanager
 def building_fakes(trunc_normal: Callable[..., torch.Tensor]) -> Iterator[None]:
-    """Two functions of torch that fail on fake tensors do their work another way inside.
+    """Three functions of torch that fail on fake tensors do their work another way inside.
 
     `torch.nn.init.trunc_normal_` loops until no number is out of bounds: it calls `trunc_normal`.
     `Module.to(dtype)` swaps tensors, which fails where a weak reference exists: it sets their data.
+    `parametrizations.orthogonal` looks whether a matrix is orthogonal, and makes it so if not: it always
+    does so, which leaves one that is as it is.
     """
+    door: Any = parametrizations
+    own_look, door._is_orthogonal = door._is_orthogonal, lambda *_: False
     own_trunc_normal, own_swap = torch.nn.init._no_grad_trunc_normal_, torch.utils.swap_tensors
     torch.nn.init._no_grad_trunc_normal_ = trunc_normal
     torch.utils.swap_tensors = _set_data
@@ -217,6 +222,7 @@ def building_fakes(trunc_normal: Callable[..., torch.Tensor]) -> Iterator[None]:
     finally:
         torch.nn.init._no_grad_trunc_normal_ = own_trunc_normal
         torch.utils.swap_tensors = own_swap
+        door._is_orthogonal = own_look
 
 
 def _set_data(target: torch.Tensor, source: torch.Tensor) -> None:

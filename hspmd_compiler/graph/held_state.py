@@ -12,8 +12,8 @@ from .cached_calls import Caches, caches_in_sight
 from .changes import ABSENT, Change, Held, Refusal, change_of
 from .forbidden_changes import forbidden, forbidden_flags, parameter_flags, seeding_noted
 from .holders import Contents, Holder
-from .inner_gradients import gradients_noted
 from .new_buffers import buffer_names, is_new_value, new_buffers
+from .noted_calls import checks_noted, gradients_noted
 from .reachable import derived_attributes, holders_of
 
 STANDARD = frozenset(vars(nn.Module()))
@@ -25,6 +25,7 @@ class HeldState:
 
     changes: of the latest pass. assigned: new values of buffers that it was given in place of the old
     ones, by name. refused: what no step may change. gradients: what it asked for itself.
+    checks: of numbers, by the user's lines.
     """
 
     def __init__(self, model: nn.Module, caches: Caches | None = None) -> None:
@@ -33,6 +34,7 @@ class HeldState:
         self.assigned: dict[str, torch.Tensor] = {}
         self.refused: list[Refusal] = []
         self.gradients: list[str] = []
+        self.checks: list[str] = []
         self._caches: Caches = {} if caches is None else caches
         self._holders: list[Holder] | None = None
         self._attributes: list[tuple[dict[str, object], dict[str, object]]] = []
@@ -52,7 +54,8 @@ class HeldState:
             flags, names = parameter_flags(self.model), buffer_names(self.model)
             own = [*self.model.parameters(), *self.model.buffers()]
             try:
-                with seeding_noted() as seeded, gradients_noted() as self.gradients:
+                noted = gradients_noted(), checks_noted()
+                with seeding_noted() as seeded, noted[0] as self.gradients, noted[1] as self.checks:
                     yield
                 held = list(zip(watched, before, [holder.read() for holder in watched], strict=True))
                 self._look(held, names, {id(tensor): tensor for tensor in own})

@@ -62,6 +62,8 @@ def _traced(subject: Subject, trace: Trace) -> LogicalGraph:
     history = [name for name, new in subject.state.assigned.items() if new.requires_grad]
     if read := [name for name in history if name in graph.mutated]:
         raise _forbidden([(name, *HISTORY) for name in read])
+    if checks := list(dict.fromkeys(subject.state.checks)):
+        logger.warning("torch._assert_async checks nothing in a compiled step: %s", "; ".join(checks))
     return graph
 
 

@@ -25,6 +25,8 @@ CHANGING = {
 """Operators of embeddings that a step can't have."""
 PAST_PARAMETERS = "Unexpected fake buffer"
 """What an export says of a tensor of its own kind that is no parameter, buffer or input."""
+_CHANGED = ("entirely functional graph", "mutating a non-functional tensor")
+"""What it says of such a tensor that forward changes in place."""
 _SHOWN = 12
 _READS_VALUES = ("data-dependent", "datadependent", "item()", "unbacked", "_local_scalar", "dynamicoutput")
 _RNG_TAG = torch.Tag.nondeterministic_seeded
@@ -143,6 +145,8 @@ def capture_failed(error: Exception, where: str, model: nn.Module) -> TraceError
     """The error for a model that torch could not capture."""
     if PAST_PARAMETERS in str(error):
         return _past_parameters(where, model)
+    if any(words in str(error) for words in _CHANGED):
+        return _changed_in_place(where, model)
     if _is_data_dependent(error):
         return TraceError(
             "the model can't be traced",
@@ -171,6 +175,19 @@ def _past_parameters(where: str, model: nn.Module) -> TraceError:
         details=held[:_SHOWN] or [("such as", "self.weight.data")],
         rule="a step reads parameters, buffers and inputs as themselves; nothing else keeps up with them",
         fix="use the parameter in forward (self.weight, self.weight.detach()), or register a buffer",
+    )
+
+
+def _changed_in_place(where: str, model: nn.Module) -> TraceError:
+    held = [(name, "is no buffer") for name in dict.fromkeys(name for name, _ in held_tensors(model))]
+    return TraceError(
+        "forward changes a tensor in place that is no buffer",
+        at=where,
+        details=held[:_SHOWN] or [("such as", "a tensor in a global, or in another object")],
+        rule="a step leaves new values in parameters and buffers, and every step reads what the one before"
+        " left there; no other tensor has a place in a program",
+        fix="keep what changes from step to step in a buffer (self.register_buffer('t', tensor,"
+        " persistent=False)), or use a new tensor (t = self.t + 1)",
     )
 
 

@@ -128,6 +128,22 @@ def test_the_same_step_is_warned_of_while_something_changes(caplog: pytest.LogCa
     assert [record.getMessage().split(":")[0] for record in caplog.records] == ["forward changes calls"]
 
 
+class Checking(nn.Linear):
+    """Checks its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch._assert_async((x < 9).all(), "too large")
+        return super().forward(x).sum()
+
+
+@pytest.mark.parametrize("capture", Capture)
+def test_a_check_that_a_step_leaves_out_is_told(capture: Capture, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        trace_step(Checking(4, 4), {"x": torch.ones(2, 4)}, batch=2, capture=capture)
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "torch._assert_async checks nothing" in told and '(x < 9).all(), "too large"' in told
+
+
 WIDE = 512
 """A graph holds fewer numbers than this."""
 

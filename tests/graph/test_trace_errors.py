@@ -305,6 +305,19 @@ class Using(Linear):
         return self.use(self, x)
 
 
+def counting(model: Linear, x: torch.Tensor) -> torch.Tensor:
+    model.table.add_(x.detach().mean())  # type: ignore[operator]
+    return (model.out(x) * model.table).sum()
+
+
+class Counting(Using):
+    """A live model's tensor that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__(counting)
+        self.table = torch.zeros(4)
+
+
 class Penalised(Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x.clone().requires_grad_(True)
@@ -316,14 +329,16 @@ class Penalised(Linear):
     ("model", "words"),
     [
         (lambda: Using(branching), ["branching", "looks at the numbers", "torch.where"]),
+        (Counting, ["table is no buffer", "register_buffer", "changes a tensor in place"]),
         (Penalised, ["torch.autograd.grad", "capture='auto'", "torch.where"]),
     ],
-    ids=["branching", "gradient in forward"],
+    ids=["branching", "changed in place", "gradient in forward"],
 )
 def test_true_causes_in_place_of_names_of_torch(model: Callable[[], Linear], words: list[str]) -> None:
     with pytest.raises(TraceError) as caught:
         trace(model(), {"x": torch.ones(2, 4)}, batch=2)
     text = str(caught.value)
+    assert torch.is_grad_enabled()
     assert [word for word in words if word not in text] == []
     assert "AOT" not in text and "Unbacked" not in text and "DataDependent" not in text
 
