@@ -99,8 +99,15 @@ def test_parametrizations(name: str) -> None:
     Case.of(lambda: Stack(LAYERS[name]), batch()).check(SPLIT)
 
 
-def test_an_orthogonal_weight_that_a_factory_makes() -> None:
+def orthogonal_before() -> nn.Module:
+    made = linear()
+    nn.init.orthogonal_(made.weight)
+    return parametrizations.orthogonal(made, orthogonal_map="householder")
+
+
+@pytest.mark.parametrize("layer", [LAYERS["by reflections"], orthogonal_before])
+def test_an_orthogonal_weight_that_a_factory_makes(layer: Callable[[], nn.Module]) -> None:
     """Its initialiser looks at numbers, and makes the same ones either way."""
     plan = {"pipelines": [{"stages": [{"devices": [0, 1], "layers": 2}], "micro_batches": [2, 1]}]}
-    program = hspmd.compile(lambda: (Stack(LAYERS["by reflections"]), batch()), strategy=plan)
+    program = hspmd.compile(lambda: (Stack(layer), batch()), strategy=plan)
     assert program.verify(values=True).values is not None

@@ -209,11 +209,13 @@ def building_fakes(trunc_normal: Callable[..., torch.Tensor]) -> Iterator[None]:
 
     `torch.nn.init.trunc_normal_` loops until no number is out of bounds: it calls `trunc_normal`.
     `Module.to(dtype)` swaps tensors, which fails where a weak reference exists: it sets their data.
-    `parametrizations.orthogonal` looks whether a matrix is orthogonal, and makes it so if not: it always
-    does so, which leaves one that is as it is.
+    `parametrizations.orthogonal` looks whether a matrix is orthogonal, and makes it so if not: a tensor
+    says which of both is taken.
     """
     door: Any = parametrizations
-    own_look, door._is_orthogonal = door._is_orthogonal, lambda *_: False
+    own_look, own_making = door._is_orthogonal, door._make_orthogonal
+    door._is_orthogonal = lambda *_: False
+    door._make_orthogonal = lambda matrix: _orthogonal(matrix, own_making)
     own_trunc_normal, own_swap = torch.nn.init._no_grad_trunc_normal_, torch.utils.swap_tensors
     torch.nn.init._no_grad_trunc_normal_ = trunc_normal
     torch.utils.swap_tensors = _set_data
@@ -222,7 +224,15 @@ def building_fakes(trunc_normal: Callable[..., torch.Tensor]) -> Iterator[None]:
     finally:
         torch.nn.init._no_grad_trunc_normal_ = own_trunc_normal
         torch.utils.swap_tensors = own_swap
-        door._is_orthogonal = own_look
+        door._is_orthogonal, door._make_orthogonal = own_look, own_making
+
+
+def _orthogonal(matrix: torch.Tensor, made: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """The matrix where it is orthogonal, by the bounds of `parametrizations`, else what is made of it."""
+    unit = torch.eye(matrix.shape[-1], dtype=matrix.dtype)
+    bounds = unit * 1e-5 + 10.0 * matrix.shape[-2] * torch.finfo(matrix.dtype).eps
+    is_so = ((matrix.mH @ matrix - unit).abs() <= bounds).all()
+    return torch.where(is_so, matrix, made(matrix))
 
 
 def _set_data(target: torch.Tensor, source: torch.Tensor) -> None:
