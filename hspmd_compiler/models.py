@@ -20,11 +20,11 @@ from .errors import HspmdError, OptionError, TraceError
 from .factory_names import attribute, call_of, importable_name, shown_name
 from .graph.batch_form import spelled_batch
 from .graph.held_tensors import tables_as_buffers
-from .graph.source_lines import line_of_error
 from .hf_config import check_is_data
 from .hf_model import ARCHITECTURES, hf_model
 from .named_import import import_named
 from .plain_content import text_of
+from .source_lines import line_of_error
 
 Json = dict[str, object]
 FORMS = "a built-in name, a path to a HF config.json, or package.module:factory"

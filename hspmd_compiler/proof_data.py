@@ -8,8 +8,7 @@ from itertools import islice
 from torch import Tensor
 
 from .artifact.program import Program
-from .errors import HspmdError, OptionError
-from .graph.source_lines import line_of_error
+from .errors import OptionError
 from .runtime.data import BatchShape, FactoryData, load_factory
 
 Batch = Mapping[str, Tensor]
@@ -33,17 +32,7 @@ def made_for(program: Program, name: str, steps: int) -> list[Batch]:
     whole = [(0, program.batch)]
     factory = load_factory(name)
     data = FactoryData(factory, BatchShape.of(program), 0, whole, frozenset(program.inputs))
-    try:
-        found: list[Batch] = list(islice(data, steps))
-    except HspmdError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise OptionError(
-            f"--data {name} fails",
-            at=line_of_error(error),
-            details=[(type(error).__name__, " ".join(str(error).split()))],
-            rule="a factory returns an iterable of batches, which are dicts of tensors",
-        ) from error
+    found: list[Batch] = list(islice(data, steps))
     if not found:
         raise _empty(f"--data {name}")
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..errors import RunError
 from .collect import Collection
 from .engine import Engine
-from .safetensors_file import WEIGHTS_KEY, SafetensorsWriter
+from .safetensors_file import WEIGHTS_KEY, SafetensorsWriter, check_place
 
 VERSION = "1"
 
@@ -33,6 +33,7 @@ def check_writable(path: Path, flag: str) -> None:
     if path.is_dir() or not path.parent.is_dir():
         reason = "it is a directory" if path.is_dir() else f"there is no directory {path.parent}"
         raise RunError(f"{flag} {path} can't be written", details=[("reason", reason)])
+    check_place(path)
 
 
 def _write(collection: Collection, aliases: Mapping[str, str], path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from ..artifact.program import Program
 from ..errors import HspmdError, RunError
 from ..named_import import import_named
+from ..source_lines import lines_of_error
 
 Batch = dict[str, Tensor]
 Rows = Sequence[tuple[int, int]]
@@ -24,6 +26,15 @@ SEEDS_PER_EPOCH = 1_000_003
 SEEDS = 2**64
 """As many as torch has."""
 NUMPY_SEEDS = 2**32
+END: Batch = {}
+"""Stands behind the last batch, known by being this very dict: an iterator may give anything, None too."""
+CALLED = (
+    "a factory is called with those of seed, epoch, batch_size, rows and keys that it names; it returns an"
+    " iterable of batches, which are dicts of tensors"
+)
+NAMED = "--data is module:factory; the current folder is importable"
+SHOWN = 300
+"""Characters of a message of the user's own code."""
 
 
 class DataSource(Protocol):
@@ -136,9 +147,9 @@ class FactoryData:
         if self._inner is None:
             self._inner = self._start()
             for _ in range(self._batches):
-                if next(self._inner, None) is None:
+                if self._next(self._inner) is END:
                     break
-        while (batch := next(self._inner, None)) is not None:
+        while (batch := self._next(self._inner)) is not END:
             _check_dict(batch)
             if self._is_last_and_short(batch):
                 self.left_out += count_samples(batch)
@@ -152,7 +163,8 @@ class FactoryData:
     def state_dict(self) -> dict[str, object]:
         """Epoch, batches used of it, and the state of the iterator if it keeps one."""
         keeps = getattr(self._inner, "state_dict", None)
-        inner = None if keeps is None else keeps()
+        with telling_users_line("the data's iterator doesn't give its state"):
+            inner = None if keeps is None else keeps()
         return {"epoch": self.epoch, "batches": self._batches, "seed": self._seed, "iterator": inner}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
@@ -160,13 +172,21 @@ class FactoryData:
         self.epoch, self._batches, self._seed = read_position(state)
         self._inner = None
         if state.get("iterator") is not None and hasattr(inner := self._start(), "load_state_dict"):
-            inner.load_state_dict(state["iterator"])
+            with telling_users_line("the data's iterator doesn't take the state that it gave"):
+                inner.load_state_dict(state["iterator"])
             self._inner = inner
 
     def _start(self) -> Iterator[Mapping[str, Tensor]]:
         seed_generators(epoch_seed(self._seed, self.epoch))
         offered = {"seed": self._seed, "epoch": self.epoch, **self._offered}
-        return iter(self._factory(**{name: value for name, value in offered.items() if name in self._named}))
+        given = {name: value for name, value in offered.items() if name in self._named}
+        with telling_users_line("the data's factory fails"):
+            return iter(self._factory(**given))
+
+    def _next(self, inner: Iterator[Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+        """The next batch as the user's iterator gives it; END behind the last."""
+        with telling_users_line(f"the data fails in batch {self._batches + 1} of epoch {self.epoch}"):
+            return next(inner, END)
 
     def _is_last_and_short(self, batch: Mapping[str, Tensor]) -> bool:
         """Whether this batch has too few samples, the same of each key, and ends its epoch."""
@@ -176,12 +196,35 @@ class FactoryData:
         if self._shape.clashes(batch, count):
             return False
         assert self._inner is not None
-        if next(self._inner, None) is None:
+        if self._next(self._inner) is END:
             return True
         raise RunError(
             f"a batch of {count} samples, where the program takes {self._shape.batch}",
             rule="only the last batch of an epoch may be shorter; it is left out",
         )
+
+
+@contextmanager
+def telling_users_line(what: str, rule: str = CALLED) -> Iterator[None]:
+    """An exception of the user's own code is told as such, with the line it comes from."""
+    try:
+        yield
+    except HspmdError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise RunError(
+            what,
+            at=lines_of_error(error),
+            details=[(type(error).__name__, _last_words(error))],
+            rule=rule,
+        ) from error
+
+
+def _last_words(error: BaseException) -> str:
+    """What an exception says, of a trace as text its last line."""
+    text = str(error)
+    told = text.strip().splitlines()[-1] if "Traceback (most recent call last)" in text else text
+    return " ".join(told.split())[:SHOWN]
 
 
 def _check_dict(batch: object) -> None:
@@ -216,15 +259,15 @@ def load_factory(name: str) -> Factory:
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise RunError(f"--data {name} is not module:factory", fix="for example --data my_data:batches")
-    try:
+    with telling_users_line(f"--data {name} can't be loaded", NAMED):
         found = getattr(import_named(module), attribute)
-    except HspmdError:
-        raise
-    except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise RunError(f"--data {name} can't be loaded", details=[("reason", reason)]) from error
     if not callable(found):
-        raise RunError(f"--data {name} is not a function", details=[("type", type(found).__name__)])
+        raise RunError(
+            f"--data {name} is not a function",
+            details=[("type", type(found).__name__)],
+            rule="it is called anew for each epoch",
+            fix="def batches(): return it, and name that",
+        )
     return cast(Factory, found)
 
 
@@ -242,4 +285,7 @@ def _described(value: object) -> str:
     """Dtype and shape of a tensor, the type of anything else."""
     if not isinstance(value, Tensor):
         return type(value).__name__
-    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    kind = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if value.is_meta:
+        return f"{kind} without values"
+    return kind if value.layout is torch.strided else f"{str(value.layout).removeprefix('torch.')} {kind}"

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .. import errors
-from ..errors import HspmdError, RunError
+from ..errors import HspmdError, RankLost, RunError
 from .transport import PeerLost
 
 
@@ -55,7 +55,8 @@ class Failure:
         """The error to raise; `who` names the rank that failed."""
         kind = PeerLost if self.is_consequence else getattr(errors, self.kind or "RunError", RunError)
         what = self.what if self.kind else f"{who} failed: {self.what}"
-        details = [*self.details, ("rank", who)] if self.kind else self.details
+        teller = "told by" if issubclass(kind, RankLost) else "rank"
+        details = [*self.details, (teller, who)] if self.kind else self.details
         built = kind(what, at=self.at, details=details, rule=self.rule, fix=self.fix)
         assert isinstance(built, HspmdError), "only errors of ours are named by kind"
         return built

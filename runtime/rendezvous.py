@@ -192,7 +192,8 @@ def _watch(store: Store, place: Place, roll: Roll, timeouts: Timeouts) -> Watch 
     """The watch of a rank that has others, by a connection of its own."""
     if place.world_size == 1:
         return None
-    limits = Limits(timeouts.silent.total_seconds(), timeouts.transfer.total_seconds())
+    end_s = timeouts.transfer.total_seconds()
+    limits = Limits(min(timeouts.silent.total_seconds(), end_s / 2), end_s)
     with peer_lost_in("setting up the watch"):
         watch = Watch(cast(Any, store).clone(), place.rank, roll.places, limits)
     watch.start()

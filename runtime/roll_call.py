@@ -13,7 +13,7 @@ from typing import Protocol
 
 from ..artifact.program import Op, RankProgram
 from ..comm_plan import CommKind
-from ..errors import RunError
+from ..errors import RankLost, RunError
 from .exchange_plan import ExchangePlan, Shortcut
 from .same_start import unlike
 from .transport import peer_lost_in
@@ -72,22 +72,39 @@ def call_roll(store: Store, report: Report, world_size: int, wait: timedelta) ->
         store.set(REPORT.format(report.rank), json.dumps(asdict(report)))
         if report.rank == 0:
             reports, missing = _await_reports(store, world_size, wait)
-            problems = [*missing, *find_problems(reports)]
+            problems = find_problems(reports)
             agreed = sorted(agreed_shortcuts(reports))
             places = [each.place for each in reports]
-            store.set(VERDICT, json.dumps({"problems": problems, "places": places, "shortcuts": agreed}))
+            store.set(
+                VERDICT,
+                json.dumps({"problems": problems, "missing": missing, "places": places, "shortcuts": agreed}),
+            )
         store.wait([VERDICT], wait + wait)
         verdict = json.loads(store.get(VERDICT))
         store.set(HEARD.format(report.rank), "")
-    if report.rank == 0 and verdict["problems"]:
+    if report.rank == 0 and (verdict["problems"] or verdict["missing"]):
         _await_hearing(store, [each.rank for each in reports])
-    if verdict["problems"]:
+    _raise_problems(verdict["missing"], verdict["problems"])
+    return Roll(tuple(verdict["places"]), frozenset(verdict["shortcuts"]))
+
+
+def _raise_problems(missing: Sequence[Problem], problems: Sequence[Problem]) -> None:
+    """RunError for what the user can mend, RankLost where ranks have only not come."""
+    details = [(name, text) for name, text in [*missing, *problems]]
+    if problems:
         raise RunError(
             "the ranks can't run this program together",
-            details=[(name, text) for name, text in verdict["problems"]],
+            details=details,
             rule="each rank has the device its program was compiled for; artifact and flags are the same",
         )
-    return Roll(tuple(verdict["places"]), frozenset(verdict["shortcuts"]))
+    if missing:
+        raise RankLost(
+            "not all ranks have come to the roll call",
+            details=details,
+            rule="every rank of a program runs, each once",
+            fix="look on its host whether its process was started, has died or is stopped;"
+            " --start-timeout waits longer",
+        )
 
 
 def find_problems(reports: Sequence[Report]) -> list[Problem]:

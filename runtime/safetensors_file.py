@@ -138,7 +138,7 @@ class SafetensorsWriter:
         try:
             self._file = self._temporary.open("wb")
         except OSError as error:
-            raise RunError(f"{path} can't be written", details=[("reason", str(error))]) from error
+            raise _cant_be_written(path, error) from error
         self._head = _header(entries, {**metadata, HASH: NO_HASH} if metadata else {})
         self._digest = hashlib.sha256(self._head) if metadata else None
         self._file.write(self._head)
@@ -154,23 +154,50 @@ class SafetensorsWriter:
         size = data.numel() * data.element_size()
         if size:
             content = (ctypes.c_char * size).from_address(data.data_ptr())
-            self._file.write(content)
+            try:
+                self._file.write(content)
+            except OSError as error:
+                raise _cant_be_written(self._path, error) from error
             if self._digest is not None:
                 self._digest.update(content)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        whole = kind is None and not self._left
-        if whole and self._digest is not None:
+        try:
+            if kind is None and not self._left:
+                self._close_whole()
+                self._temporary.replace(self._path)
+        except OSError as failed:
+            raise _cant_be_written(self._path, failed) from failed
+        finally:
+            with suppress(OSError):
+                self._file.close()  # tries to write what a full disk didn't take
+            self._temporary.unlink(missing_ok=True)
+
+    def _close_whole(self) -> None:
+        """All of it lies on the disk before it takes the place of an older file."""
+        if self._digest is not None:
             self._file.seek(self._head.index(_field(NO_HASH)))
             self._file.write(_field(self._digest.hexdigest()))
+        self._file.flush()
+        os.fsync(self._file.fileno())
         self._file.close()
-        if whole:
-            self._temporary.replace(self._path)
-        else:
-            with suppress(OSError):
-                self._temporary.unlink()
+
+
+def check_place(path: Path) -> None:
+    """RunError where no file can be written there."""
+    try:
+        SafetensorsWriter(path, ()).__exit__(RunError, None, None)
+    except OSError as error:
+        raise _cant_be_written(path, error) from error
+
+
+def _cant_be_written(path: Path, error: OSError) -> RunError:
+    reason = error.strerror or str(error)
+    return RunError(
+        f"{path} can't be written", details=[("reason", reason)], rule="an older file stays as it is"
+    )
 
 
 def _field(digest: str) -> bytes:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from ..artifact.kernels import COMM
 from ..artifact.program import ClassProgram, InputKind, Segment, Shard, Value
+from .copied_labels import check_labels
 from .data import FactoryData, epoch_seed, load_factory, seed_generators
 from .engine import Engine
-from .text_data import TextData, open_text
+from .text_data import IDS, LABELS, TextData, open_text
 
 EMBEDDINGS = frozenset({"aten.embedding.default", "hspmd.vocab_embedding"})
 MOVES = frozenset({COMM, "aten._to_copy.default"})
@@ -27,7 +28,12 @@ def factory_source(engine: Engine, name: str, seed: int = 0) -> FactoryData:
 def text_source(
     engine: Engine, files: Sequence[Path], tokenizer: Path | None = None, seed: int = 0
 ) -> TextData:
-    """This rank's rows of text; RunError where the model's vocabulary is too small, if this rank sees it."""
+    """This rank's rows of text; every rank calls this.
+
+    RunError where the model would learn to copy; or its vocabulary is too small, if this rank sees it.
+    """
+    if LABELS in engine.shape.inputs:
+        check_labels(engine.class_program, engine.transport, IDS, LABELS)
     tokens = open_text(files, vocabulary_of(engine.class_program, engine.shards), tokenizer)
     return TextData(tokens, engine.shape, engine.rows, engine.keys, seed)
 

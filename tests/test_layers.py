@@ -37,6 +37,7 @@ FLOORS = {
     "comm_plan": 0,
     "options": 0,
     "init_program": 0,
+    "source_lines": 1,
     "shape_only": 1,
     "counter_numbers": 1,
     "kept_arguments": 1,

@@ -9,7 +9,10 @@ import pytest
 from tests.mutated_files import run
 
 
-@pytest.mark.parametrize(("count", "seed"), [(100, 5), pytest.param(1000, 6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("count", "seed"),
+    [(100, 5), *(pytest.param(1000, seed, marks=pytest.mark.slow) for seed in (6, 77, 201))],
+)
 def test_changed_files(count: int, seed: int, tmp_path: Path) -> None:
     outcomes, bad = run(count, seed, tmp_path)
     assert not bad, "\n".join(bad)

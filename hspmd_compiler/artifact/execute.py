@@ -220,6 +220,8 @@ class _Walk(Generic[V]):
         if item.kind is InputKind.DATA:
             return self.batches[mb][item.name]
         if item.kind is InputKind.STEP:
+            if item.value.id not in self.state.steps:
+                raise self._missing(f"step value {item.value.id}")
             return self.state.steps[item.value.id]
         if item.kind is InputKind.KEY:
             return self.state.keys[mb]

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from ..cluster import family_of
 from ..comm_plan import Box, CommKind, CommStep, GradBucket, ParamBucket, Piece
 from ..errors import InternalError
 from . import fx_comm
@@ -131,7 +132,7 @@ class _Builder:
     @property
     def device(self) -> str:
         """Kind of device that new tensors lie on."""
-        return self.plan.program.device_kind
+        return family_of(self.plan.program.device_kind)
 
     def _placeholders(self) -> None:
         for name in self.plan.shards:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import OptionError
+from ..limits import MOST_DEVICES
 from .command import Command
 from .training_view import LEFT_OUT, view_for
 
@@ -23,6 +24,8 @@ SEEDS = range(-(2**63), 2**63)
 """Those that torch's generators take and a tensor of integers holds."""
 ALIKE = ("data", "steps", "epochs", "lr", "start_timeout", "timeout")
 WRITTEN = ("save", "save_state")
+RANK_DIGITS = 9
+MOST_THREADS = 1 << 10
 LONGEST_WAIT = 30 * 24 * 3600.0  # a month
 
 
@@ -115,6 +118,8 @@ def _timeouts(args: Namespace) -> Timeouts:
 
 def _check(args: Namespace) -> None:
     bad = [(f"--{name}", f"{value}: a whole number above 0") for name, value in _counts(args) if value < 1]
+    if args.threads > MOST_THREADS:
+        bad.append(("--threads", f"{args.threads}: at most {MOST_THREADS:,}"))
     if args.steps is None and args.epochs is None:
         bad.append(("--steps", "neither --steps nor --epochs is given"))
     if args.lr is not None and not 0 <= args.lr < float("inf"):
@@ -187,9 +192,9 @@ def _ranks(text: str) -> list[int]:
     ranks: list[int] = []
     for part in text.split(","):
         low, dash, high = part.partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()):
+        if not low.isdecimal() or (dash and not high.isdecimal()) or max(len(low), len(high)) > RANK_DIGITS:
             raise ArgumentTypeError(f"{text!r} is not a list of ranks such as 4,5,6 or 4-6")
-        ranks += range(int(low), int(high or low) + 1)
+        ranks += range(int(low), min(int(high or low), MOST_DEVICES) + 1)
     return ranks
 
 

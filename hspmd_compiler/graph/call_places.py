@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.autograd.graph import Node
 
+from ..source_lines import SourceLine
 from .capture import latest_autograd_number
 from .ir import Row
-from .source_lines import SourceLine
 
 FORWARD = "forward"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import fx
 
 from ..errors import TraceError
-from .source_lines import line_of_trace
+from ..source_lines import line_of_trace
 
 
 def loses_backward(name: str) -> TraceError:

@@ -9,8 +9,8 @@ import torch
 from torch import fx
 
 from ..errors import TraceError
+from ..source_lines import line_of_trace
 from .capture import is_fake, stack_trace
-from .source_lines import line_of_trace
 
 MOST_RUNS = 64
 Number = bool | int | float

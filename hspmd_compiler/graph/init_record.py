@@ -12,6 +12,7 @@ from torch import nn
 from ..collection import without_collection
 from ..errors import HspmdError, TraceError
 from ..init_program import CONSTANT, RESEED, RESTORE, TRUNC_NORMAL, InitProgram, is_allowed
+from ..source_lines import causes, line_of_caller, line_of_error
 from .capture import (
     DispatchRecorder,
     building_fakes,
@@ -22,7 +23,6 @@ from .capture import (
 )
 from .held_tensors import tables_as_buffers
 from .init_steps import Call, Value, live_calls, program_of, values_of
-from .source_lines import causes, line_of_caller, line_of_error
 
 Inputs = Mapping[str, torch.Tensor]
 Factory = Callable[[], tuple[nn.Module, Inputs]]

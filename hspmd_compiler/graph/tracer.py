@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import HspmdError, TraceError
+from ..source_lines import causes, line_of_error, line_of_trace
 from . import trace_checks as checks
 from .capture import (
     ASSERTION,
@@ -52,7 +53,6 @@ from .loss_output import loss_of
 from .own_decompositions import TRACED_WRONGLY
 from .python_state import traced_steadily
 from .random_rows import is_drawn_by_position, masks_by_position
-from .source_lines import causes, line_of_error, line_of_trace
 from .written_draws import draws_written_out
 
 Inputs = Mapping[str, torch.Tensor]

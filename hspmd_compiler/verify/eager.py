@@ -15,7 +15,7 @@ from ..artifact.index_check import outside_error
 from ..errors import VerifyError
 from ..graph.checkpoints import without_checkpoints
 from ..graph.loss_output import RULE, find_loss
-from ..graph.source_lines import line_of_error
+from ..source_lines import line_of_error
 from .same_masks import SEED, SameMasks
 from .widen import wide_casts, widened
 

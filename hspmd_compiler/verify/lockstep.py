@@ -10,7 +10,7 @@ from typing import Generic
 from ..artifact.program import Op
 from ..artifact.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Send, V
 from ..comm_plan import Combine
-from ..errors import HspmdError, VerifyError
+from ..errors import HspmdError, VerifyError, first_line
 from .blocked import OPTIMIZER_CHANNEL, Channel, RankRun, channel_of
 from .mail import Mail
 from .matching import OURS, Volumes, check_alike, check_exchange, check_type, volumes_of
@@ -18,6 +18,8 @@ from .report import GRAD_REDUCE, LOSS_REDUCE, SEND_RECV, Event
 
 SHOWN_RANKS = 12
 """Blocked ranks that an error lists."""
+OF_A_PROGRAM = (HspmdError, RuntimeError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
+"""What running a program raises that can't be run: it is data, and may hold anything."""
 TOLD = 1000
 """Requests between two signs of progress."""
 
@@ -64,7 +66,7 @@ class Lockstep(Generic[V]):
         except StopIteration as end:
             run.loss, run.finished = end.value, True
             return
-        except (HspmdError, RuntimeError, IndexError) as error:
+        except OF_A_PROGRAM as error:
             raise failed(run, error) from error
         del answer
         if isinstance(run.request, Send):
@@ -265,7 +267,8 @@ def failed(run: RankRun[V], error: Exception) -> VerifyError:
         return VerifyError(
             error.what, at=(at, *error.at), details=error.details, rule=error.rule, fix=error.fix or OURS
         )
-    return VerifyError(str(error).splitlines()[0], at=at, fix=OURS)
+    kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
+    return VerifyError(kind + first_line(error), at=at, fix=OURS)
 
 
 def reduced(run: RankRun[V]) -> V:

@@ -28,9 +28,8 @@ from ..artifact.requests import (
 )
 from ..comm_plan import Combine, CommStep
 from ..counter_random import KEY_SIZE
-from ..errors import HspmdError
 from .blocked import RankRun
-from .lockstep import failed
+from .lockstep import OF_A_PROGRAM, failed
 from .shape_segments import ShapeBook, ShapeSegments
 from .shapes import Block, Meter, ShapeArrays, ShapeValue
 
@@ -78,7 +77,7 @@ def solo(program: Program, plan: RankPlan, book: ShapeBook) -> Script:
             del answer
     except StopIteration as end:
         return Script(tuple(asked), _like(end.value), meter.peak)
-    except (HspmdError, RuntimeError) as error:
+    except OF_A_PROGRAM as error:
         raise failed(run, error) from error
 
 

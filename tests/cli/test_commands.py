@@ -104,6 +104,13 @@ def test_ranks(text: str, ranks: list[int]) -> None:
     assert args.ranks == ranks
 
 
+@pytest.mark.parametrize("text", ["7-", "-7", "a", "0-99999999999999999999", ""])
+def test_texts_that_are_no_ranks(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(["run", "d", "--data", "m:f", f"--ranks={text}"])
+    assert ended.value.code == 2 and "not a list of ranks" in capsys.readouterr().err
+
+
 def test_steps_are_logged(capsys: pytest.CaptureFixture[str]) -> None:
     step = {"step": 3, "epoch": 0, "loss": 2.5, "lr": 1e-3, "grad_norm": None, "seconds": 0.25}
     step |= {"samples": 3, "tokens": 96}

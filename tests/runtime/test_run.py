@@ -213,8 +213,10 @@ def test_a_rank_that_never_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("MASTER_PORT", str(free_port))
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     options = StartOptions(timeouts=Timeouts(timedelta(seconds=2), timedelta(seconds=2)))
-    error = refused(directory, options, ranks=[0, 2])
-    assert ("rank 1", "did not start within 2 s") in error.details
+    with pytest.raises(RankLost) as caught:
+        launch(directory, lambda engine, emit: None, options, [0, 2])
+    error = caught.value
+    assert ("rank 1", "did not start within 2 s") in error.details and error.exit_code == 1
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])

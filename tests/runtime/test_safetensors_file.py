@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from hspmd_compiler.comm_plan import Box
 from hspmd_compiler.errors import RunError
+from hspmd_compiler.runtime.checkpoint import check_writable
 from hspmd_compiler.runtime.loaded_names import ModelNames, match_names
 from hspmd_compiler.runtime.safetensors_file import SafetensorsReader, SafetensorsWriter
 
@@ -47,6 +49,34 @@ def test_an_error_leaves_nothing(tmp_path: Path) -> None:
         writer.write("d", TENSORS["d"])
         raise ValueError
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_leaves_the_older_file(tmp_path: Path) -> None:
+    """A limit of the size of files stands for the disk; what is small is held back till it is closed."""
+    path = tmp_path / "out.safetensors"
+    path.write_text("old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for tensor in (torch.zeros(1 << 16), torch.zeros(1 << 10)):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 10, limits[1]))
+        try:
+            with (
+                pytest.raises(RunError, match="can't be written") as caught,
+                SafetensorsWriter(path, entries({"a": tensor})) as writer,
+            ):
+                writer.write("a", tensor)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert caught.value.details == (("reason", "File too large"),)
+        assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_place_is_tried_before_training(tmp_path: Path) -> None:
+    path = tmp_path / "out.safetensors"
+    path.write_text("old")
+    check_writable(path, "--save")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    with pytest.raises(RunError, match="/proc/weights can't be written"):
+        check_writable(Path("/proc/weights"), "--save")
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,6 @@ def test_a_factory_gives_batches_as_to_a_run() -> None:
     (found,) = made_for(program, f"{__name__}:batches", STEPS)
     assert torch.equal(found["price"], positive()["price"])
     for name, words in (("breaking", "ValueError no such file"), ("nothing", "TypeError 'NoneType'")):
-        with pytest.raises(OptionError, match=f"{name} fails") as caught:
+        with pytest.raises(RunError, match="factory fails") as caught:
             made_for(program, f"{__name__}:{name}", STEPS)
         assert words in str(caught.value)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import TraceError
-from ..source_lines import line_of_caller
+from ...source_lines import line_of_caller
 from .mask_keys import Key
 
 FILLER = 0.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import re
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +17,9 @@ import torch
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)', re.MULTILINE)
 _TORCH = str(Path(torch.__file__).parent) + "/"
-_OURS = str(Path(__file__).parent.parent) + "/"
+_OURS = str(Path(__file__).parent) + "/"
+_LIBRARY = f"{sysconfig.get_paths()['stdlib']}/"
+_INSTALLED = tuple(f"{path}/" for path in set(sysconfig.get_paths().values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,11 @@ class SourceLine:
         """Whether it lies outside torch, this package and Python's generated code."""
         return not self.file.startswith((_TORCH, _OURS, "<"))
 
+    @property
+    def is_pythons(self) -> bool:
+        """Whether it lies in the standard library."""
+        return self.file.startswith(_LIBRARY) and "site-packages" not in self.file
+
 
 @cache
 def line_of_trace(trace: str) -> str:
@@ -55,6 +63,18 @@ def line_of_error(error: BaseException) -> str:
         users = [line for line in _frames(cause.__traceback__) if line.is_users]
         found = users[-1].text() if users else found
     return found
+
+
+def lines_of_error(error: BaseException) -> list[str]:
+    """Texts of the innermost line of the user's own files, and of the installed one that it led to, if any.
+
+    A worker of a loader sends its trace as the text of the error.
+    """
+    told = str(error)
+    frames = [SourceLine(m["file"], int(m["line"]), m["name"]) for m in _FRAME.finditer(told)]
+    users = [line for line in frames or _frames(error.__traceback__) if line.is_users and not line.is_pythons]
+    own = [line for line in users if not line.file.startswith(_INSTALLED)]
+    return list(dict.fromkeys(line.text() for line in (*own[-1:], *users[-1:])))
 
 
 def line_of_caller() -> str:
