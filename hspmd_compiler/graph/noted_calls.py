@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .source_lines import line_of_caller
+from ..source_lines import line_of_caller
 
 
 @contextmanager
