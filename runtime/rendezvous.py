@@ -6,6 +6,7 @@ import atexit
 import os
 import socket
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
@@ -114,17 +115,30 @@ def connect(
     watch = _watch(store, place, roll, timeouts)
     if found.device.type != CPU:
         torch.cuda.set_device(found.device)
+    with nullcontext() if watch is None else watch.call("start", meets=False):
+        transport = _transport(place, program, found, roll, store, watch, timeouts.transfer)
+    atexit.register(transport.close)
+    return Connected(transport, roll, store)
+
+
+def _transport(
+    place: Place,
+    program: Program,
+    found: RankDevice,
+    roll: Roll,
+    store: Store,
+    watch: Watch | None,
+    wait: timedelta,
+) -> TorchDist:
     with peer_lost_in("setting up the process group"):
         dist.init_process_group(
             "gloo" if found.device.type == CPU else "nccl",
             store=cast(Any, store),
             rank=place.rank,
             world_size=place.world_size,
-            timeout=timeouts.transfer,
+            timeout=wait,
         )
-    transport = TorchDist(found.device, program.groups, timeouts.transfer, roll.shortcuts, watch)
-    atexit.register(transport.close)
-    return Connected(transport, roll, store)
+    return TorchDist(found.device, program.groups, wait, roll.shortcuts, watch)
 
 
 def listen() -> socket.socket:

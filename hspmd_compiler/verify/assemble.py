@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..annotations.intervals import Intervals
 from ..annotations.layout import Axis, Coordinate, Factor, Layout
+from ..errors import VerifyError
 
 Index = tuple[Tensor, ...]
 
@@ -116,7 +117,14 @@ def _joined(pieces: Sequence[Piece]) -> Assembled:
     largest = 0.0
     for piece in pieces:
         index = index_of(layout, piece.at)
-        local = piece.tensor.reshape(local_view(layout, piece.at))
+        shape = local_view(layout, piece.at)
+        if piece.tensor.numel() != prod(shape):
+            raise VerifyError(
+                f"a rank holds {piece.tensor.numel()} elements where its layout has {prod(shape)}",
+                details=[("rank", str(piece.at.rank))],
+                rule="a rank holds of each value what its layout says",
+            )
+        local = piece.tensor.reshape(shape)
         if local.numel():
             old, known = value[index], covered[index]
             largest = max(largest, _largest(gap(old, local)[known]))

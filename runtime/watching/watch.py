@@ -121,7 +121,8 @@ class Watch:
         try:
             with self._changed:
                 came = self._changed.wait_for(
-                    lambda: self._verdict is not None or self._met >= number, self._limits.end_s
+                    lambda: self._verdict is not None or self._met >= number,
+                    self._limits.end_s + HEARING_S,  # a rank that is silent is known by then
                 )
                 verdict = self._verdict
         finally:

@@ -10,14 +10,17 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hspmd_compiler.errors import RankLost, RunError
 from hspmd_compiler.log import logger
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
+from hspmd_compiler.runtime import rendezvous
 from hspmd_compiler.runtime.engine import Engine
 from hspmd_compiler.runtime.launch import launch
 from hspmd_compiler.runtime.opening import StartOptions, open_engine
@@ -89,6 +92,22 @@ def ended(tmp_path: Path, job: Callable[[Engine, Emit], None]) -> RunError:
     return caught.value
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_stops_while_groups_are_made_ends_all(
+    tmp_path: Path, victim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = rendezvous.TorchDist
+
+    def stopping(*args: Any, **more: Any) -> object:
+        if torch.distributed.get_rank() == victim:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return made(*args, **more)
+
+    monkeypatch.setattr(rendezvous, "TorchDist", stopping)
+    error = ended(tmp_path, lambda engine, emit: None)
+    assert isinstance(error, RankLost) and f"rank {victim} has said nothing for 2 s" in error.what
+
+
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_stopped_rank_is_named_and_ends_all(
     tmp_path: Path, victim: int, capfd: pytest.CaptureFixture[str]
@@ -105,7 +124,7 @@ def test_unlike_methods_are_both_named(tmp_path: Path, caller: int) -> None:
     error = ended(tmp_path, job_where(caller, lambda engine: engine.state_dict() and None))
     texts = [text for _, text in error.details]
     assert error.what == "the ranks call different methods of their engines" and error.exit_code == 2
-    assert "state_dict (call 7)" in texts and "step (call 7)" in texts
+    assert "state_dict (call 8)" in texts and "step (call 8)" in texts
 
 
 def test_data_that_end_early_on_one_rank(tmp_path: Path) -> None:
@@ -114,13 +133,13 @@ def test_data_that_end_early_on_one_rank(tmp_path: Path) -> None:
             engine.step(hand_made.batch(step))
 
     error = ended(tmp_path, job)
-    assert ("rank 1", "the end of the run (call 5)") in error.details
-    assert "step (call 5)" in dict(error.details).values()
+    assert ("rank 1", "the end of the run (call 6)") in error.details
+    assert "step (call 6)" in dict(error.details).values()
 
 
 def test_a_rank_that_lets_others_wait_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     error = ended(tmp_path, job_where(1, lambda engine: time.sleep(60)))
-    assert ("waited for", "rank 1, which is outside of its engine, after its call 6, step") in error.details
+    assert ("waited for", "rank 1, which is outside of its engine, after its call 7, step") in error.details
     assert "rank 1 (" in (told := capfd.readouterr().err) and "lets the others wait" in told
 
 
