@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hspmd_compiler as hspmd
+from hspmd_compiler.artifact.index_check import outside_error
 from hspmd_compiler.errors import HspmdError, RunError
 from hspmd_compiler.runtime.engine import Engine
 from hspmd_compiler.runtime.launch import launch
@@ -139,3 +140,8 @@ def test_a_proof_says_so_instead_of_comparing() -> None:
         program.verify(values=True, batch=batch_with(-1))
     assert caught.value.details == (("eager", "Target -1 is out of bounds."),)
     assert "F.cross_entropy(m.head(x), y)" in caught.value.at[0]
+
+
+def test_one_input_used_at_two_lines_is_told_once() -> None:
+    error = outside_error([("ids", "-1, wanted 0 to 10", line) for line in ("a.py:1", "a.py:2")])
+    assert error.at == ("a.py:1", "a.py:2") and error.details == (("ids", "-1, wanted 0 to 10"),)

@@ -96,7 +96,7 @@ def outside_error(problems: Sequence[Problem | None]) -> RunError:
     return RunError(
         "an index is outside of what it picks from",
         at=dict.fromkeys(where for _, _, where in found),
-        details=[(name, text) for name, text, _ in found],
+        details=list(dict.fromkeys((name, text) for name, text, _ in found)),
         rule="an index or target names one of the rows, or classes, that are there",
         fix="mend the data, or give the model a table or a number of classes that is large enough",
     )
