@@ -98,6 +98,12 @@ class RankLost(RunError):
     exit_code = OUR_FAILURE
 
 
+class RankFailed(RunError):
+    """A rank ended by an exception that nobody expected."""
+
+    exit_code = OUR_FAILURE
+
+
 class InternalError(HspmdError):
     """A failure of ours."""
 

@@ -53,10 +53,10 @@ class Failure:
 
     def error(self, who: str) -> HspmdError:
         """The error to raise; `who` names the rank that failed."""
-        kind = PeerLost if self.is_consequence else getattr(errors, self.kind or "RunError", RunError)
+        kind = PeerLost if self.is_consequence else getattr(errors, self.kind or "RankFailed", RunError)
         what = self.what if self.kind else f"{who} failed: {self.what}"
-        teller = "told by" if issubclass(kind, RankLost) else "rank"
-        details = [*self.details, (teller, who)] if self.kind else self.details
+        told = ("told by", who) if issubclass(kind, RankLost) else ("rank", who.removeprefix("rank "))
+        details = [*self.details, told] if self.kind else self.details
         built = kind(what, at=self.at, details=details, rule=self.rule, fix=self.fix)
         assert isinstance(built, HspmdError), "only errors of ours are named by kind"
         return built

@@ -118,6 +118,13 @@ def test_one_rule_for_an_operator(expect: Callable[[str, str], None]) -> None:
     assert LETTERS["aten.mv.default"].whole == {"k"}
 
 
+def test_no_rule_for_what_no_program_may_call() -> None:
+    with pytest.raises(OptionError, match=r"no program may call aten\.from_file\.default"):
+        hspmd.rule("aten.from_file.default", "-> m")
+    with pytest.raises(OptionError, match="own::twice"):
+        hspmd.rule("own::twice", "m -> m")
+
+
 def test_one_function_for_an_operator() -> None:
     def made() -> Callable[..., Any]:
         def own(ctx: RuleContext, row: Row) -> Result:

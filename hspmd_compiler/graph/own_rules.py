@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..errors import OptionError
+from ..operator_names import is_listed
 from . import rules
 from .letters import LETTERS, add_letters, parse_letters
 from .rule_book import RULES
@@ -52,6 +53,7 @@ def _same(held: Rule | None, rule: Rule) -> bool:
 
 
 def _make_room(ops: Sequence[str], override: bool) -> None:
+    _check_callable(ops)
     taken = [op for op in ops if op in RULES]
     if taken and not override:
         raise OptionError(
@@ -63,6 +65,18 @@ def _make_room(ops: Sequence[str], override: bool) -> None:
     for op in taken:
         for table in (RULES, LETTERS, PULLS):
             table.pop(op, None)
+
+
+def _check_callable(ops: Sequence[str]) -> None:
+    unknown = [op for op in ops if not is_listed(op) and not op.startswith("hspmd.")]
+    if unknown:
+        raise OptionError(
+            f"no program may call {unknown[0]}, so that it needs no rule",
+            details=[("operators", ", ".join(unknown))],
+            rule="an artifact calls operators that hspmd_compiler/operator_names.py lists: of PyTorch's own,"
+            " those that draw nothing and read memory by no strides",
+            fix="write what it computes with operators of the list",
+        )
 
 
 def _described(op: str) -> str:

@@ -73,7 +73,8 @@ def test_our_errors_keep_their_kind() -> None:
 
     error = raised(failing(0, boom))
     assert isinstance(error, OptionError) and error.what == "bad lr" and error.fix == "raise it"
-    assert ("lr", "-1") in error.details and error.details[-1][1].startswith("rank 0 (pid")
+    assert ("lr", "-1") in error.details and error.details[-1][0] == "rank"
+    assert error.details[-1][1].startswith("0 (pid")
 
 
 @pytest.mark.parametrize("code", [0, 7])

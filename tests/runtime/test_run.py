@@ -284,8 +284,9 @@ def test_a_failing_rank_is_named(tmp_path: Path) -> None:
             raise KeyError("broken data")
         engine.step(hand_made.batch(0))
 
-    with pytest.raises(RunError, match=r"rank 1 \(pid \d+\) failed: KeyError: 'broken data'"):
+    with pytest.raises(RunError, match=r"rank 1 \(pid \d+\) failed: KeyError: 'broken data'") as caught:
         launch(directory, job, QUICK)
+    assert caught.value.exit_code == 1
 
 
 def test_a_batch_that_does_not_fit(tmp_path: Path) -> None:
