@@ -71,7 +71,10 @@ def refine_dim(first: Dim, second: Dim) -> list[FactorPair] | None:
 
 
 def _zero_sized(first: Dim, second: Dim) -> list[FactorPair] | None:
-    return [(Factor(0), Factor(0))] if first == second else None
+    if first == second:
+        return [(Factor(0), Factor(0))]
+    sizes = [[factor.size for factor in dim] for dim in (first, second)]
+    return list(zip(first, second, strict=True)) if sizes[0] == sizes[1] else None
 
 
 @dataclass(frozen=True, slots=True)

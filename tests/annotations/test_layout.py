@@ -260,3 +260,8 @@ def test_pieces_beyond_the_dim_are_no_layout() -> None:
     padded = Factor(5, Axis.SEQUENCE, (((0, 2),), ((2, 4),), ((4, 6),)))
     with pytest.raises(InternalError, match="of a dim of 5"):
         make_layout(((padded,),))
+
+
+def test_a_cut_dim_without_elements_meets_a_whole_one() -> None:
+    cut, plain = (Factor(0, Axis.TENSOR, ((), ())),), (Factor(0),)
+    assert refine_dim(cut, plain) == [(cut[0], plain[0])] and refine_dim(plain, cut) == [(plain[0], cut[0])]
