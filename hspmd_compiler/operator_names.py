@@ -22,7 +22,7 @@ _VIEWS = """
     pixel_shuffle pixel_unshuffle repeat reshape roll rot90 select select_backward select_scatter slice
     slice_backward slice_inverse slice_scatter split split_with_sizes squeeze stack t transpose tril triu
     narrow unbind unfold unfold_backward unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze view
-    view_as_complex view_as_real _to_copy _conj_physical conj_physical
+    view_as_complex view_as_real _to_copy _conj_physical
     block_diag reflection_pad1d reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward
     reflection_pad3d reflection_pad3d_backward replication_pad1d replication_pad1d_backward
     replication_pad2d replication_pad2d_backward replication_pad3d replication_pad3d_backward
