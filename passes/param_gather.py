@@ -94,7 +94,8 @@ def _inserted(
         made[name] = tuple(_gather(name, value, held[name], numbers))
     first = _first_readers(rows.forward, {value.id: name for name, value in values.items()})
     wanted = order or ()
-    names = [*wanted, *sorted(values.keys() - {*wanted}, key=lambda name: first.get(name, -1))]
+    others = [name for name in values if name not in wanted]
+    names = [*wanted, *sorted(others, key=lambda name: first.get(name, -1))]
     forward = _placed(rows.forward, [made[name] for name in names], [first.get(name, 0) for name in names])
     inserted = replace(rows, forward=forward, stored=held)
     return with_clones(inserted, _static(inserted, made))

@@ -158,6 +158,14 @@ def test_equal_pipelines_gather_layer_by_layer() -> None:
     assert peaks[1] < peaks[0]
 
 
+def test_parameters_are_gathered_in_the_model_s_order() -> None:
+    """Also those that one operator reads: a set of names would have another order in each process."""
+    program = made("gpt2", "dp2", 3)
+    forward = program.classes[program.ranks[0].class_name].segments[0]
+    stored = [item.name for item in forward.inputs if item.kind is InputKind.STORED]
+    assert stored == [name for name, _ in SUBJECTS["gpt2"].build().named_parameters()]
+
+
 @pytest.mark.parametrize("case", ["mixed", "tp32"])
 def test_unequal_pipelines_gather_at_the_start(case: str) -> None:
     program = made("llama", case, 3)
