@@ -144,14 +144,25 @@ class ParamBucket:
     slot: int
 
 
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What one collective, or one batch of sends and receives, moves between its ranks.
+
+    volumes: bytes per (sender, receiver). An all-reduce has none, since it moves as it likes; size: the bytes
+    that each of its ranks reduces.
+    """
+
+    kind: CommKind
+    ranks: tuple[int, ...]
+    volumes: Mapping[tuple[int, int], int]
+    size: int = 0
+
+
 class CostModel(Protocol):
     """What communication costs, in seconds; plans are compared by it."""
 
-    def exchange(self, volumes: Mapping[tuple[int, int], int]) -> float:
-        """Bytes per (sender, receiver), all moved at once."""
-
-    def all_reduce(self, groups: Sequence[tuple[int, ...]], size: int) -> float:
-        """All-reduces of `size` bytes on each rank, in all groups at once."""
+    def comm_s(self, traffic: Sequence[Traffic]) -> float:
+        """One step: all of it goes on at once, and no rank is in two of them."""
 
     def near(self, rank: int) -> frozenset[int] | None:
         """The ranks that `rank` reaches best, as those of its machine; None where all are alike."""

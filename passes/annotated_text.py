@@ -12,7 +12,7 @@ from ..graph.ir import LogicalGraph, Row
 from ..graph.printer import aligned
 from ..strategy import Strategy
 from .placement import first_coordinate
-from .resolve_layouts import plan_text
+from .resolve_layouts import Wanted, plan_text
 from .states_text import states_text
 
 SHORT_TYPES = {
@@ -116,10 +116,9 @@ def _move_line(strategy: Strategy, pipeline: int, row: AnnotatedRow) -> tuple[st
     if source != target:
         groups += " -> " + ",".join(map(str, target))
     change = f"{marker.combine.value} {before}" if before == after else f"{before} -> {after}"
-    plan = ""
-    if marker.planned:
-        dtype = str(row.out.dtype).removeprefix("torch.")
-        plan = plan_text(marker, len(source), first_coordinate(strategy, pipeline), dtype)
+    receivers = len(target) if marker.source_stage != marker.target_stage else 0
+    batch, dtype = first_coordinate(strategy, pipeline), str(row.out.dtype).removeprefix("torch.")
+    plan = "" if marker.batch_sum else plan_text(Wanted.of(marker, len(source), receivers, batch, dtype))
     return (
         "  comm",
         type_text(row.out),

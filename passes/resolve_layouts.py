@@ -1,84 +1,267 @@
-"""Conversions inside a stage that are planned by cells, as pairs of annotations are.
+"""Conversions between layouts, inside a stage or from one stage to another, planned by cells.
 
-So are all of markers, and those of layouts with several cuts, which no single exchange along a cut does.
 Ranks are numbered from 0 in their stage, so that equal stages have equal plans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
+from math import prod
 
-from ..annotations.annotation import Addend
-from ..annotations.intervals import intersect
-from ..annotations.layout import Coordinate, Layout
+from ..annotations.annotation import Addend, Held
+from ..annotations.intervals import Intervals, intersect
+from ..annotations.layout import Axis, Coordinate, Factor, Layout
 from ..annotations.layout_rows import held_rows
+from ..annotations.refine import refine
 from ..annotations.several_cuts import addends_of, is_plain
-from ..comm_plan import Combine, CommKind, CommStep, Piece, box_volume
+from ..comm_plan import Combine, CommKind, CommStep, CostModel, Piece, box_volume
+from ..errors import InternalError
 from ..graph.annotated import CommMarker
 from ..graph.rules import is_addend
 from .resolve_annotations.check import element_bytes
+from .resolve_annotations.demand import Conversion
+from .resolve_annotations.in_turn import in_turn
+from .resolve_annotations.moves import Exchange, Reduction
+from .resolve_annotations.price import seconds_of
 from .resolve_annotations.resolution import Part
-from .resolve_annotations.resolve import FLAT, resolve_sides
+from .resolve_annotations.resolve import FLAT, resolve_conversion
 from .resolve_annotations.sides import Side, devices_of, make_side
 from .resolve_annotations.steps import steps_of
 from .resolve_annotations.text import choice_text
-from .resolve_annotations.ways import Pricing
+from .resolve_annotations.ways import Method, Pricing, Way
 
 Shape = tuple[int, ...]
 Steps = Mapping[int, CommStep]
-"""The step of each rank of a stage."""
+"""The step of each rank."""
 
 EMPTY = (0,)
 """A tensor of a rank that has nothing between two rounds."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A conversion at one micro-batch.
+
+    ranks: how many have the source. receivers: how many ranks of another stage get it, numbered behind those;
+    0: the same ranks do. planned: see CommMarker. cost: what ways are compared by, None: see PREFERRED.
+    """
+
+    source: Layout
+    target: Layout
+    ranks: int
+    receivers: int
+    batch: int
+    dtype: str
+    planned: bool
+    cost: CostModel | None = None
+
+    @classmethod
+    def of(
+        cls,
+        marker: CommMarker,
+        ranks: int,
+        receivers: int,
+        batch: int,
+        dtype: str,
+        cost: CostModel | None = None,
+    ) -> Wanted:
+        """What a marker asks for."""
+        return cls(marker.source, marker.target, ranks, receivers, batch, dtype, marker.planned, cost)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether whole values are reduced over all ranks: asked for as such, or preferred for a sum."""
+        return self.asked_to_reduce or (self.whole_sum and not self.priced)
+
+    @property
+    def asked_to_reduce(self) -> bool:
+        """Whether its layout stays what it is, while ranks hold what an operator wants to be reduced."""
+        return self.source == self.target and not self.planned and not self.receivers
+
+    @property
+    def whole_sum(self) -> bool:
+        """Whether it is a pending sum of the whole value that all of its ranks need whole."""
+        pending = Axis.TENSOR in self.source.partial and not self.receivers
+        return pending and self.target.cut(ranks=True) is None
+
+    @property
+    def priced(self) -> bool:
+        """Whether the cheapest way is taken."""
+        return self.planned or self.cost is not None
+
+    @property
+    def pricing(self) -> Pricing:
+        """How ways are priced; between stages there is one step."""
+        return Pricing(self.cost or FLAT, element_bytes(self.dtype), one_step=bool(self.receivers))
+
+    @property
+    def senders(self) -> dict[int, Coordinate]:
+        """Where each rank that has the value lies in its stage."""
+        return {rank: Coordinate(rank, self.batch) for rank in range(self.ranks)}
+
+    @property
+    def places(self) -> dict[int, Coordinate]:
+        """Where each rank that gets the value lies in its stage."""
+        first = self.ranks if self.receivers else 0
+        return {first + rank: Coordinate(rank, self.batch) for rank in range(self.receivers or self.ranks)}
+
+
 @cache
 def by_cells(source: Layout, target: Layout) -> bool:
-    """Whether only this way is left: a side has several cuts, or addends are cut anew."""
+    """Whether it is planned whatever the operator: a side has several cuts, or addends are cut anew."""
     return not is_plain(source) or not is_plain(target) or is_addend(target)
 
 
 @cache
-def side_of(layout: Layout, ranks: int, batch: int) -> Side:
-    """What the ranks of a stage hold of the micro-batch at coordinate `batch`."""
-    held = {rank: held_rows(layout, Coordinate(rank, batch)) for rank in range(ranks)}
-    addends = {rank: Addend(0, number) for rank, number in enumerate(addends_of(layout, ranks))}
-    return make_side(held, addends, dict.fromkeys(held, devices_of(held)), len(layout.dims))
+def _conversion(wanted: Wanted) -> Conversion:
+    """Its cells: of whole dims where it is planned, else of the factors that both layouts have in common."""
+    source, target = wanted.source, wanted.target
+    if wanted.planned:
+        held = {rank: held_rows(source, at) for rank, at in wanted.senders.items()}
+        needed = {rank: held_rows(target, at) for rank, at in wanted.places.items()}
+        return Conversion.between(_side(source, held), _side(target, needed))
+    refined = refine(source, target)
+    if refined is None:
+        raise InternalError(
+            f"no common factors of {source} and {target}", fix="report this model and strategy"
+        )
+    held = {rank: tuple(_rows(a, at) for a, _ in refined.pairs) for rank, at in wanted.senders.items()}
+    needed = {rank: tuple(_rows(b, at) for _, b in refined.pairs) for rank, at in wanted.places.items()}
+    return Conversion.between(_side(source, held), _side(target, needed))
+
+
+def _rows(factor: Factor, at: Coordinate) -> Intervals:
+    """What a rank has of a factor. Both sides have the same samples, counted from the micro-batch's first."""
+    if factor.axis is not Axis.BATCH:
+        return factor.held(at)
+    length = factor.length(at)
+    return ((0, length),) if length else ()
+
+
+def _side(layout: Layout, held: Mapping[int, Held]) -> Side:
+    numbers = addends_of(layout, len(held))
+    addends = {rank: Addend(0, number) for rank, number in zip(held, numbers, strict=True)}
+    dims = len(next(iter(held.values())))
+    return make_side(held, addends, dict.fromkeys(held, devices_of(held)), dims)
 
 
 @cache
-def plan(source: Layout, target: Layout, ranks: int, batch: int, dtype: str) -> tuple[Part, ...]:
-    """The cheapest way of each set of ranks that have nothing to do with others."""
-    before, after = side_of(source, ranks, batch), side_of(target, ranks, batch)
-    return resolve_sides(before, after, Pricing(FLAT, element_bytes(dtype)))
+def plan(wanted: Wanted) -> tuple[Part, ...]:
+    """The way of each set of ranks that have nothing to do with others; the preferred one is of all ranks."""
+    conversion = _conversion(wanted)
+    if not wanted.priced or wanted.reduces:
+        way = _preferred(wanted, conversion)
+        return (Part(_all(wanted), way, (way,)),)
+    return _cheapest(wanted, conversion)
 
 
-def plan_text(marker: CommMarker, ranks: int, batch: int, dtype: str) -> str:
-    """The ways that a marker's ranks take, and why."""
-    parts = plan(marker.source, marker.target, ranks, batch, dtype)
-    return " | ".join(dict.fromkeys(map(choice_text, parts)))
+def _cheapest(wanted: Wanted, conversion: Conversion) -> tuple[Part, ...]:
+    """Each set of ranks in its cheapest way, or all in the preferred one, where that is cheaper."""
+    pricing = wanted.pricing
+    parts = resolve_conversion(conversion, pricing)
+    if wanted.planned:
+        return parts
+    way = _preferred(wanted, conversion)
+    seconds = seconds_of(way.make(), pricing.cost, pricing.element)
+    if seconds >= max((part.seconds for part in parts), default=0.0):
+        return parts
+    way = replace(way, seconds=seconds)
+    return (Part(_all(wanted), way, (way, *(each for part in parts for each in part.ways))),)
+
+
+def _all(wanted: Wanted) -> tuple[int, ...]:
+    return tuple(dict.fromkeys((*wanted.senders, *wanted.places)))
+
+
+def _preferred(wanted: Wanted, conversion: Conversion) -> Way:
+    """The first of PREFERRED that fits: a pending sum that all need whole is reduced, all else exchanged."""
+    if wanted.reduces or wanted.whole_sum:
+        size = prod(wanted.source.local_shape(Coordinate(0, wanted.batch)))
+        return Way(Method.ALL_REDUCE, lambda: (Reduction((_all(wanted),), (size,)),))
+    kind = _kind(wanted)
+    return Way(
+        Method.IN_TURN,
+        lambda: (in_turn(conversion, kind, summed=is_addend(wanted.source)),),
+        kind=kind,
+    )
+
+
+def _kind(wanted: Wanted) -> CommKind:
+    """What an exchange of all ranks amounts to."""
+    if wanted.receivers:
+        return CommKind.SEND_RECV
+    if is_addend(wanted.source):
+        pending = Axis.TENSOR in wanted.source.partial
+        return CommKind.REDUCE_SCATTER if pending else CommKind.ALL_TO_ALL
+    return CommKind.ALL_GATHER if wanted.target.cut(ranks=True) is None else CommKind.ALL_TO_ALL
+
+
+def plan_text(wanted: Wanted) -> str:
+    """The ways that ranks take, the price of each, and of those that they don't take."""
+    parts = plan(wanted)
+    if wanted.priced and not wanted.reduces:
+        return " | ".join(dict.fromkeys(map(choice_text, parts)))
+    way, pricing = parts[0].way, wanted.pricing
+    priced = replace(way, seconds=seconds_of(way.make(), pricing.cost, pricing.element))
+    others = () if wanted.asked_to_reduce else resolve_conversion(_conversion(wanted), pricing)
+    return choice_text(Part(parts[0].devices, priced, (priced, *_together(others, way.method))))
+
+
+def _together(parts: Sequence[Part], but: Method) -> Iterator[Way]:
+    """Ways as all ranks would take them: those that can't take one take their own cheapest."""
+    for method in dict.fromkeys(way.method for part in parts for way in part.ways if way.seconds):
+        own = [[way for way in part.ways if way.method is method and way.seconds] for part in parts]
+        seconds = [
+            found[0].seconds if found else part.seconds for found, part in zip(own, parts, strict=True)
+        ]
+        if method is not but:
+            yield Way(method, tuple, max(each or 0.0 for each in seconds))
 
 
 @cache
-def rounds(source: Layout, target: Layout, ranks: int, batch: int, dtype: str) -> tuple[Steps, ...]:
+def rounds(wanted: Wanted) -> tuple[Steps, ...]:
     """The plan written out: one step of every rank in each round, at least one round.
 
-    Ids count from 0. A rank that has nothing to do in a round keeps its tensor.
+    Ids count from 0. A rank that has nothing to do in a round keeps its tensor. Between stages there is one
+    step that all ranks of both take part in.
     """
-    parts = plan(source, target, ranks, batch, dtype)
+    parts = plan(wanted)
+    if wanted.receivers:
+        steps = steps_of([[_joint(wanted, parts)]], wanted.dtype)
+        return ({rank: _shaped(own[0], rank, wanted) for rank, own in steps.items()},)
+    return _in_rounds(wanted, parts)
+
+
+def _joint(wanted: Wanted, parts: Sequence[Part]) -> Exchange:
+    """All that goes from stage to stage, as one exchange."""
+    transfers = [
+        transfer
+        for part in parts
+        for move in part.moves()
+        if isinstance(move, Exchange)
+        for transfer in move.transfers
+    ]
+    conversion = _conversion(wanted)
+    combine = Combine.SUM if is_addend(wanted.source) else Combine.COPY
+    return Exchange(transfers, combine, conversion.before, conversion.after, frozenset(), CommKind.SEND_RECV)
+
+
+def _in_rounds(wanted: Wanted, parts: Sequence[Part]) -> tuple[Steps, ...]:
     moves = [part.moves() for part in parts]
-    notes = {rank: choice_text(part) for part in parts for rank in part.devices}
-    views = {rank: source.local_shape(Coordinate(rank, batch)) for rank in range(ranks)}
+    notes = {rank: choice_text(part) if wanted.priced else "" for part in parts for rank in part.devices}
+    views = {rank: wanted.source.local_shape(at) for rank, at in wanted.senders.items()}
     found: list[Steps] = []
-    first = 0
-    for number in range(max(1, *map(len, moves))):
-        steps = steps_of([each[number : number + 1] for each in moves], dtype)
+    first, last = 0, max(1, *map(len, moves)) - 1
+    for number in range(last + 1):
+        steps = steps_of([each[number : number + 1] for each in moves], wanted.dtype)
         spare = count(1 + max((step.id for own in steps.values() for step in own), default=-1))
         own = {
-            rank: _joined(steps[rank], view) if rank in steps else _idle(rank, view, dtype, next(spare))
+            rank: _joined(steps[rank], view)
+            if rank in steps
+            else _idle(rank, view, wanted.dtype, next(spare))
             for rank, view in views.items()
         }
         found.append(
@@ -86,7 +269,15 @@ def rounds(source: Layout, target: Layout, ranks: int, batch: int, dtype: str) -
         )
         first += next(spare)
         views = {rank: views[rank] if step.dst_view is None else step.dst_view for rank, step in own.items()}
+    found[last] = {rank: _shaped(step, rank, wanted) for rank, step in found[last].items()}
     return tuple(found)
+
+
+def _shaped(step: CommStep, rank: int, wanted: Wanted) -> CommStep:
+    """The step that gives the tensor as the target has it, not as factors of its dims."""
+    if step.dst_view is None:
+        return step
+    return replace(step, dst_shape=wanted.target.local_shape(wanted.places[rank]))
 
 
 def _joined(steps: Sequence[CommStep], view: Shape) -> CommStep:

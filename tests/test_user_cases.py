@@ -99,7 +99,7 @@ def test_columns_of_unequal_pieces_gather_in_order() -> None:
     bounds = list(pairwise(accumulate((2, 3, 4, 5), initial=0)))
     cut = Factor(14, Axis.TENSOR, tuple(((low, high),) for low, high in bounds))
     marker = CommMarker(make_layout(((Factor(2),), (cut,))), whole((2, 14)), Combine.COPY, 0, 0)
-    steps = CommResolver().collective(marker, (0, 1, 2, 3), 0, "float32")
+    (steps,) = CommResolver().steps(marker, (0, 1, 2, 3), 0, "float32")
     wanted, arrays = numbers(2, 14), TorchArrays()
     sent = {rank: arrays.cut(steps[rank], wanted[:, low:high]) for rank, (low, high) in enumerate(bounds)}
     for rank, step in steps.items():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise, product
+from itertools import product
 
-from ..comm_plan import Box, Interval
+from ..comm_plan import Box
 from ..errors import InternalError
-from .intervals import Intervals, Sets, intersect, map_sets, placed, union
+from .intervals import Intervals, intersect, map_sets, union
 from .layout import Coordinate, Dim, Factor, Layout, dim_size
 
 FactorPair = tuple[Factor, Factor]
@@ -88,14 +88,6 @@ class Refined:
         """Local factored view of the source (or destination) tensor at a coordinate."""
         return tuple((src if source else dst).length(at) for src, dst in self.pairs)
 
-    def cut_index(self, source: bool) -> int | None:
-        """Index of the factor that the ranks cut on one side."""
-        for index, (src, dst) in enumerate(self.pairs):
-            axis = (src if source else dst).axis
-            if axis is not None and axis.on_ranks:
-                return index
-        return None
-
 
 @cache
 def refine(source: Layout, target: Layout) -> Refined | None:
@@ -114,30 +106,3 @@ def refine(source: Layout, target: Layout) -> Refined | None:
 def boxes_of(per_factor: list[Intervals]) -> tuple[Box, ...]:
     """All boxes of a product of interval sets, row-major."""
     return tuple(tuple(box) for box in product(*per_factor))
-
-
-def local_boxes(
-    refined: Refined, at: Coordinate, source: bool, wanted: dict[int, Intervals]
-) -> tuple[Box, ...]:
-    """Boxes, in the local view at `at`, of the elements whose factor `i` lies in `wanted[i]`.
-
-    Factors that `wanted` leaves out are taken as far as the tensor at `at` holds them. Intervals that
-    touch in the local tensor stay apart: both ends of a transfer need the same boxes in the same order.
-    """
-    per_factor: list[Intervals] = []
-    for index, pair in enumerate(refined.pairs):
-        factor = pair[0] if source else pair[1]
-        length = factor.length(at)
-        if index in wanted and factor.axis is not None and factor.axis.on_ranks:
-            per_factor.append(placed(factor.held(at), wanted[index]))
-        elif index in wanted:
-            per_factor.append(wanted[index])
-        else:
-            per_factor.append(((0, length),) if length else ())
-    return boxes_of(per_factor)
-
-
-def elementary(sets: Sets) -> tuple[Interval, ...]:
-    """The pieces between neighbouring bounds of all sets."""
-    bounds = sorted({bound for held in sets for interval in held for bound in interval})
-    return tuple(pairwise(bounds))

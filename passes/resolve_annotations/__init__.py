@@ -1,7 +1,7 @@
-"""Two annotations of one tensor: the cheapest way from one to the other. No torch.
+"""The planner of communication: the cheapest way of a tensor from who has it to who needs it. No torch.
 
-sides and cells say who holds and who needs what; demand, which addends; direct, reduction and relay are
-the ways to move it, resolve chooses by price; steps writes a plan out for the executor.
+sides and cells say who holds and who needs what; demand, which addends; direct, in_turn, reduction and relay
+are the ways to move it, ways lists and prices them, resolve chooses; steps writes a plan out.
 """
 
 from .resolution import Resolution

@@ -54,7 +54,7 @@ def cells_of(source: Side, target: Side) -> list[Cell]:
     for holders, needers, block, size in found:
         together.setdefault((holders, needers), []).append((block, size))
     return [
-        Cell(_joined(several), holders, needers, sum([size for _, size in several]))
+        Cell(joined([block for block, _ in several]), holders, needers, sum([size for _, size in several]))
         for (holders, needers), several in together.items()
     ]
 
@@ -83,9 +83,8 @@ def _partition(before: Mapping[Intervals, Devices], after: Mapping[Intervals, De
     ]
 
 
-def _joined(several: Sequence[tuple[Block, int]]) -> Blocks:
+def joined(blocks: Sequence[Block]) -> Blocks:
     """As few blocks as joining along one dim after the other gives."""
-    blocks = [block for block, _ in several]
     if len(blocks) == 1:
         return tuple(blocks)
     for dim in reversed(range(len(blocks[0]))):

@@ -8,7 +8,7 @@ from math import prod
 from typing import NamedTuple
 
 from ...annotations.annotation import Held
-from ...comm_plan import Box, Combine
+from ...comm_plan import Box, Combine, CommKind
 from .cells import Blocks, block_size, local_boxes
 
 
@@ -71,8 +71,8 @@ def boxes_in(local: Local, blocks: Blocks) -> tuple[Box, ...]:
 class Exchange:
     """Blocks that move at once. A receiver joins them in the order of `transfers`.
 
-    source, target: the tensors before and after. kept: devices whose tensor stays as it is.
-    splits: whether devices are grouped otherwise for one part of the tensor than for another.
+    source, target: the tensors before and after. kept: devices whose tensor stays as it is. together: the
+    name of the one step that all devices take part in; None: those that meet have a step of their own.
     """
 
     transfers: Sequence[Transfer]
@@ -80,6 +80,7 @@ class Exchange:
     source: Mapping[int, Local]
     target: Mapping[int, Local]
     kept: frozenset[int]
+    together: CommKind | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from ...comm_plan import Combine
+from ...comm_plan import Combine, CommKind
 from .moves import Exchange, Transfer
 from .sides import Devices, members
 
@@ -21,6 +21,15 @@ class Pattern(Enum):
     BROADCAST = "broadcast"
     REDUCE = "reduce"
     SEND_RECV = "send/receive"
+
+
+KINDS = {
+    Pattern.ALL_GATHER: CommKind.ALL_GATHER,
+    Pattern.REDUCE_SCATTER: CommKind.REDUCE_SCATTER,
+    Pattern.ALL_TO_ALL: CommKind.ALL_TO_ALL,
+    Pattern.ALL_REDUCE: CommKind.ALL_TO_ALL,
+}
+"""The executor's name of a pattern; it sends and receives what has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,16 @@ def meetings_of(move: Exchange) -> list[Meeting]:
             found[of_rank[each.sender]].append(each)
     meetings = [Meeting(members(devices), tuple(transfers)) for devices, transfers in found.items()]
     return sorted(meetings, key=lambda meeting: meeting.ranks)
+
+
+def collectives_of(move: Exchange) -> list[tuple[CommKind, tuple[int, ...]]]:
+    """(kind, ranks) of every collective of an exchange, as the executor does them."""
+    if move.together is not None:
+        return [(move.together, tuple(dict.fromkeys((*move.source, *move.target))))]
+    return [
+        (KINDS.get(meeting.pattern(move.combine), CommKind.SEND_RECV), meeting.ranks)
+        for meeting in meetings_of(move)
+    ]
 
 
 def split_meetings(meeting: Meeting) -> list[Meeting]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...comm_plan import CostModel
+from ...comm_plan import CommKind, CostModel, Traffic
 from .moves import Exchange, Move
+from .patterns import collectives_of
 from .tally import Busiest, Tally
 
 Volumes = Mapping[tuple[int, int], int]
@@ -25,12 +26,18 @@ class FlatCost:
     message: float = 2e-6
     bandwidth: float = 25e9
 
-    def exchange(self, volumes: Volumes) -> float:
+    def comm_s(self, traffic: Sequence[Traffic]) -> float:
         """See CostModel."""
         tally = Tally()
-        for (sender, receiver), size in volumes.items():
-            tally.add(1 << sender, 1 << receiver, size)
-        return self.step(tally.busiest(), 1)
+        for each in traffic:
+            for (sender, receiver), size in each.volumes.items():
+                tally.add(1 << sender, 1 << receiver, size)
+        reduced = [
+            self._all_reduce(len(each.ranks), each.size)
+            for each in traffic
+            if each.kind is CommKind.ALL_REDUCE
+        ]
+        return max([self.step(tally.busiest(), 1), *reduced])
 
     def step(self, busiest: Busiest, element: int) -> float:
         """One exchange of elements of so many bytes."""
@@ -43,9 +50,7 @@ class FlatCost:
         """No exchange in so many steps, of which the busiest rank moves `size` bytes, takes less."""
         return steps * (self.latency + self.message) + size / self.bandwidth
 
-    def all_reduce(self, groups: Sequence[tuple[int, ...]], size: int) -> float:
-        """See CostModel."""
-        members = max(map(len, groups))
+    def _all_reduce(self, members: int, size: int) -> float:
         messages = (members - 1).bit_length()
         return self.latency + self.message * messages + ring_bytes(members, size) / self.bandwidth
 
@@ -87,16 +92,23 @@ def volumes_of(move: Exchange, element: int) -> dict[tuple[int, int], int]:
 
 def seconds_of(moves: Iterable[Move], cost: CostModel, element: int) -> float:
     """Seconds of moves that are done one after the other."""
-    return sum(_seconds(move, cost, element) for move in moves)
+    return sum(cost.comm_s(list(_traffic(move, element))) for move in moves)
 
 
-def _seconds(move: Move, cost: CostModel, element: int) -> float:
-    if isinstance(move, Exchange):
-        return cost.exchange(volumes_of(move, element))
-    alike: dict[int, list[tuple[int, ...]]] = {}
-    for group, size in zip(move.groups, move.sizes, strict=True):
-        alike.setdefault(size, []).append(group)
-    return max(cost.all_reduce(groups, size * element) for size, groups in alike.items())
+def _traffic(move: Move, element: int) -> Iterator[Traffic]:
+    if not isinstance(move, Exchange):
+        for group, size in zip(move.groups, move.sizes, strict=True):
+            yield Traffic(CommKind.ALL_REDUCE, group, {}, size * element)
+        return
+    volumes = volumes_of(move, element)
+    collectives = collectives_of(move)
+    place = {rank: index for index, (_, ranks) in enumerate(collectives) for rank in ranks}
+    apart: list[dict[tuple[int, int], int]] = [{} for _ in collectives]
+    for pair, size in volumes.items():
+        apart[place[pair[0]]][pair] = size
+    for (kind, ranks), own in zip(collectives, apart, strict=True):
+        if own:
+            yield Traffic(kind, ranks, own)
 
 
 def loads_of(moves: Iterable[Move], element: int) -> dict[int, Load]:

@@ -45,8 +45,12 @@ def resolve(
 
 
 def resolve_sides(source: Side, target: Side, pricing: Pricing) -> tuple[Part, ...]:
+    """As `resolve_conversion`."""
+    return resolve_conversion(Conversion.between(source, target), pricing)
+
+
+def resolve_conversion(whole: Conversion, pricing: Pricing) -> tuple[Part, ...]:
     """The cheapest moves for each set of devices that have nothing to do with others."""
-    whole = Conversion.between(source, target)
     return tuple(_part(part, pricing) for part in _independent(whole))
 
 

@@ -9,15 +9,7 @@ from itertools import count
 from ...comm_plan import Combine, CommKind, CommStep, Piece, box_volume
 from .cells import Blocks
 from .moves import Exchange, Local, Move, Reduction, boxes_in, view_of
-from .patterns import Pattern, meetings_of
-
-KINDS = {
-    Pattern.ALL_GATHER: CommKind.ALL_GATHER,
-    Pattern.REDUCE_SCATTER: CommKind.REDUCE_SCATTER,
-    Pattern.ALL_TO_ALL: CommKind.ALL_TO_ALL,
-    Pattern.ALL_REDUCE: CommKind.ALL_TO_ALL,
-}
-"""The executor's name of a pattern; it sends and receives what has none."""
+from .patterns import collectives_of
 
 
 def steps_of(moves: Sequence[Sequence[Move]], dtype: str) -> dict[int, tuple[CommStep, ...]]:
@@ -60,10 +52,9 @@ def _exchange(move: Exchange, numbers: Iterator[int], dtype: str) -> Iterator[tu
         ranks[sender].sends.append(Piece(receiver, tuple(sent)))
         received = [box for each in blocks for box in boxes_in(there, each)]
         ranks[receiver].recvs.append(Piece(sender, tuple(received)))
-    for meeting in meetings_of(move):
-        kind = KINDS.get(meeting.pattern(move.combine), CommKind.SEND_RECV)
-        head = CommStep(next(numbers), kind, meeting.ranks, move.combine, dtype=dtype)
-        for rank in meeting.ranks:
+    for kind, group in collectives_of(move):
+        head = CommStep(next(numbers), kind, group, move.combine, dtype=dtype)
+        for rank in group:
             yield rank, _step(head, rank, ranks[rank], move)
 
 

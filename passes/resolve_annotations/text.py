@@ -97,8 +97,8 @@ def choice_text(part: Part) -> str:
 
 def _way(way: Way) -> str:
     if way.seconds is None:
-        return f"no {way.method.value}: {way.reason}"
-    return f"{way.method.value} {_micros(way.seconds)}"
+        return f"no {way.name}: {way.reason}"
+    return f"{way.name} {_micros(way.seconds)}"
 
 
 def _moves(moves: Sequence[Move]) -> str:

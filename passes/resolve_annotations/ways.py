@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ...comm_plan import CostModel
+from ...comm_plan import CommKind, CostModel
 from .bound import least_busy
 from .demand import Conversion, Demand
 from .direct import direct, direct_tally, sole_loads
@@ -31,7 +31,14 @@ class Method(Enum):
     RELAY_HOLDERS = "relay by holders"
     RELAY_ALL = "relay by all"
     TIERS = "bottom tier, then top tier"
+    IN_TURN = "in turn"
 
+
+PREFERRED = (Method.ALL_REDUCE, Method.IN_TURN)
+"""What operators' conversions take while no cost model is given: the first that fits, whatever others cost.
+
+Each is one step that all ranks of a stage take part in, so that a program is one sequence of collectives.
+"""
 
 RELAYS = {
     Owners.NEEDERS: Method.RELAY,
@@ -44,20 +51,27 @@ Moves = tuple[Move, ...]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One candidate. seconds: None where it doesn't fit, for this reason."""
+    """One candidate. seconds: None where it doesn't fit, for this reason. kind: of its step, if it is one."""
 
     method: Method
     make: Callable[[], Moves]
     seconds: float | None = 0.0
     reason: str = ""
+    kind: CommKind | None = None
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.method.value if self.kind is None else self.kind.value.replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """A cost model, and the bytes of an element."""
+    """A cost model, the bytes of an element, and whether a plan may have one step only."""
 
     cost: CostModel
     element: int
+    one_step: bool = False
 
     def of(self, make: Callable[[], Moves], count: Callable[[], tuple[Busiest, ...]]) -> float:
         """Seconds. A flat cost needs no more than totals per rank, so the moves are not made for it."""
@@ -94,7 +108,8 @@ def ways_of(conversion: Conversion, pricing: Pricing) -> list[Way]:
     unbalanced = busiest.sent > busiest.received
     if unbalanced:
         ways.append(_balanced(conversion, pricing, near))
-    if (conversion.sums or unbalanced or near) and pricing.may_gain(conversion, ways, steps=2):
+    gains = not pricing.one_step and (conversion.sums or unbalanced or near)
+    if gains and pricing.may_gain(conversion, ways, steps=2):
         ways += _relays(conversion, pricing, by_replica)
     return ways
 

@@ -1,9 +1,13 @@
-"""Resolved communication against direct slicing: random pairs of layouts, inside a stage and between two."""
+"""Resolved communication against direct slicing: random pairs of layouts, inside a stage and between two.
+
+As operators' conversions are planned without a cost model, and by the price of several ones.
+"""
 
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -13,13 +17,27 @@ from hspmd_compiler.annotations.intervals import covers
 from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, make_layout
 from hspmd_compiler.annotations.refine import refine
 from hspmd_compiler.artifact.arrays import TorchArrays
-from hspmd_compiler.comm_plan import Combine, CommKind, CommStep, box_volume
+from hspmd_compiler.comm_plan import Combine, CommKind, CommStep, CostModel, Traffic, box_volume
 from hspmd_compiler.graph.annotated import CommMarker
 from hspmd_compiler.graph.rules import is_addend
+from hspmd_compiler.passes.resolve_annotations.price import FlatCost
+from hspmd_compiler.passes.resolve_annotations.ways import Method
 from hspmd_compiler.passes.resolve_comm import CommResolver
+from hspmd_compiler.passes.resolve_layouts import Wanted, plan, plan_text
 
 from ..rule_cases import normal
-from ..sharded_rows import Mesh, Operand, any_sets, copied_sets, cut_sets, joined, random_pieces, scatter
+from ..sharded_rows import (
+    Mesh,
+    Operand,
+    answered,
+    any_sets,
+    copied_sets,
+    cut_sets,
+    joined,
+    random_pieces,
+    scatter,
+)
+from .resolve_annotations.proof import COSTS
 
 SHAPES = ((4, 6), (6,), (2, 3, 4), (1, 5), (4, 4))
 BATCH = (((0, 1),), ((1, 2),))
@@ -58,9 +76,14 @@ def exchange(steps: dict[int, CommStep], held: dict[int, Tensor]) -> dict[int, T
     }
 
 
+MODELS: tuple[CostModel | None, ...] = (None, *COSTS)
+NAMES = ["preferred", "as it is", "bytes", "machines"]
+
+
+@pytest.mark.parametrize("cost", MODELS, ids=NAMES)
 @pytest.mark.parametrize("source_kind", KINDS)
 @pytest.mark.parametrize("target_kind", ("whole", "cut", "copies", "factor"))
-def test_inside_a_stage(source_kind: str, target_kind: str) -> None:
+def test_inside_a_stage(source_kind: str, target_kind: str, cost: CostModel | None) -> None:
     if source_kind == target_kind == "whole":
         return  # the same layout
     rng = random.Random(f"{source_kind} {target_kind}")
@@ -77,11 +100,22 @@ def test_inside_a_stage(source_kind: str, target_kind: str) -> None:
         combine = Combine.SUM if is_addend(source) else Combine.COPY
         marker = CommMarker(source, target, combine, 0, 0)
         numbers = tuple(10 - rank for rank in range(ranks))  # ranks need not ascend with the coordinates
-        steps = CommResolver().collective(marker, numbers, 0, "float64")
-        found = exchange(steps, {numbers[at.rank]: piece for at, piece in pieces.items()})
+        found = {numbers[at.rank]: piece for at, piece in pieces.items()}
+        for steps in CommResolver(cost).steps(marker, numbers, 0, "float64"):
+            found = answered(steps, found)
         for rank in range(ranks):
             torch.testing.assert_close(found[numbers[rank]], scatter(value, target, Coordinate(rank, 0)))
+        check_cheapest(Wanted.of(marker, ranks, 0, 0, "float64", cost))
     assert done >= 5
+
+
+def check_cheapest(wanted: Wanted) -> None:
+    """With a cost model nothing that was looked at is cheaper; without one, the preferred way is taken."""
+    for part in plan(wanted):
+        if wanted.cost is None:
+            assert part.method in (Method.ALL_REDUCE, Method.IN_TURN)
+        assert all(part.seconds <= way.seconds for way in part.ways if way.seconds is not None)
+    assert plan_text(wanted)
 
 
 def holds_all(layout: Layout) -> bool:
@@ -92,8 +126,10 @@ def holds_all(layout: Layout) -> bool:
 
 @pytest.mark.parametrize("source_kind", ("whole", "cut", "copies", "factor"))
 @pytest.mark.parametrize("target_kind", ("whole", "cut", "copies"))
-@pytest.mark.parametrize("batch", [0, 1])
-def test_between_stages_of_different_width(source_kind: str, target_kind: str, batch: int) -> None:
+@pytest.mark.parametrize(("batch", "cost"), [(0, None), (1, None), (0, COSTS[1]), (1, COSTS[2])])
+def test_between_stages_of_different_width(
+    source_kind: str, target_kind: str, batch: int, cost: CostModel | None
+) -> None:
     rng = random.Random(f"{source_kind} {target_kind} {batch}")
     done = 0
     for _ in range(20):
@@ -109,11 +145,13 @@ def test_between_stages_of_different_width(source_kind: str, target_kind: str, b
         value = normal(source.shape)
         senders, receivers = range(widths[0]), range(7, 7 + widths[1])
         marker = CommMarker(source, target, Combine.COPY, 0, 1)
-        steps = CommResolver().transfer(marker, tuple(senders), tuple(receivers), batch, "float64")
+        steps = CommResolver(cost).transfer(marker, tuple(senders), tuple(receivers), batch, "float64")
         found = exchange(steps, {rank: scatter(value, source, Coordinate(rank, batch)) for rank in senders})
         for index, rank in enumerate(receivers):
             torch.testing.assert_close(found[rank], scatter(value, target, Coordinate(index, batch)))
-        check_balanced(steps, source, target, widths)
+        check_cheapest(Wanted.of(marker, *widths, batch, "float64", cost))
+        if cost is None:
+            check_balanced(steps, source, target, widths)
     assert done >= 5
 
 
@@ -136,9 +174,9 @@ def test_equal_requests_share_their_steps() -> None:
     source = make_layout(((Factor(4, Axis.TENSOR, (((0, 2),), ((2, 4),))),),))
     marker = CommMarker(source, make_layout(((Factor(4),),)), Combine.COPY, 0, 0)
     resolver = CommResolver()
-    first = resolver.collective(marker, (0, 1), 0, "float32")
-    assert resolver.collective(replace(marker), (0, 1), 0, "float32") is first
-    other = resolver.collective(marker, (2, 3), 0, "float32")
+    (first,) = resolver.steps(marker, (0, 1), 0, "float32")
+    assert resolver.steps(replace(marker), (0, 1), 0, "float32")[0] is first
+    (other,) = resolver.steps(marker, (2, 3), 0, "float32")
     assert {step.id for step in first.values()}.isdisjoint(step.id for step in other.values())
     assert {step.kind for step in first.values()} == {CommKind.ALL_GATHER}
 
@@ -152,8 +190,78 @@ def test_kinds_are_those_of_megatron() -> None:
 
     def kind(source: Layout, target: Layout) -> CommKind:
         combine = Combine.SUM if is_addend(source) else Combine.COPY
-        return resolver.collective(CommMarker(source, target, combine, 0, 0), (0, 1), 0, "float32")[0].kind
+        (steps,) = resolver.steps(CommMarker(source, target, combine, 0, 0), (0, 1), 0, "float32")
+        return steps[0].kind
 
     assert kind(pending, whole) is CommKind.ALL_REDUCE
     assert kind(pending, cut) is CommKind.REDUCE_SCATTER
     assert kind(cut, whole) is CommKind.ALL_GATHER
+
+
+def addends_of_four(length: int) -> Wanted:
+    """Overlapping addends of a long dim, needed whole: one step, or a sum at owners and a spread."""
+    held = [(0, length * 3 // 4), (length // 4, length), (0, length // 2), (length // 8, length)]
+    cut = Factor(length, Axis.TENSOR, tuple((pair,) for pair in held), contrib=True)
+    target = make_layout(((Factor(length),),))
+    return Wanted(make_layout(((cut,),)), target, 4, 0, 0, "float32", planned=False)
+
+
+def methods(wanted: Wanted) -> set[Method]:
+    return {part.method for part in plan(wanted)}
+
+
+def test_bytes_and_latency_pull_the_choice_apart() -> None:
+    """Two steps move less than one; where each step takes long, one is taken. Without a model one is."""
+    long = addends_of_four(1 << 24)
+    fast, slow = FlatCost(latency=1e-6, bandwidth=1e9), FlatCost(latency=1.0, bandwidth=1e9)
+    assert methods(replace(long, cost=fast)) == {Method.RELAY}
+    assert methods(replace(long, cost=slow)) == {Method.DIRECT}
+    assert methods(replace(addends_of_four(16), cost=fast)) == {Method.DIRECT}
+    assert methods(long) == {Method.IN_TURN}
+
+
+@dataclass(frozen=True)
+class OneSlowLink:
+    """Links have a latency and a bandwidth of their own; one of them is slow, and reaches nobody near."""
+
+    slow: frozenset[int]
+
+    def comm_s(self, traffic: Sequence[Traffic]) -> float:
+        pairs = [(pair, size) for each in traffic for pair, size in each.volumes.items()]
+        pairs += [
+            ((one, other), 2 * each.size)
+            for each in traffic
+            if each.kind is CommKind.ALL_REDUCE
+            for one in each.ranks
+            for other in each.ranks
+            if one != other
+        ]
+        return max(
+            (1e-5 + size * (1.0 if self.slow == {*pair} else 1e-9) for pair, size in pairs), default=0.0
+        )
+
+    def near(self, rank: int) -> frozenset[int] | None:
+        return frozenset(range(8)) - (self.slow - {rank} if rank in self.slow else frozenset())
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_slow_link_is_not_taken(slow: int) -> None:
+    """Ranks 0 and 1 have the value, 2 and 3 of the next stage need it: not from `slow` to 2."""
+    value = make_layout(((Factor(64),),))
+    wanted = Wanted(value, value, 2, 2, 0, "float32", planned=False, cost=OneSlowLink(frozenset({slow, 2})))
+    marker = CommMarker(value, value, Combine.COPY, 0, 1)
+    steps = CommResolver(wanted.cost).transfer(marker, (0, 1), (2, 3), 0, "float32")
+    assert [piece.peer for piece in steps[2].recvs] == [1 - slow]
+    assert all(part.seconds < 1e-4 for part in plan(wanted))
+
+
+def test_the_text_has_the_price_of_what_is_refused() -> None:
+    """Without a cost model the preferred way comes first, though a relay would be cheaper."""
+    long = addends_of_four(1 << 24)
+    assert plan_text(long) == (
+        "all-to-all 7072.4 us; direct exchange 7072.4 us; direct exchange, senders by load 7072.4 us; "
+        "relay by needers 3826.9 us; relay by holders 4078.5 us; relay by all 3826.9 us"
+    )
+    assert plan_text(replace(long, cost=FlatCost(latency=1.0))) == (
+        "direct exchange 1007052.4 us; direct exchange, senders by load 1007052.4 us"
+    )

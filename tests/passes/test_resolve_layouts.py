@@ -18,7 +18,7 @@ from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, 
 from hspmd_compiler.annotations.several_cuts import addends_of, collapsed, is_plain, with_cuts
 from hspmd_compiler.graph.comm_layouts import _of_samples
 from hspmd_compiler.graph.rules import is_addend
-from hspmd_compiler.passes.resolve_layouts import rounds
+from hspmd_compiler.passes.resolve_layouts import Wanted, rounds
 from hspmd_compiler.verify.assemble import Piece, assemble, index_of, local_view, whole_view
 
 from ..annotations.strategies import splits
@@ -106,7 +106,7 @@ def check(drawn: Drawn) -> int:
     """
     before = held(drawn.source, drawn.ranks, drawn.batch)
     local = before
-    made = rounds(drawn.source, drawn.target, drawn.ranks, drawn.batch, "float64")
+    made = rounds(Wanted(drawn.source, drawn.target, drawn.ranks, 0, drawn.batch, "float64", planned=True))
     for steps in made:
         assert set(steps) == set(range(drawn.ranks))
         local = answered(steps, local)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hspmd_compiler.annotations import Annotation
-from hspmd_compiler.comm_plan import CostModel
+from hspmd_compiler.comm_plan import CostModel, Traffic
 from hspmd_compiler.passes.resolve_annotations import Method, Resolution, resolve
 from hspmd_compiler.passes.resolve_annotations.moves import Move
 from hspmd_compiler.passes.resolve_annotations.price import FlatCost, loads_of, ring_bytes, seconds_of
@@ -31,19 +31,18 @@ class TwoLevels:
         first = rank // NODE * NODE
         return frozenset(range(first, first + NODE))
 
-    def exchange(self, volumes: Mapping[tuple[int, int], int]) -> float:
+    def comm_s(self, traffic: Sequence[Traffic]) -> float:
         busy: dict[tuple[int, bool], float] = {}
-        for (sender, receiver), size in volumes.items():
-            price = size * (1.0 if sender // NODE == receiver // NODE else 10.0)
-            for end in ((sender, True), (receiver, False)):
-                busy[end] = busy.get(end, 0.0) + price
-        return max(busy.values(), default=0.0)
+        for each in traffic:
+            for (sender, receiver), size in each.volumes.items():
+                for end in ((sender, True), (receiver, False)):
+                    busy[end] = busy.get(end, 0.0) + size * far((sender, receiver))
+        reduced = [ring_bytes(len(each.ranks), each.size) * far(each.ranks) for each in traffic]
+        return max([*busy.values(), *reduced], default=0.0)
 
-    def all_reduce(self, groups: Sequence[tuple[int, ...]], size: int) -> float:
-        return max(
-            ring_bytes(len(group), size) * (1.0 if len({rank // NODE for rank in group}) == 1 else 10.0)
-            for group in groups
-        )
+
+def far(ranks: Sequence[int]) -> float:
+    return 1.0 if len({rank // NODE for rank in ranks}) == 1 else 10.0
 
 
 COSTS: tuple[CostModel, ...] = (FlatCost(), FlatCost(latency=0.0, message=0.0, bandwidth=1.0), TwoLevels())

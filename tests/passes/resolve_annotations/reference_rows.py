@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hspmd_compiler.annotations import Annotation, DeviceGroup
-from hspmd_compiler.comm_plan import Box, box_volume
+from hspmd_compiler.comm_plan import Box, CommKind, Traffic, box_volume
 from hspmd_compiler.passes.resolve_annotations.price import FlatCost
 
 from ...annotations.pieces import pieces_of, whole_tensor
@@ -52,7 +52,7 @@ class Row:
     def seconds(self) -> float:
         """The least that the reference's answer costs, by the flat cost model."""
         own = max((self._seconds_of(rank, answer) for rank, answer in self.answers.items()), default=0.0)
-        return max(own, FLAT.exchange(self._batch()))
+        return max(own, _exchange(self._batch()))
 
     def _seconds_of(self, rank: int, answer: Answer) -> float:
         return sum(self._operator(rank, op, answer) for op in answer.ops if op not in (*LOCAL, *BATCHES))
@@ -148,10 +148,16 @@ def whole() -> Tensor:
 
 def _collective(op: str, group: Sequence[int], size: int) -> float:
     """One collective on pieces of so many bytes."""
+    ranks = tuple(group)
     if op == "ALL_REDUCE":
-        return FLAT.all_reduce([tuple(group)], size)
+        return FLAT.comm_s([Traffic(CommKind.ALL_REDUCE, ranks, {}, size)])
     moved = size // len(group) if op == "REDUCE_SCATTER" else size
-    return FLAT.exchange({(a, b): moved for a in group for b in group if a != b})
+    return _exchange({(a, b): moved for a in group for b in group if a != b})
+
+
+def _exchange(volumes: Mapping[tuple[int, int], int]) -> float:
+    ranks = tuple({rank for pair in volumes for rank in pair})
+    return FLAT.comm_s([Traffic(CommKind.ALL_TO_ALL, ranks, volumes)])
 
 
 def rows_of_one_group() -> Iterator[Row]:

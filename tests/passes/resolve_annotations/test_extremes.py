@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from hypothesis import HealthCheck, given, settings
 
 from hspmd_compiler.annotations import Annotation, DeviceGroup
 from hspmd_compiler.cluster import ClusterSpec, DeviceSpec, LinkSpec, NodeLink, NodeSpec
+from hspmd_compiler.comm_plan import CommKind, Traffic
 from hspmd_compiler.passes.resolve_annotations import Method, resolve, text_of
 
 from ...annotations.pairs import Pair, pairs
@@ -35,19 +37,19 @@ class ClusterCost:
     def near(self, rank: int) -> frozenset[int]:
         return frozenset(other for other, node in self.node.items() if node == self.node[rank])
 
-    def exchange(self, volumes: Mapping[tuple[int, int], int]) -> float:
+    def comm_s(self, traffic: Sequence[Traffic]) -> float:
         sizes: dict[tuple[int, int], int] = {}
-        for (sender, receiver), size in volumes.items():
-            ends = (self.node[sender], self.node[receiver])
-            sizes[ends] = sizes.get(ends, 0) + size
-        return max((self._seconds(*ends, size) for ends, size in sizes.items()), default=0.0)
-
-    def all_reduce(self, groups: Sequence[tuple[int, ...]], size: int) -> float:
-        return max(
-            2 * self._seconds(self.node[one], self.node[other], size)
-            for group in groups
-            for one, other in zip(group, (*group[1:], group[0]), strict=True)
+        for each in traffic:
+            for (sender, receiver), size in each.volumes.items():
+                ends = (self.node[sender], self.node[receiver])
+                sizes[ends] = sizes.get(ends, 0) + size
+        reduced = (
+            2 * self._seconds(self.node[one], self.node[other], each.size)
+            for each in traffic
+            if each.kind is CommKind.ALL_REDUCE
+            for one, other in pairwise((*each.ranks, each.ranks[0]))
         )
+        return max([*(self._seconds(*ends, size) for ends, size in sizes.items()), *reduced], default=0.0)
 
     def _seconds(self, first: int, second: int, size: int) -> float:
         link = self.cluster.link_between(first, second)
