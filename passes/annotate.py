@@ -17,7 +17,7 @@ from ..graph.ir import LogicalGraph, ParamInfo
 from ..graph.printer import aligned
 from ..strategy import Override, StageSpec, Strategy
 from ..strategy_check import check
-from .grad_sync import grid, has_cell
+from .grad_sync import is_covered
 from .infer_dims import infer_dims
 from .placement import Placement, first_coordinate
 from .split_units import Member, SplitGroup, SplitKind, assign, split_groups
@@ -174,7 +174,7 @@ def _layout_of(info: ParamInfo, annotation: Annotation, devices: tuple[int, ...]
     """The rows of each rank per dim, the dims that are whole everywhere left whole."""
     held = annotation.intervals(info.shape)
     regions = [held[device] for device in devices]
-    if not all(any(has_cell(region, cell) for region in regions) for cell in grid(info.shape, regions)):
+    if not is_covered(info.shape, regions):
         raise _uncovered(info, str([[list(rows) for rows in region] for region in regions]))
     cuts = {
         dim: Factor(size, Axis.TENSOR, tuple(region[dim] for region in regions))

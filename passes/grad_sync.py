@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise, product
 from math import prod
 
 from ..annotations.intervals import Intervals, union, within
@@ -13,8 +12,12 @@ from ..annotations.layout import Axis, Coordinate, Layout
 from ..annotations.layout_rows import held_rows
 from ..annotations.refine import boxes_of
 from ..comm_plan import Box, GradBucket, GradPiece, Interval, box_volume
+from .resolve_annotations.cells import products_of
+from .resolve_annotations.sides import Devices, Rows, members, rows_of
 
 Region = tuple[Intervals, ...]
+Parties = tuple[tuple[int, ...], tuple[int, ...]]
+"""Ranks that have an addend of some elements, and ranks that need their sum."""
 
 
 def region(layout: Layout, rank: int) -> Region:
@@ -94,61 +97,67 @@ class Atom:
 
 def atoms(layout: GradLayout) -> list[Atom]:
     """Partition a parameter; local copies come out as atoms of a single rank."""
-    places = Places(layout)
-    found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Box]] = {}
-    for cell in grid(layout.shape, places.regions):
-        for key in places.parties(cell):
-            found.setdefault(key, []).append(cell)
-    return [Atom(key[0], key[1], merged(cells)) for key, cells in found.items()]
+    found: dict[Parties, list[Box]] = {}
+    for parties, boxes in parties_of(layout):
+        for key in parties:
+            found.setdefault(key, []).extend(boxes)
+    return [Atom(*key, merged(boxes)) for key, boxes in found.items()]
 
 
-def grid(shape: tuple[int, ...], regions: Collection[Region]) -> Iterable[Box]:
-    """Cells between all bounds of all pieces, row-major."""
-    parts: list[Intervals] = []
-    for dim, size in enumerate(shape):
-        bounds = {0, size} | {bound for held in regions for interval in held[dim] for bound in interval}
-        ordered = sorted(bounds)
-        parts.append(tuple(pairwise(ordered)))
-    return product(*parts)
+def parties_of(layout: GradLayout) -> Iterator[tuple[list[Parties], list[Box]]]:
+    """(contributors, needers) of all elements; several where each needer has the only addend itself."""
+    gives = [holder for term in layout.terms for holder in term.holders]
+    ranks = list(dict.fromkeys(holder.rank for holder in (*gives, *layout.holders)))
+    bits = {rank: 1 << place for place, rank in enumerate(ranks)}  # of a term's copies the first one adds
+    terms = [(term.addends, sum(bits[holder.rank] for holder in term.holders)) for term in layout.terms]
 
+    def named(devices: Devices) -> tuple[int, ...]:
+        return tuple(sorted(ranks[place] for place in members(devices)))
 
-def has_cell(region: Region, cell: Box) -> bool:
-    """Whether a piece has a cell of the common grid."""
-    return all(
-        any(first <= low and high <= last for first, last in held)
-        for held, (low, high) in zip(region, cell, strict=True)
-    )
-
-
-class Places:
-    """Who has which of the distinct pieces of a parameter: many ranks, few pieces."""
-
-    def __init__(self, layout: GradLayout) -> None:
-        self.regions: dict[Region, int] = {}
-        self._holders = self._numbered(layout.holders)
-        self._terms = [(term.addends, self._numbered(term.holders)) for term in layout.terms]
-
-    def _numbered(self, holders: Iterable[Holder]) -> list[tuple[int, int]]:
-        """(rank, number of its piece), in order."""
-        return [
-            (holder.rank, self.regions.setdefault(holder.region, len(self.regions))) for holder in holders
-        ]
-
-    def parties(self, cell: Box) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """(contributors, needers) of a cell; several where each needer has the only addend itself."""
-        inside = [has_cell(region, cell) for region in self.regions]
-        needers = tuple(sorted(rank for rank, piece in self._holders if inside[piece]))
-        needing = set(needers)
-        contributors: list[int] = []
-        for addends, holders in self._terms:
-            having = [rank for rank, piece in holders if inside[piece]]
+    for (givers, needers), boxes in _cells(layout.shape, gives, layout.holders, bits).items():
+        contributors = 0
+        for addends, of_term in terms:
+            having = givers & of_term
             if not addends:
-                having = [rank for rank in having if rank in needing] or having
-                if len(self._terms) == 1 and needing <= set(having):
-                    return [((rank,), (rank,)) for rank in needers]
-                having = having[:1]
-            contributors += having
-        return [(tuple(sorted(contributors)), needers)]
+                having = having & needers or having
+                if len(terms) == 1 and not needers & ~having:
+                    yield [((rank,), (rank,)) for rank in named(needers)], boxes
+                    break
+                having &= -having
+            contributors |= having
+        else:
+            yield [(named(contributors), named(needers))], boxes
+
+
+def _cells(
+    shape: tuple[int, ...], givers: Sequence[Holder], needers: Sequence[Holder], bits: Mapping[int, Devices]
+) -> dict[tuple[Devices, Devices], list[Box]]:
+    """Boxes of a whole tensor by those that have them, in the order of its elements."""
+    everywhere = tuple(((0, size),) for size in shape)
+    nobody = 1 << len(bits)  # has all on both sides, so that what others lack is a cell, too
+
+    def rows(holders: Sequence[Holder]) -> Rows:
+        pieces: dict[Region, Devices] = {everywhere: nobody}
+        for holder in holders:
+            pieces[holder.region] = pieces.get(holder.region, 0) | bits[holder.rank]
+        return rows_of(pieces.items(), len(shape))
+
+    sides = [sum({holder.rank: bits[holder.rank] for holder in side}.values()) for side in (givers, needers)]
+    found: dict[tuple[Devices, Devices], list[Box]] = {}
+    for each in products_of(rows(givers), rows(needers), (sides[0] | nobody, sides[1] | nobody)):
+        found.setdefault((each.holders & ~nobody, each.needers & ~nobody), []).extend(boxes_of(each.block))
+    return found
+
+
+def is_covered(shape: tuple[int, ...], pieces: Sequence[Region]) -> bool:
+    """Whether every element is in a piece."""
+    holders = [Holder(place, piece) for place, piece in enumerate(pieces)]
+    return all(givers for givers, _ in _cells(shape, holders, (), _bits(holders)))
+
+
+def _bits(holders: Iterable[Holder]) -> dict[int, Devices]:
+    """Ranks by number."""
+    return {rank: 1 << place for place, rank in enumerate(sorted({holder.rank for holder in holders}))}
 
 
 def merged(cells: list[Box]) -> tuple[Box, ...]:
@@ -237,19 +246,15 @@ def owned_boxes(holders: Sequence[Holder]) -> dict[int, tuple[tuple[Box, Box], .
     if not holders:
         return {}
     shape = tuple(
-        max((high for h in holders for _, high in h.region[d]), default=0)
-        for d in range(len(holders[0].region))
+        max((high for holder in holders for _, high in holder.region[dim]), default=0)
+        for dim in range(len(holders[0].region))
     )
-    owned: dict[int, list[Box]] = {holder.rank: [] for holder in holders}
-    ordered = sorted(holders, key=lambda holder: holder.rank)
-    firsts: dict[Region, Holder] = {}
-    for holder in ordered:
-        firsts.setdefault(holder.region, holder)
-    for cell in grid(shape, firsts):
-        owner = next((holder for held, holder in firsts.items() if has_cell(held, cell)), None)
-        if owner is not None:
-            owned[owner.rank].append(cell)
-    by_rank = {holder.rank: holder for holder in ordered}
+    by_rank = {holder.rank: holder for holder in sorted(holders, key=lambda holder: holder.rank)}
+    bits, ranks = _bits(holders), list(by_rank)
+    owned: dict[int, list[Box]] = {rank: [] for rank in ranks}
+    for (having, _), boxes in _cells(shape, holders, (), bits).items():
+        if having:
+            owned[ranks[members(having)[0]]] += boxes
     return {
         rank: tuple(zip(joined, by_rank[rank].local(joined), strict=True))
         for rank, cells in owned.items()

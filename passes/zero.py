@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..comm_plan import Box, Interval, box_volume
 from .flat_boxes import flat_part
-from .grad_sync import GradLayout, Places, grid, merged
+from .grad_sync import GradLayout, merged, parties_of
 
 Ranks = tuple[int, ...]
 
@@ -98,14 +98,12 @@ class Ownership:
 
 def parts_of(layout: GradLayout) -> list[Part]:
     """The elements of a parameter by holders and addends."""
-    places = Places(layout)
     cells: dict[tuple[Ranks, Ranks, bool], list[Box]] = {}
-    for cell in grid(layout.shape, places.regions):
-        found = places.parties(cell)
+    for found, boxes in parties_of(layout):
         holders = tuple(rank for _, needers in found for rank in needers)
         if holders:
             key = (found[0][0] if len(found) == 1 else holders, holders, len(found) > 1)
-            cells.setdefault(key, []).append(cell)
+            cells.setdefault(key, []).extend(boxes)
     return [Part(*key, merged(boxes)) for key, boxes in cells.items()]
 
 

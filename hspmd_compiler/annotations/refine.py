@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -103,6 +104,6 @@ def refine(source: Layout, target: Layout) -> Refined | None:
     return Refined(tuple(pairs), tuple(counts))
 
 
-def boxes_of(per_factor: list[Intervals]) -> tuple[Box, ...]:
+def boxes_of(per_factor: Sequence[Intervals]) -> tuple[Box, ...]:
     """All boxes of a product of interval sets, row-major."""
     return tuple(tuple(box) for box in product(*per_factor))

@@ -11,7 +11,7 @@ from ...annotations.annotation import Held
 from ...annotations.region import Intervals, merge_intervals
 from ...annotations.split import consecutive, even_lengths
 from ...comm_plan import Box
-from .sides import Devices, Side
+from .sides import Devices, Rows, Side
 
 Block = tuple[Intervals, ...]
 """A product of rows, one choice of intervals per dim."""
@@ -35,27 +35,43 @@ class _Rows(NamedTuple):
     length: int
 
 
-def cells_of(source: Side, target: Side) -> list[Cell]:
-    """The cells of a conversion, in the order of the tensor's elements.
+class Product(NamedTuple):
+    """A block, and who holds and needs it."""
+
+    holders: Devices
+    needers: Devices
+    block: Block
+    size: int
+
+
+def products_of(before: Rows, after: Rows, everyone: tuple[Devices, Devices]) -> list[Product]:
+    """All elements that are held and needed, in order, as one block for each choice of rows per dim.
 
     Each dim is cut where either side cuts it, and rows with the same devices stay together, so that the
-    number of cells depends on the cuts and not on lengths or devices.
+    number of blocks depends on the cuts and not on lengths or devices.
     """
-    found: list[tuple[Devices, Devices, Block, int]] = [(source.everyone, target.everyone, (), 1)]
-    for before, after in zip(source.rows, target.rows, strict=True):
-        parts = _partition(before, after)
+    found = [Product(*everyone, (), 1)]
+    for first, second in zip(before, after, strict=True):
+        parts = _partition(first, second)
         found = [
-            (holders & rows.holders, needers & rows.needers, (*block, rows.intervals), size * rows.length)
+            Product(
+                holders & rows.holders, needers & rows.needers, (*block, rows.intervals), size * rows.length
+            )
             for holders, needers, block, size in found
             for rows in parts
             if holders & rows.holders and needers & rows.needers
         ]
-    together: dict[tuple[Devices, Devices], list[tuple[Block, int]]] = {}
-    for holders, needers, block, size in found:
-        together.setdefault((holders, needers), []).append((block, size))
+    return found
+
+
+def cells_of(source: Side, target: Side) -> list[Cell]:
+    """The cells of a conversion, in the order of the tensor's elements."""
+    together: dict[tuple[Devices, Devices], list[Product]] = {}
+    for each in products_of(source.rows, target.rows, (source.everyone, target.everyone)):
+        together.setdefault((each.holders, each.needers), []).append(each)
     return [
-        Cell(joined([block for block, _ in several]), holders, needers, sum([size for _, size in several]))
-        for (holders, needers), several in together.items()
+        Cell(joined([each.block for each in several]), *parties, sum([each.size for each in several]))
+        for parties, several in together.items()
     ]
 
 

@@ -12,6 +12,9 @@ from ...annotations.region import Intervals
 Devices = int
 """A set of devices: bit d stands for device d."""
 
+Rows = tuple[Mapping[Intervals, Devices], ...]
+"""Per dim who holds which rows of it."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Side:
@@ -24,7 +27,7 @@ class Side:
     """
 
     held: Mapping[int, Held]
-    rows: tuple[Mapping[Intervals, Devices], ...]
+    rows: Rows
     alternatives: tuple[tuple[Devices, ...], ...]
     subgroups: Mapping[int, Devices]
     replica: Mapping[int, int]
@@ -53,14 +56,19 @@ def make_side(
         alike = copies.setdefault((own, addend.alternative, addend.index), [])
         replica[device] = len(alike)
         alike.append(device)
+    rows = rows_of(((own, devices_of(alike)) for (own, _, _), alike in copies.items()), dims)
+    pending = alternatives != ((everyone,),)
+    return Side(held, rows, alternatives, subgroups, replica, everyone, pending)
+
+
+def rows_of(pieces: Iterable[tuple[Held, Devices]], dims: int) -> Rows:
+    """Per dim who holds which rows; a piece without elements is held by nobody."""
     rows: list[dict[Intervals, Devices]] = [{} for _ in range(dims)]
-    for (own, _, _), alike in copies.items():
+    for own, devices in pieces:
         if all(own):
-            devices = devices_of(alike)
             for found, intervals in zip(rows, own, strict=True):
                 found[intervals] = found.get(intervals, 0) | devices
-    pending = alternatives != ((everyone,),)
-    return Side(held, tuple(rows), alternatives, subgroups, replica, everyone, pending)
+    return tuple(rows)
 
 
 def _alternatives(addends: Mapping[int, Addend]) -> tuple[tuple[Devices, ...], ...]:
