@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -13,7 +13,7 @@ from ..annotations.layout_rows import held_rows
 from ..annotations.refine import boxes_of
 from ..comm_plan import Box, GradBucket, GradPiece, Interval, box_volume
 from .resolve_annotations.cells import products_of
-from .resolve_annotations.sides import Devices, Rows, members, rows_of
+from .resolve_annotations.sides import Devices, devices_of, members, rows_of
 
 Region = tuple[Intervals, ...]
 Parties = tuple[tuple[int, ...], tuple[int, ...]]
@@ -107,44 +107,38 @@ def atoms(layout: GradLayout) -> list[Atom]:
 def parties_of(layout: GradLayout) -> Iterator[tuple[list[Parties], list[Box]]]:
     """(contributors, needers) of all elements; several where each needer has the only addend itself."""
     gives = [holder for term in layout.terms for holder in term.holders]
-    ranks = list(dict.fromkeys(holder.rank for holder in (*gives, *layout.holders)))
-    bits = {rank: 1 << place for place, rank in enumerate(ranks)}  # of a term's copies the first one adds
-    terms = [(term.addends, sum(bits[holder.rank] for holder in term.holders)) for term in layout.terms]
-
-    def named(devices: Devices) -> tuple[int, ...]:
-        return tuple(sorted(ranks[place] for place in members(devices)))
-
-    for (givers, needers), boxes in _cells(layout.shape, gives, layout.holders, bits).items():
+    of_term = [devices_of(holder.rank for holder in term.holders) for term in layout.terms]
+    for (givers, needers), boxes in _cells(layout.shape, gives, layout.holders).items():
         contributors = 0
-        for addends, of_term in terms:
-            having = givers & of_term
-            if not addends:
+        for term, devices in zip(layout.terms, of_term, strict=True):
+            having = givers & devices
+            if not term.addends:
                 having = having & needers or having
-                if len(terms) == 1 and not needers & ~having:
-                    yield [((rank,), (rank,)) for rank in named(needers)], boxes
+                if len(layout.terms) == 1 and not needers & ~having:
+                    yield [((rank,), (rank,)) for rank in members(needers)], boxes
                     break
-                having &= -having
+                having = next((1 << each.rank for each in term.holders if having >> each.rank & 1), 0)
             contributors |= having
         else:
-            yield [(named(contributors), named(needers))], boxes
+            yield [(members(contributors), members(needers))], boxes
 
 
 def _cells(
-    shape: tuple[int, ...], givers: Sequence[Holder], needers: Sequence[Holder], bits: Mapping[int, Devices]
+    shape: tuple[int, ...], givers: Sequence[Holder], needers: Sequence[Holder]
 ) -> dict[tuple[Devices, Devices], list[Box]]:
     """Boxes of a whole tensor by those that have them, in the order of its elements."""
     everywhere = tuple(((0, size),) for size in shape)
-    nobody = 1 << len(bits)  # has all on both sides, so that what others lack is a cell, too
-
-    def rows(holders: Sequence[Holder]) -> Rows:
+    # It has all on both sides, so that what others lack is a cell, too.
+    nobody = 1 << 1 + max((holder.rank for holder in (*givers, *needers)), default=-1)
+    rows, everyone = [], []
+    for side in (givers, needers):
         pieces: dict[Region, Devices] = {everywhere: nobody}
-        for holder in holders:
-            pieces[holder.region] = pieces.get(holder.region, 0) | bits[holder.rank]
-        return rows_of(pieces.items(), len(shape))
-
-    sides = [sum({holder.rank: bits[holder.rank] for holder in side}.values()) for side in (givers, needers)]
+        for holder in side:
+            pieces[holder.region] = pieces.get(holder.region, 0) | 1 << holder.rank
+        rows.append(rows_of(pieces.items(), len(shape)))
+        everyone.append(nobody | devices_of(holder.rank for holder in side))
     found: dict[tuple[Devices, Devices], list[Box]] = {}
-    for each in products_of(rows(givers), rows(needers), (sides[0] | nobody, sides[1] | nobody)):
+    for each in products_of(rows[0], rows[1], (everyone[0], everyone[1])):
         found.setdefault((each.holders & ~nobody, each.needers & ~nobody), []).extend(boxes_of(each.block))
     return found
 
@@ -152,12 +146,7 @@ def _cells(
 def is_covered(shape: tuple[int, ...], pieces: Sequence[Region]) -> bool:
     """Whether every element is in a piece."""
     holders = [Holder(place, piece) for place, piece in enumerate(pieces)]
-    return all(givers for givers, _ in _cells(shape, holders, (), _bits(holders)))
-
-
-def _bits(holders: Iterable[Holder]) -> dict[int, Devices]:
-    """Ranks by number."""
-    return {rank: 1 << place for place, rank in enumerate(sorted({holder.rank for holder in holders}))}
+    return all(givers for givers, _ in _cells(shape, holders, ()))
 
 
 def merged(cells: list[Box]) -> tuple[Box, ...]:
@@ -250,11 +239,10 @@ def owned_boxes(holders: Sequence[Holder]) -> dict[int, tuple[tuple[Box, Box], .
         for dim in range(len(holders[0].region))
     )
     by_rank = {holder.rank: holder for holder in sorted(holders, key=lambda holder: holder.rank)}
-    bits, ranks = _bits(holders), list(by_rank)
-    owned: dict[int, list[Box]] = {rank: [] for rank in ranks}
-    for (having, _), boxes in _cells(shape, holders, (), bits).items():
+    owned: dict[int, list[Box]] = {rank: [] for rank in by_rank}
+    for (having, _), boxes in _cells(shape, holders, ()).items():
         if having:
-            owned[ranks[members(having)[0]]] += boxes
+            owned[members(having)[0]] += boxes
     return {
         rank: tuple(zip(joined, by_rank[rank].local(joined), strict=True))
         for rank, cells in owned.items()
