@@ -159,7 +159,7 @@ class Traffic:
 
 
 class CostModel(Protocol):
-    """What communication costs, in seconds; plans are compared by it."""
+    """What communication costs, in seconds; plans are compared by it, and kept by it: it is hashable."""
 
     def comm_s(self, traffic: Sequence[Traffic]) -> float:
         """One step: all of it goes on at once, and no rank is in two of them."""

@@ -8,7 +8,9 @@ import torch
 
 from ..comm_plan import Combine, CommKind, CommStep, CostModel
 from ..graph.annotated import CommMarker
-from .resolve_layouts import Wanted, on_ranks, rounds
+from .resolve_annotations.price import priced_on
+from .resolve_layouts import Wanted
+from .resolve_rounds import on_ranks, rounds
 
 Ranks = tuple[int, ...]
 
@@ -29,7 +31,7 @@ class CommResolver:
         self, marker: CommMarker, ranks: Ranks, batch: int, dtype: str
     ) -> tuple[dict[int, CommStep], ...]:
         """The step of each rank of a stage for a conversion inside it, at one micro-batch, in each round."""
-        wanted = Wanted.of(marker, len(ranks), 0, batch, dtype, self.cost)
+        wanted = Wanted.of(marker, len(ranks), 0, batch, dtype, priced_on(self.cost, ranks))
         if wanted.reduces:
             return (self._all_reduce(ranks, marker.combine, dtype),)
         return self._rounds(wanted, ranks)
@@ -38,8 +40,10 @@ class CommResolver:
         self, marker: CommMarker, source_ranks: Ranks, target_ranks: Ranks, batch: int, dtype: str
     ) -> dict[int, CommStep]:
         """The step of each rank of two stages for a value that crosses between them."""
-        wanted = Wanted.of(marker, len(source_ranks), len(target_ranks), batch, dtype, self.cost)
-        (steps,) = self._rounds(wanted, source_ranks + target_ranks)
+        ranks = source_ranks + target_ranks
+        cost = priced_on(self.cost, ranks)
+        wanted = Wanted.of(marker, len(source_ranks), len(target_ranks), batch, dtype, cost)
+        (steps,) = self._rounds(wanted, ranks)
         return steps
 
     def reduce(self, ranks: Ranks, dtype: str) -> dict[int, CommStep]:
@@ -69,9 +73,7 @@ class CommResolver:
         return self.count - 1
 
 
-def round_count(
-    marker: CommMarker, ranks: int, batch: int, dtype: torch.dtype, cost: CostModel | None = None
-) -> int:
-    """How many steps each rank has for a communication."""
-    wanted = Wanted.of(marker, ranks, 0, batch, str(dtype).removeprefix("torch."), cost)
+def round_count(marker: CommMarker, ranks: int, batch: int, dtype: torch.dtype) -> int:
+    """How many steps each rank has for a communication, without a cost model."""
+    wanted = Wanted.of(marker, ranks, 0, batch, str(dtype).removeprefix("torch."))
     return len(rounds(wanted)) if wanted.priced and not wanted.reduces else 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import count
 from math import prod
 
 from ..annotations.annotation import Addend, Held
@@ -17,28 +16,20 @@ from ..annotations.layout import Axis, Coordinate, Factor, Layout
 from ..annotations.layout_rows import held_rows
 from ..annotations.refine import refine
 from ..annotations.several_cuts import addends_of, is_plain
-from ..comm_plan import Combine, CommKind, CommStep, CostModel, Piece, box_volume
+from ..comm_plan import CommKind, CostModel
 from ..errors import InternalError
 from ..graph.annotated import CommMarker
 from ..graph.rules import is_addend
 from .resolve_annotations.check import element_bytes
 from .resolve_annotations.demand import Conversion
 from .resolve_annotations.in_turn import in_turn
-from .resolve_annotations.moves import Exchange, Reduction
+from .resolve_annotations.moves import Reduction
 from .resolve_annotations.price import seconds_of
 from .resolve_annotations.resolution import Part
 from .resolve_annotations.resolve import FLAT, resolve_conversion
 from .resolve_annotations.sides import Side, devices_of, make_side
-from .resolve_annotations.steps import steps_of
 from .resolve_annotations.text import choice_text
-from .resolve_annotations.ways import Method, Pricing, Way
-
-Shape = tuple[int, ...]
-Steps = Mapping[int, CommStep]
-"""The step of each rank."""
-
-EMPTY = (0,)
-"""A tensor of a rank that has nothing between two rounds."""
+from .resolve_annotations.ways import PREFERRED, Method, Pricing, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +37,8 @@ class Wanted:
     """A conversion at one micro-batch.
 
     ranks: how many have the source. receivers: how many ranks of another stage get it, numbered behind those;
-    0: the same ranks do. planned: see CommMarker. cost: what ways are compared by, None: see PREFERRED.
+    0: the same ranks do. planned: see CommMarker. cost: what ways are compared by, of ranks by these numbers;
+    None: see PREFERRED.
     """
 
     source: Layout
@@ -116,7 +108,7 @@ def by_cells(source: Layout, target: Layout) -> bool:
 
 
 @cache
-def _conversion(wanted: Wanted) -> Conversion:
+def conversion_of(wanted: Wanted) -> Conversion:
     """Its cells: of whole dims where it is planned, else of the factors that both layouts have in common."""
     source, target = wanted.source, wanted.target
     if wanted.planned:
@@ -151,7 +143,7 @@ def _side(layout: Layout, held: Mapping[int, Held]) -> Side:
 @cache
 def plan(wanted: Wanted) -> tuple[Part, ...]:
     """The way of each set of ranks that have nothing to do with others; the preferred one is of all ranks."""
-    conversion = _conversion(wanted)
+    conversion = conversion_of(wanted)
     if not wanted.priced or wanted.reduces:
         way = _preferred(wanted, conversion)
         return (Part(_all(wanted), way, (way,)),)
@@ -177,16 +169,26 @@ def _all(wanted: Wanted) -> tuple[int, ...]:
 
 
 def _preferred(wanted: Wanted, conversion: Conversion) -> Way:
-    """The first of PREFERRED that fits: a pending sum that all need whole is reduced, all else exchanged."""
-    if wanted.reduces or wanted.whole_sum:
-        size = prod(wanted.source.local_shape(Coordinate(0, wanted.batch)))
-        return Way(Method.ALL_REDUCE, lambda: (Reduction((_all(wanted),), (size,)),))
-    kind = _kind(wanted)
-    return Way(
-        Method.IN_TURN,
-        lambda: (in_turn(conversion, kind, summed=is_addend(wanted.source)),),
-        kind=kind,
-    )
+    """The first of PREFERRED that fits."""
+    made = (MADE[method](wanted, conversion) for method in PREFERRED)
+    return next(way for way in made if way is not None)
+
+
+def _reduction(wanted: Wanted, conversion: Conversion) -> Way | None:
+    """One all-reduce of whole tensors, also of those without elements."""
+    if not (wanted.reduces or wanted.whole_sum):
+        return None
+    size = prod(wanted.source.local_shape(Coordinate(0, wanted.batch)))
+    return Way(Method.ALL_REDUCE, lambda: (Reduction((_all(wanted),), (size,)),))
+
+
+def _exchange(wanted: Wanted, conversion: Conversion) -> Way | None:
+    """One exchange of all ranks."""
+    kind, summed = _kind(wanted), is_addend(wanted.source)
+    return Way(Method.IN_TURN, lambda: (in_turn(conversion, kind, summed=summed),), kind=kind)
+
+
+MADE = {Method.ALL_REDUCE: _reduction, Method.IN_TURN: _exchange}
 
 
 def _kind(wanted: Wanted) -> CommKind:
@@ -206,7 +208,7 @@ def plan_text(wanted: Wanted) -> str:
         return " | ".join(dict.fromkeys(map(choice_text, parts)))
     way, pricing = parts[0].way, wanted.pricing
     priced = replace(way, seconds=seconds_of(way.make(), pricing.cost, pricing.element))
-    others = () if wanted.asked_to_reduce else resolve_conversion(_conversion(wanted), pricing)
+    others = () if wanted.asked_to_reduce else resolve_conversion(conversion_of(wanted), pricing)
     return choice_text(Part(parts[0].devices, priced, (priced, *_together(others, way.method))))
 
 
@@ -219,96 +221,6 @@ def _together(parts: Sequence[Part], but: Method) -> Iterator[Way]:
         ]
         if method is not but:
             yield Way(method, tuple, max(each or 0.0 for each in seconds))
-
-
-@cache
-def rounds(wanted: Wanted) -> tuple[Steps, ...]:
-    """The plan written out: one step of every rank in each round, at least one round.
-
-    Ids count from 0. A rank that has nothing to do in a round keeps its tensor. Between stages there is one
-    step that all ranks of both take part in.
-    """
-    parts = plan(wanted)
-    if wanted.receivers:
-        steps = steps_of([[_joint(wanted, parts)]], wanted.dtype)
-        return ({rank: _shaped(own[0], rank, wanted) for rank, own in steps.items()},)
-    return _in_rounds(wanted, parts)
-
-
-def _joint(wanted: Wanted, parts: Sequence[Part]) -> Exchange:
-    """All that goes from stage to stage, as one exchange."""
-    transfers = [
-        transfer
-        for part in parts
-        for move in part.moves()
-        if isinstance(move, Exchange)
-        for transfer in move.transfers
-    ]
-    conversion = _conversion(wanted)
-    combine = Combine.SUM if is_addend(wanted.source) else Combine.COPY
-    return Exchange(transfers, combine, conversion.before, conversion.after, frozenset(), CommKind.SEND_RECV)
-
-
-def _in_rounds(wanted: Wanted, parts: Sequence[Part]) -> tuple[Steps, ...]:
-    moves = [part.moves() for part in parts]
-    notes = {rank: choice_text(part) if wanted.priced else "" for part in parts for rank in part.devices}
-    views = {rank: wanted.source.local_shape(at) for rank, at in wanted.senders.items()}
-    found: list[Steps] = []
-    first, last = 0, max(1, *map(len, moves)) - 1
-    for number in range(last + 1):
-        steps = steps_of([each[number : number + 1] for each in moves], wanted.dtype)
-        spare = count(1 + max((step.id for own in steps.values() for step in own), default=-1))
-        own = {
-            rank: _joined(steps[rank], view)
-            if rank in steps
-            else _idle(rank, view, wanted.dtype, next(spare))
-            for rank, view in views.items()
-        }
-        found.append(
-            {rank: replace(step, id=step.id + first, note=notes[rank]) for rank, step in own.items()}
-        )
-        first += next(spare)
-        views = {rank: views[rank] if step.dst_view is None else step.dst_view for rank, step in own.items()}
-    found[last] = {rank: _shaped(step, rank, wanted) for rank, step in found[last].items()}
-    return tuple(found)
-
-
-def _shaped(step: CommStep, rank: int, wanted: Wanted) -> CommStep:
-    """The step that gives the tensor as the target has it, not as factors of its dims."""
-    if step.dst_view is None:
-        return step
-    return replace(step, dst_shape=wanted.target.local_shape(wanted.places[rank]))
-
-
-def _joined(steps: Sequence[CommStep], view: Shape) -> CommStep:
-    """A rank's one step of a round, such that it has a tensor before and after. view: of the one before."""
-    (step,) = steps
-    if step.kind is CommKind.ALL_REDUCE:
-        return step
-    if step.dst_view is None:
-        step = replace(step, dst_view=EMPTY, dst_shape=EMPTY)
-    return step if step.src_view is not None else replace(step, src_view=view)
-
-
-def _idle(rank: int, view: Shape, dtype: str, number: int) -> CommStep:
-    """Keep what is there."""
-    box = tuple((0, length) for length in view)
-    own = (Piece(rank, (box,)),) if box_volume(box) else ()
-    alone = (rank,)
-    return CommStep(number, CommKind.SEND_RECV, alone, Combine.COPY, view, view, view, own, own, dtype=dtype)
-
-
-def on_ranks(steps: Steps, ranks: Sequence[int], ids: Mapping[int, int]) -> dict[int, CommStep]:
-    """A round of ranks that are numbered otherwise. ids: of the steps there, by their ids here."""
-    return {ranks[place]: _renamed(step, ranks, ids[step.id]) for place, step in steps.items()}
-
-
-def _renamed(step: CommStep, ranks: Sequence[int], number: int) -> CommStep:
-    def pieces(own: Sequence[Piece]) -> tuple[Piece, ...]:
-        return tuple(Piece(ranks[piece.peer], piece.boxes) for piece in own)
-
-    group = tuple(sorted(ranks[place] for place in step.group))
-    return replace(step, id=number, group=group, sends=pieces(step.sends), recvs=pieces(step.recvs))
 
 
 @cache

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from hspmd_compiler.passes import resolve_layouts
+from hspmd_compiler.passes import resolve_layouts, resolve_rounds
 from hspmd_compiler.passes.resolve_annotations.price import FlatCost
 
 
 @contextmanager
 def by_bytes() -> Iterator[None]:
     """Steps and messages cost nothing; plans that were made before are made again, and not kept."""
-    cached = (resolve_layouts.plan, resolve_layouts.rounds)
+    cached = (resolve_layouts.plan, resolve_rounds.rounds)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resolve_layouts, "FLAT", FlatCost(latency=0.0, message=0.0))
         for each in cached:

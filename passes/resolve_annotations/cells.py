@@ -8,6 +8,7 @@ from itertools import pairwise, product
 from typing import NamedTuple
 
 from ...annotations.annotation import Held
+from ...annotations.intervals import placed
 from ...annotations.region import Intervals, merge_intervals
 from ...annotations.split import consecutive, even_lengths
 from ...comm_plan import Box
@@ -130,18 +131,7 @@ def local_boxes(held: Held, block: Block) -> tuple[Box, ...]:
     return tuple(product(*map(_placed, held, block)))
 
 
-@lru_cache(maxsize=65536)
-def _placed(held: Intervals, wanted: Intervals) -> Intervals:
-    """Positions in the local dim; each wanted interval lies within one held interval."""
-    found = []
-    for low, high in wanted:
-        start = 0
-        for first, end in held:
-            if first <= low and high <= end:
-                found.append((start + low - first, start + high - first))
-                break
-            start += end - first
-    return tuple(found)
+_placed = lru_cache(maxsize=65536)(placed)
 
 
 def cut_blocks(blocks: Blocks, parts: int) -> list[Blocks]:

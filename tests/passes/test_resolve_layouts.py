@@ -16,14 +16,17 @@ from hspmd_compiler.annotations import Split
 from hspmd_compiler.annotations.intervals import Sets
 from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, make_layout
 from hspmd_compiler.annotations.several_cuts import addends_of, collapsed, is_plain, with_cuts
+from hspmd_compiler.comm_plan import CostModel
 from hspmd_compiler.graph.comm_layouts import _of_samples
 from hspmd_compiler.graph.rules import is_addend
-from hspmd_compiler.passes.resolve_layouts import Wanted, rounds
-from hspmd_compiler.verify.assemble import Piece, assemble, index_of, local_view, whole_view
+from hspmd_compiler.passes.resolve_layouts import Wanted, plan
+from hspmd_compiler.passes.resolve_rounds import rounds
+from hspmd_compiler.verify.assemble import Assembled, Piece, assemble, index_of, local_view, whole_view
 
 from ..annotations.strategies import splits
 from ..by_bytes import by_bytes
 from ..sharded_rows import answered
+from .resolve_annotations.proof import COSTS
 
 QUIET = list(HealthCheck)
 TOLERANCE = 1e-12
@@ -99,18 +102,24 @@ def held(layout: Layout, ranks: int, batch: int) -> dict[int, Tensor]:
     return found
 
 
-def check(drawn: Drawn) -> int:
-    """After all rounds ranks hold the value as the target says; copies are equal to the last bit.
+def check(drawn: Drawn, cost: CostModel | None = None) -> int:
+    """After all rounds ranks hold the value as the target says; copies are equal to the last bit. No other
+    way is cheaper.
 
     Gives the number of rounds.
     """
+    wanted = Wanted(
+        drawn.source, drawn.target, drawn.ranks, 0, drawn.batch, "float64", planned=True, cost=cost
+    )
+    for part in plan(wanted):
+        assert all(part.seconds <= way.seconds for way in part.ways if way.seconds is not None)
     before = held(drawn.source, drawn.ranks, drawn.batch)
     local = before
-    made = rounds(Wanted(drawn.source, drawn.target, drawn.ranks, 0, drawn.batch, "float64", planned=True))
+    made = rounds(wanted)
     for steps in made:
         assert set(steps) == set(range(drawn.ranks))
         local = answered(steps, local)
-    values = []
+    values: list[Assembled] = []
     for layout, tensors in ((drawn.source, before), (drawn.target, local)):
         pieces = []
         for rank, tensor in tensors.items():
@@ -118,17 +127,17 @@ def check(drawn: Drawn) -> int:
             assert tuple(tensor.shape) == layout.local_shape(at)
             pieces.append(Piece(rank, at, layout, tensor.reshape(local_view(layout, at))))
         values.append(assemble(pieces))
-    wanted, found = values
+    expected, found = values
     assert found.copies == 0
-    assert torch.equal(found.covered, wanted.covered)
-    assert (found.value - wanted.value).abs().max() <= TOLERANCE
+    assert torch.equal(found.covered, expected.covered)
+    assert (found.value - expected.value).abs().max() <= TOLERANCE
     return len(made)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=QUIET, derandomize=True)
-@given(pairs())
-def test_pairs(drawn: Drawn) -> None:
-    check(drawn)
+@given(pairs(), st.sampled_from((None, *COSTS)))
+def test_pairs(drawn: Drawn, cost: CostModel | None) -> None:
+    check(drawn, cost)
 
 
 def test_pairs_in_several_rounds() -> None:
@@ -146,6 +155,6 @@ def test_pairs_in_several_rounds() -> None:
 
 @pytest.mark.slow
 @settings(max_examples=4_000, deadline=None, suppress_health_check=QUIET, database=None)
-@given(pairs())
-def test_many_pairs(drawn: Drawn) -> None:
-    check(drawn)
+@given(pairs(), st.sampled_from((None, *COSTS)))
+def test_many_pairs(drawn: Drawn, cost: CostModel | None) -> None:
+    check(drawn, cost)
