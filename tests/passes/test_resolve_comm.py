@@ -61,14 +61,12 @@ def layout_of(rng: random.Random, shape: tuple[int, ...], ranks: int, kind: str)
 def exchange(steps: dict[int, CommStep], held: dict[int, Tensor]) -> dict[int, Tensor]:
     """Run the steps of all ranks; what is sent matches what is received."""
     arrays = TorchArrays()
-    first = next(iter(steps.values()))
-    if first.kind is CommKind.ALL_REDUCE:
-        return dict.fromkeys(steps, arrays.reduce(list(held.values()), first.combine))
     sent = {rank: arrays.cut(step, held[rank]) for rank, step in steps.items() if rank in held}
     for rank, step in steps.items():
-        for piece in step.recvs:
-            mine = [b for p in steps[piece.peer].sends if p.peer == rank for b in p.boxes]
-            assert [box_volume(b) for b in mine] == [box_volume(b) for b in piece.boxes]
+        for peer in {piece.peer for piece in step.recvs}:
+            leaving = [box for p in steps[peer].sends if p.peer == rank for box in p.boxes]
+            arriving = [box for p in step.recvs if p.peer == peer for box in p.boxes]
+            assert list(map(box_volume, leaving)) == list(map(box_volume, arriving))
     return {
         rank: arrays.paste(step, {peer: parts[rank] for peer, parts in sent.items() if rank in parts})
         for rank, step in steps.items()
@@ -88,7 +86,7 @@ def test_inside_a_stage(source_kind: str, target_kind: str, cost: CostModel | No
         return  # the same layout
     rng = random.Random(f"{source_kind} {target_kind}")
     done = 0
-    for _ in range(30):
+    for _ in range(30 if cost is None else 15):
         shape, ranks = rng.choice(SHAPES), rng.choice((2, 3, 5))
         source, target = (layout_of(rng, shape, ranks, kind) for kind in (source_kind, target_kind))
         if source == target or refine(source, target) is None or not holds_all(source):
@@ -106,7 +104,7 @@ def test_inside_a_stage(source_kind: str, target_kind: str, cost: CostModel | No
         for rank in range(ranks):
             torch.testing.assert_close(found[numbers[rank]], scatter(value, target, Coordinate(rank, 0)))
         check_cheapest(Wanted.of(marker, ranks, 0, 0, "float64", priced_on(cost, numbers)))
-    assert done >= 5
+    assert done >= 3
 
 
 def check_cheapest(wanted: Wanted) -> None:
@@ -124,7 +122,7 @@ def holds_all(layout: Layout) -> bool:
     return cut is None or cut[1].contrib or cut[1].sets is None or covers(cut[1].size, cut[1].sets)
 
 
-@pytest.mark.parametrize("source_kind", ("whole", "cut", "copies", "factor"))
+@pytest.mark.parametrize("source_kind", KINDS)
 @pytest.mark.parametrize("target_kind", ("whole", "cut", "copies"))
 @pytest.mark.parametrize(("batch", "cost"), [(0, None), (1, None), (0, COSTS[1]), (1, COSTS[2])])
 def test_between_stages_of_different_width(
@@ -142,15 +140,17 @@ def test_between_stages_of_different_width(
         if refine(source, target) is None:
             continue
         done += 1
-        value = normal(source.shape)
+        pieces = random_pieces(Operand(source.shape, normal), source, Mesh(widths[0], BATCH))
+        value = joined(source, pieces, "source")
         senders, receivers = range(widths[0]), range(7, 7 + widths[1])
-        marker = CommMarker(source, target, Combine.COPY, 0, 1)
+        combine = Combine.SUM if is_addend(source) else Combine.COPY
+        marker = CommMarker(source, target, combine, 0, 1)
         steps = CommResolver(cost).transfer(marker, tuple(senders), tuple(receivers), batch, "float64")
-        found = exchange(steps, {rank: scatter(value, source, Coordinate(rank, batch)) for rank in senders})
+        found = exchange(steps, {rank: pieces[Coordinate(rank, batch)] for rank in senders})
         for index, rank in enumerate(receivers):
             torch.testing.assert_close(found[rank], scatter(value, target, Coordinate(index, batch)))
         check_cheapest(Wanted.of(marker, *widths, batch, "float64", cost))
-        if cost is None:
+        if cost is None and not is_addend(source):
             check_balanced(steps, source, target, widths)
     assert done >= 5
 

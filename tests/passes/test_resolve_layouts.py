@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -16,6 +16,7 @@ from hspmd_compiler.annotations import Split
 from hspmd_compiler.annotations.intervals import Sets
 from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, make_layout
 from hspmd_compiler.annotations.several_cuts import addends_of, collapsed, is_plain, with_cuts
+from hspmd_compiler.artifact.arrays import TorchArrays
 from hspmd_compiler.comm_plan import CostModel
 from hspmd_compiler.graph.comm_layouts import _of_samples
 from hspmd_compiler.graph.rules import is_addend
@@ -102,6 +103,16 @@ def held(layout: Layout, ranks: int, batch: int) -> dict[int, Tensor]:
     return found
 
 
+def assembled(layout: Layout, tensors: Mapping[int, Tensor], places: Mapping[int, Coordinate]) -> Assembled:
+    """The whole value."""
+    pieces = []
+    for rank, tensor in tensors.items():
+        at = places[rank]
+        assert tuple(tensor.shape) == layout.local_shape(at)
+        pieces.append(Piece(rank, at, layout, tensor.reshape(local_view(layout, at))))
+    return assemble(pieces)
+
+
 def check(drawn: Drawn, cost: CostModel | None = None) -> int:
     """After all rounds ranks hold the value as the target says; copies are equal to the last bit. No other
     way is cheaper.
@@ -119,15 +130,8 @@ def check(drawn: Drawn, cost: CostModel | None = None) -> int:
     for steps in made:
         assert set(steps) == set(range(drawn.ranks))
         local = answered(steps, local)
-    values: list[Assembled] = []
-    for layout, tensors in ((drawn.source, before), (drawn.target, local)):
-        pieces = []
-        for rank, tensor in tensors.items():
-            at = Coordinate(rank, drawn.batch)
-            assert tuple(tensor.shape) == layout.local_shape(at)
-            pieces.append(Piece(rank, at, layout, tensor.reshape(local_view(layout, at))))
-        values.append(assemble(pieces))
-    expected, found = values
+    places = {rank: Coordinate(rank, drawn.batch) for rank in before}
+    expected, found = assembled(drawn.source, before, places), assembled(drawn.target, local, places)
     assert found.copies == 0
     assert torch.equal(found.covered, expected.covered)
     assert (found.value - expected.value).abs().max() <= TOLERANCE
@@ -138,6 +142,37 @@ def check(drawn: Drawn, cost: CostModel | None = None) -> int:
 @given(pairs(), st.sampled_from((None, *COSTS)))
 def test_pairs(drawn: Drawn, cost: CostModel | None) -> None:
     check(drawn, cost)
+
+
+@st.composite
+def crossings(draw: st.DrawFn) -> tuple[Layout, int, Layout, int]:
+    """Any two layouts on the ranks of two stages."""
+    sizes = draw(st.lists(st.sampled_from([1, 2, 3, 5, 8]), min_size=1, max_size=3))
+    base = make_layout(tuple((Factor(size),) for size in sizes))
+    widths = draw(st.sampled_from(sorted(FACTORS))), draw(st.sampled_from(sorted(FACTORS)))
+    source = draw(layouts(base, widths[0], draw(st.booleans())))
+    return source, widths[0], draw(layouts(base, widths[1], pending=False)), widths[1]
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=QUIET, derandomize=True)
+@given(crossings(), st.sampled_from((None, *COSTS)))
+def test_from_stage_to_stage(drawn: tuple[Layout, int, Layout, int], cost: CostModel | None) -> None:
+    """Several cuts, sums with copies, and other numbers of ranks: in one step, at the least price."""
+    source, ranks, target, receivers = drawn
+    wanted = Wanted(source, target, ranks, receivers, 0, "float64", planned=True, cost=cost)
+    before, arrays = held(source, ranks, 0), TorchArrays()
+    (steps,) = rounds(wanted)
+    sent = {rank: arrays.cut(steps[rank], tensor) for rank, tensor in before.items()}
+    found = {
+        rank: arrays.paste(steps[rank], {peer: own[rank] for peer, own in sent.items() if rank in own})
+        for rank in wanted.places
+    }
+    value = assembled(source, before, {rank: Coordinate(rank, 0) for rank in before})
+    after = assembled(target, found, wanted.places)
+    assert after.copies <= TOLERANCE
+    assert (after.value - value.value).abs().max() <= TOLERANCE
+    for part in plan(wanted):
+        assert all(part.seconds <= way.seconds for way in part.ways if way.seconds is not None)
 
 
 def test_pairs_in_several_rounds() -> None:
