@@ -13,7 +13,7 @@ from torch import Tensor
 from hspmd_compiler.annotations.intervals import Sets, union
 from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, make_layout, whole
 from hspmd_compiler.artifact.arrays import TorchArrays
-from hspmd_compiler.artifact.interpret import run_row
+from hspmd_compiler.artifact.interpret import compute_row, read_row
 from hspmd_compiler.artifact.kernels import kernel
 from hspmd_compiler.artifact.lower_stage import Outputs, StageLowering
 from hspmd_compiler.comm_plan import Combine, CommKind, CommStep
@@ -302,7 +302,7 @@ def run(sketch: Sketch, graph: PipelineGraph, values: dict[int, AnnotatedValue])
 def _local(lowering: StageLowering, row: AnnotatedRow, at: Coordinate, held: dict[int, Locals]) -> Tensor:
     segment = lowering.segment("row", [row], Outputs(), at.batch)
     values = {lowering.number(value): held[value.id][at] for value in operands_of(row)}
-    result = run_row(segment.rows[0], values, lowering.literals[at.rank], "cpu")
+    result = compute_row(read_row(segment.rows[0], lowering.literals[at.rank]), values, "cpu")
     return result  # type: ignore[no-any-return]
 
 

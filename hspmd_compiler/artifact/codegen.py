@@ -13,10 +13,11 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from ..errors import ArtifactError
-from .kernels import ALIASES, COMM, GETITEM, fast_kernel, makes_tensor_from_nothing
-from .literals import resolve, resolved_kwargs, segment_holes
-from .liveness import dead_after, overwritable_comms, unread_inputs
-from .program import LocalRow, Segment, Value
+from .interpret import RowCall, read_rows
+from .kernels import ALIASES, COMM, GETITEM, fast_kernel
+from .literals import segment_holes
+from .liveness import unread_inputs
+from .program import Segment, Value
 from .requests import SegmentRun
 
 SegmentFunction: TypeAlias = Callable[..., SegmentRun[Tensor]]
@@ -56,13 +57,11 @@ def compile_segment(segment: Segment, literals: Sequence[object], device: str = 
 
 def generate(segment: Segment, literals: Sequence[object], device: str = "cpu") -> Code:
     """The text of `compile_segment`, and the kernels and literals that it names."""
-    writer = _Writer(literals, device)
-    dead = dead_after(segment)
-    overwritable = overwritable_comms(segment, dead)
+    writer = _Writer(device)
     lines = _release(unread_inputs(segment))
-    for index, row in enumerate(segment.rows):
-        lines.append(f"{_name(row.out)} = {writer.expression(row, index in overwritable)}")
-        lines += _release(dead[index])
+    for call in read_rows(segment, literals):
+        lines.append(f"{_name(call.row.out)} = {writer.expression(call)}")
+        lines += _release(call.dead)
     outputs = "".join(f"{_name(output.value)}, " for output in segment.outputs)
     lines += [f"return ({outputs})", "yield"]
     inputs = ", ".join(dict.fromkeys(_name(item.value) for item in segment.inputs))
@@ -73,26 +72,24 @@ def generate(segment: Segment, literals: Sequence[object], device: str = "cpu") 
 class _Writer:
     """Turns rows into expressions and gathers the names they need."""
 
-    def __init__(self, literals: Sequence[object], device: str) -> None:
+    def __init__(self, device: str) -> None:
         self.names: dict[str, object] = {}
-        self._literals = literals
         self._device = device
         self._kernels: dict[str, str] = {}
 
-    def expression(self, row: LocalRow, may_overwrite: bool) -> str:
+    def expression(self, call: RowCall) -> str:
         """The right-hand side of a row's assignment."""
-        arguments = [self._text(resolve(argument, self._literals)) for argument in row.args]
-        if row.op == COMM:
-            return f"yield ({arguments[1]}, {arguments[0]}, {may_overwrite})"
-        if row.op == GETITEM:
+        arguments, op = [self._text(argument) for argument in call.args], call.row.op
+        if op == COMM:
+            return f"yield ({arguments[1]}, {arguments[0]}, {call.may_overwrite})"
+        if op == GETITEM:
             return f"{arguments[0]}[{arguments[1]}]"
-        if row.op in ALIASES:
+        if op in ALIASES:
             return arguments[0]
-        keywords = resolved_kwargs(row, self._literals)
-        if makes_tensor_from_nothing(row.op):
-            keywords["device"] = self._device
-        arguments += [f"{_keyword(name)}={self._text(value)}" for name, value in keywords.items()]
-        return f"{self._kernel(row.op)}({', '.join(arguments)})"
+        arguments += [
+            f"{_keyword(name)}={self._text(value)}" for name, value in call.keywords(self._device).items()
+        ]
+        return f"{self._kernel(op)}({', '.join(arguments)})"
 
     def _kernel(self, op: str) -> str:
         if op not in self._kernels:

@@ -1,35 +1,17 @@
 """What a rank's program asks of its driver; the driver sends the answer back into the generator.
 
-V is the kind of value that flows: a tensor, or a shape when a program is only checked.
+V is the kind of value that flows: a tensor, a shape, or a node of a graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeAlias, TypeVar
-
-import torch
+from typing import Generic, TypeAlias, TypeVar
 
 from ..comm_plan import CommStep, GradBucket
 
-
-class ArrayLike(Protocol):
-    """What a driver may ask of any value."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Element type."""
-
-    def numel(self) -> int:
-        """Elements."""
-
-
-V = TypeVar("V", bound=ArrayLike)
+V = TypeVar("V")
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .codegen import SegmentCache
 from .execute import RankPlan
-from .interpret import interpret_segment
+from .interpret import RowCall, interpreted
 from .program import LocalRow
 from .requests import SegmentRun
 
@@ -53,8 +53,8 @@ class ObservedSegments:
         """See Segments."""
         rank = self._plan.program.rank
 
-        def seen(row: LocalRow, result: Any, dead: Sequence[int]) -> None:
-            self._observe(Observation(rank, segment, mb, row, result))
+        def seen(call: RowCall, result: Any) -> None:
+            self._observe(Observation(rank, segment, mb, call.row, result))
 
         rows = self._plan.shared.segments[segment]
-        return interpret_segment(rows, self._plan.program.literals, inputs, self._device, seen)
+        return interpreted(rows, self._plan.program.literals, inputs, self._device, seen)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol
+from typing import Generic, Protocol, TypeVar
+
+import torch
 
 from ..artifact.execute import RankPlan, RankState
 from ..artifact.kernels import COMM
@@ -12,7 +14,6 @@ from ..artifact.liveness import COMPUTE_OPS
 from ..artifact.program import Instruction, Value
 from ..artifact.requests import (
     AllReduce,
-    ArrayLike,
     Exchange,
     GradReduce,
     LossReduce,
@@ -20,11 +21,27 @@ from ..artifact.requests import (
     Recv,
     Request,
     Send,
-    V,
 )
 from ..comm_plan import Combine, CommStep
 from .tensors import TensorNames
 
+
+class ArrayLike(Protocol):
+    """What a driver may ask of any value."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Element type."""
+
+    def numel(self) -> int:
+        """Elements."""
+
+
+V = TypeVar("V", bound=ArrayLike)
 Channel = tuple[str | int, ...]
 """What a collective is matched on: the ranks of its group, in the one order of their process group."""
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic
 
 from ..artifact.program import Op
-from ..artifact.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Send, V
+from ..artifact.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Send
 from ..comm_plan import Combine
 from ..errors import HspmdError, VerifyError, first_line
-from .blocked import OPTIMIZER_CHANNEL, Channel, RankRun, channel_of
+from .blocked import OPTIMIZER_CHANNEL, Channel, RankRun, V, channel_of
 from .mail import Mail
 from .matching import OURS, Volumes, check_alike, check_exchange, check_type, volumes_of
 from .report import GRAD_REDUCE, LOSS_REDUCE, SEND_RECV, Event

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic
 
-from ..artifact.requests import Recv, Send, V
+from ..artifact.requests import Recv, Send
 from ..errors import VerifyError
-from .blocked import RankRun
+from .blocked import RankRun, V
 from .matching import BOX_RULE, OURS, Volumes, check_type, type_name
 
 Box = tuple[int, int, int]

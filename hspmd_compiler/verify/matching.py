@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..artifact.requests import AllReduce, ArrayLike, Exchange, GradReduce, Request, V
+from ..artifact.requests import AllReduce, Exchange, GradReduce, Request
 from ..comm_plan import CommStep, Piece, box_volume
 from ..errors import VerifyError
-from .blocked import RankRun, typed
+from .blocked import ArrayLike, RankRun, V, typed
 
 Volumes = dict[int, tuple[int, ...]]
 """Elements of each box, in order, by peer."""

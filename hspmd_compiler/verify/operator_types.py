@@ -8,7 +8,7 @@ Kernels of ours give the same types on all kinds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +17,9 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from ..artifact.interpret import run_row
-from ..artifact.literals import resolve, resolved_kwargs
-from ..artifact.liveness import row_reads
-from ..artifact.program import LocalRow, Value
-from ..errors import HspmdError, InternalError, first_line
+from ..artifact.interpret import RowCall, compute_row, not_computed
+from ..artifact.program import Value
+from ..errors import HspmdError, InternalError
 from ..operator_names import ATEN_NAME
 from ..strategy import DeviceKind
 
@@ -80,23 +78,22 @@ class OperatorBook:
         """Operators that were really computed."""
         return len(self._answers)
 
-    def number(self, row: LocalRow, literals: Sequence[object]) -> int:
+    def number(self, call: RowCall) -> int:
         """Equal for rows of one operator with the same literals, whatever values they read."""
-        names = {value: index for index, value in enumerate(dict.fromkeys(row_reads(row)))}
-        arguments = [_renamed(resolve(argument, literals), names) for argument in row.args]
-        named = {name: _renamed(argument, names) for name, argument in resolved_kwargs(row, literals).items()}
-        text = f"{row.op} {arguments!r} {named!r}"
+        names = {value: index for index, value in enumerate(call.reads)}
+        arguments = [_renamed(argument, names) for argument in call.args]
+        named = {name: _renamed(argument, names) for name, argument in call.kwargs.items()}
+        text = f"{call.row.op} {arguments!r} {named!r}"
         return self._numbers.setdefault(text, len(self._numbers))
 
-    def result(
-        self, number: int, row: LocalRow, literals: Sequence[object], operands: dict[int, Result], device: str
-    ) -> Result:
-        """What a row makes on one kind of device of its operands, by value id in the order of its reads."""
-        kind = device if ATEN_NAME.fullmatch(row.op) else DeviceKind.CPU.value
+    def result(self, number: int, call: RowCall, values: Mapping[int, Result], device: str) -> Result:
+        """What a row makes of what it reads, on one kind of device."""
+        operands = {value: values[value] for value in call.reads}
+        kind = device if ATEN_NAME.fullmatch(call.row.op) else DeviceKind.CPU.value
         key = (kind, number, *(_types(result) for result in operands.values()))
         if key not in self._answers:
             with self._mode:
-                self._answers[key] = _computed(row, literals, operands, kind)
+                self._answers[key] = _computed(call, operands, kind)
         return _placed(self._answers[key], list(_tensors(operands.values())))
 
 
@@ -123,23 +120,19 @@ def _tensors(results: Iterable[Result]) -> Iterator[Sketch]:
             yield from (item for item in result if item is not None)
 
 
-def _computed(row: LocalRow, literals: Sequence[object], operands: dict[int, Result], device: str) -> _Answer:
+def _computed(call: RowCall, operands: Mapping[int, Result], device: str) -> _Answer:
     fakes: list[Tensor] = []
     values = {number: _as_fake(result, fakes, device) for number, result in operands.items()}
     try:
         with quiet_fakes():
-            result = run_row(row, values, literals, device)
+            result = compute_row(call, values, device)
     except HspmdError:
         raise
     except Exception as error:  # whatever an artifact's arguments make of an operator
-        raise InternalError(
-            f"{row.op} can't be computed: {first_line(error)}",
-            at=f"v{row.out.id}" + ("" if row.logical is None else f" (row {row.logical} of the graph)"),
-            details=[(f"v{number}", _described(value)) for number, value in values.items()],
-        ) from error
+        raise not_computed(call, values, error) from error
     single = isinstance(result, Tensor)
     if not single and not (isinstance(result, (tuple, list)) and all(map(_is_result, result))):
-        raise InternalError(f"{row.op} gives no tensor", at=f"v{row.out.id}")
+        raise InternalError(f"{call.row.op} gives no tensor", at=f"v{call.row.out.id}")
     return _Answer(tuple(_recorded((result,) if single else result, fakes)), single)
 
 
@@ -192,12 +185,6 @@ def _placed(answer: _Answer, operands: Sequence[Sketch]) -> Result:
     placed = tuple(None if made is None else place(made) for made in answer.made)
     first = placed[0] if answer.single else None
     return placed if first is None else first
-
-
-def _described(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    return type(value).__name__
 
 
 def typed_of(value: Tensor) -> Typed:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..artifact.interpret import RowCall, read_rows, walk_rows
 from ..artifact.kernels import COMM
-from ..artifact.literals import resolve, torch_dtype
-from ..artifact.liveness import dead_after, row_reads, unread_inputs
-from ..artifact.program import LocalRow, Segment, Value
+from ..artifact.literals import torch_dtype
+from ..artifact.liveness import unread_inputs
+from ..artifact.program import Segment
+from ..artifact.requests import SegmentRun
 from ..comm_plan import CommKind, CommStep
 from ..errors import VerifyError
 from .operator_types import Memory, OperatorBook, Result, Sketch, Typed, span
@@ -55,64 +57,48 @@ class BoundSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRow:
-    """A row, the values that it reads and those that die with it. number: of its operator and literals."""
+class ReadSegment:
+    """The rows of a segment with their literals. numbers: of operator and literals, by a row's result."""
 
-    row: LocalRow
-    reads: tuple[int, ...]
-    dead: Sequence[int]
-    number: int
+    calls: Sequence[RowCall]
+    numbers: Mapping[int, int]
 
-
-def read_rows(segment: Segment, literals: Sequence[object], book: OperatorBook) -> list[ReadRow]:
-    """The rows of a segment for these literals."""
-    return [
-        ReadRow(
-            row,
-            tuple(dict.fromkeys(row_reads(row))),
-            dead,
-            -1 if row.op == COMM else book.number(row, literals),
-        )
-        for row, dead in zip(segment.rows, dead_after(segment), strict=True)
-    ]
+    @classmethod
+    def of(cls, bound: BoundSegment, book: OperatorBook) -> ReadSegment:
+        """Read once for ranks whose literals are equal."""
+        calls = read_rows(bound.segment, bound.literals)
+        return cls(calls, {call.row.out.id: book.number(call) for call in calls if call.row.op != COMM})
 
 
 def record(
     bound: BoundSegment,
-    rows: Sequence[ReadRow],
+    read: ReadSegment,
     inputs: Sequence[Typed],
     owned: Sequence[bool],
     book: OperatorBook,
 ) -> Recording:
     """Walk a segment once. owned: inputs whose memory is given up after their last use."""
     given = [Sketch(typed, Memory(span(typed))) for typed in inputs]
-    values: dict[int, Result] = {
-        item.value.id: sketch for item, sketch in zip(bound.segment.inputs, given, strict=True)
-    }
     tally = _Tally(bound.segment, given, owned)
-    for value in unread_inputs(bound.segment):
-        del values[value]
+
+    def compute(call: RowCall, values: Mapping[int, Result]) -> Result:
+        return book.result(read.numbers[call.row.out.id], call, values, bound.device)
+
+    walk: SegmentRun[Result] = walk_rows(bound.segment, read.calls, given, compute, tally.seen)
     recording = Recording()
-    for item in rows:
-        if item.row.op == COMM:
-            made: Result = _call(bound, item.row, values, recording)
-        else:
-            operands = {value: values[value] for value in item.reads}
-            made = book.result(item.number, item.row, bound.literals, operands, bound.device)
-        values[item.row.out.id] = made
-        tally.seen(item.row, made, item.dead)
-        for value in item.dead:
-            del values[value]
-    recording.extra = tally.most
-    recording.outputs = _outputs(bound.segment, values, given)
+    try:
+        _, operand, _ = next(walk)
+        while True:
+            _, operand, _ = walk.send(_call(bound, operand, recording))
+    except StopIteration as end:
+        recording.extra = tally.most
+        recording.outputs = _outputs(end.value, given)
     return recording
 
 
-def _call(bound: BoundSegment, row: LocalRow, values: dict[int, Result], recording: Recording) -> Sketch:
+def _call(bound: BoundSegment, operand: Result | None, recording: Recording) -> Sketch:
     """Every communication answers with what its step says."""
     number = len(recording.calls)
-    source = resolve(row.args[0], bound.literals)
-    operand = values[source.id] if isinstance(source, Value) else None
     assert operand is None or isinstance(operand, Sketch), "a comm row moves one tensor"
     answer = _answer(bound.steps[number], operand)
     recording.calls.append(
@@ -132,15 +118,15 @@ def _answer(step: CommStep, operand: Sketch | None) -> Sketch:
     return Sketch(typed, Memory(span(typed)))
 
 
-def _outputs(segment: Segment, values: dict[int, Result], given: Sequence[Sketch]) -> list[RecordedOutput]:
+def _outputs(made: Sequence[Result], given: Sequence[Sketch]) -> list[RecordedOutput]:
     own = {id(sketch.memory): index for index, sketch in enumerate(given)}
     numbers: dict[int, int] = {}
     outputs = []
-    for output in segment.outputs:
-        made = values[output.value.id]
-        assert isinstance(made, Sketch), "an output is one tensor"
-        number = numbers.setdefault(id(made.memory), len(numbers))
-        outputs.append(RecordedOutput(made.typed, own.get(id(made.memory), -1), number, made.memory.size))
+    for sketch in made:
+        assert isinstance(sketch, Sketch), "an output is one tensor"
+        number = numbers.setdefault(id(sketch.memory), len(numbers))
+        source = own.get(id(sketch.memory), -1)
+        outputs.append(RecordedOutput(sketch.typed, source, number, sketch.memory.size))
     return outputs
 
 
@@ -159,11 +145,11 @@ class _Tally:
         for value in unread_inputs(segment):
             self._drop(value)
 
-    def seen(self, row: LocalRow, result: Result, dead: Sequence[int]) -> None:
-        """A row was computed; then `dead` values are given up."""
-        self._hold(row.out.id, result)
+    def seen(self, call: RowCall, result: Result) -> None:
+        """A row was computed; then values are given up."""
+        self._hold(call.row.out.id, result)
         self.most = max(self.most, self._live)
-        for value in dead:
+        for value in call.dead:
             self._drop(value)
 
     def _hold(self, value: int, result: Result) -> None:

@@ -13,7 +13,7 @@ from ..artifact.requests import SegmentRun
 from ..cluster import family_of
 from ..errors import VerifyError
 from .operator_types import OperatorBook, Typed
-from .recording import BoundSegment, ReadRow, RecordedOutput, Recording, read_rows, record
+from .recording import BoundSegment, ReadSegment, RecordedOutput, Recording, record
 from .shapes import Block, Meter, ShapeValue
 
 Key = tuple[object, ...]
@@ -34,7 +34,7 @@ class ShapeBook:
     def __init__(self) -> None:
         self.operators = OperatorBook()
         self._recordings: dict[Key, Recording] = {}
-        self._rows: dict[Key, list[ReadRow]] = {}
+        self._rows: dict[Key, ReadSegment] = {}
         self._read: dict[int, tuple[Segment, list[int], list[LocalRow]]] = {}
 
     @property
@@ -55,10 +55,9 @@ class ShapeBook:
             self._recordings[key] = record(own.bound, rows, types, owned, self.operators)
         return self._recordings[key]
 
-    def _rows_of(self, own: OwnSegment) -> list[ReadRow]:
+    def _rows_of(self, own: OwnSegment) -> ReadSegment:
         if own.literals not in self._rows:
-            bound = own.bound
-            self._rows[own.literals] = read_rows(bound.segment, bound.literals, self.operators)
+            self._rows[own.literals] = ReadSegment.of(own.bound, self.operators)
         return self._rows[own.literals]
 
     def _bound(self, plan: RankPlan, segment: Segment) -> OwnSegment:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hspmd_compiler.artifact.codegen import SegmentCache, compile_segment, generate
-from hspmd_compiler.artifact.interpret import interpret_segment
+from hspmd_compiler.artifact.interpret import interpreted
 from hspmd_compiler.artifact.kernels import OWN_KERNELS
 from hspmd_compiler.artifact.program import (
     DType,
@@ -84,7 +84,7 @@ LITERALS: list[object] = [2, (1, 3)]
 def test_generated_code_and_interpreter_agree() -> None:
     x, mask, answer = torch.randn(8), torch.tensor([True, False, True]), torch.randn(2, 3)
     compiled = finish(compile_segment(MIXED, LITERALS)(x, mask), answer)
-    walked = finish(interpret_segment(MIXED, LITERALS, [x, mask], "cpu", lambda *_: None), answer)
+    walked = finish(interpreted(MIXED, LITERALS, [x, mask], "cpu"), answer)
     for calls, outputs in (compiled, walked):
         assert len(calls) == 1 and calls[0][0] == 3
         assert torch.equal(calls[0][1], x.view(2, 4)[:, 1:])

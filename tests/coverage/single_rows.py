@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hspmd_compiler.annotations.layout import Axis, Factor, Layout, make_layout
-from hspmd_compiler.artifact.interpret import run_row
+from hspmd_compiler.artifact.interpret import compute_row, read_row
 from hspmd_compiler.counter_random import key_tensor
 from hspmd_compiler.coverage.matrix import Traced
 from hspmd_compiler.graph.ir import OriginKind, Ref, Row, map_refs, row_inputs
@@ -68,7 +68,7 @@ def values_of(traced: Traced) -> dict[int, Tensor]:
             if row.op == PLACEHOLDER:
                 found[row.id] = _given(traced, row)
             else:
-                found[row.id] = run_row(local_row(_wide_row(row)), found, (), "cpu")
+                found[row.id] = compute_row(read_row(local_row(_wide_row(row)), ()), found, "cpu")
     return found
 
 

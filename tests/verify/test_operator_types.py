@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from hspmd_compiler.artifact.interpret import read_row
 from hspmd_compiler.artifact.kernels import kernel
 from hspmd_compiler.artifact.program import LocalRow, Value
 from hspmd_compiler.verify.operator_types import Memory, OperatorBook, Sketch, Typed, span, typed_of
@@ -53,9 +54,9 @@ def types(op: str, arguments: tuple[object, ...], kind: str) -> list[Typed]:
     """What the book says of a call; tensors among the arguments are its operands."""
     operands = {i: sketch(item) for i, item in enumerate(arguments) if isinstance(item, Tensor)}
     args = tuple(Value(i) if i in operands else item for i, item in enumerate(arguments))
-    row = LocalRow(Value(len(args)), op, args)
+    call = read_row(LocalRow(Value(len(args)), op, args), [])
     book = OperatorBook()
-    made = book.result(book.number(row, []), row, [], dict(operands), kind)
+    made = book.result(book.number(call), call, dict(operands), kind)
     return [item.typed for item in (made if isinstance(made, tuple) else (made,)) if item is not None]
 
 
