@@ -92,8 +92,9 @@ class CompiledProgram:
     def fx(self, rank: int) -> torch.fx.GraphModule:
         """The program of one rank as a runnable GraphModule."""
         from .artifact.to_fx import rank_module
+        from .runtime.torch_dist import of_process_group
 
-        return rank_module(self.artifact.program, rank)
+        return rank_module(self.artifact.program, rank, of_process_group)
 
 
 def compile(

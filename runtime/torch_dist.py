@@ -10,12 +10,14 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.constants import default_pg_timeout
 
 from ..artifact import boxes
 from ..artifact.arrays import TorchArrays
 from ..artifact.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Request, Send
 from ..comm_plan import Combine, CommKind, CommStep
 from ..errors import InternalError, RunError
+from .device import CUDA
 from .exchange_plan import ExchangePlan, Shortcut
 from .groups import Groups
 from .transport import from_wire, peer_lost_in, to_wire, wire_dtype
@@ -271,3 +273,21 @@ class TorchDist:
         dtype = getattr(torch, step.dtype)
         assert isinstance(dtype, torch.dtype), "the artifact was checked at load"
         return dtype
+
+
+_opened: dict[tuple[object, ...], TorchDist] = {}
+
+
+def of_process_group(world_size: int, groups: tuple[tuple[int, ...], ...], device: str) -> TorchDist:
+    """The transport of the process group that is up, for a kind of device; every rank asks first of all."""
+    if not dist.is_initialized() or dist.get_world_size() != world_size:
+        raise RunError(
+            f"this module is one of {world_size} ranks",
+            rule="each rank's module runs in a process of its own",
+            fix="call torch.distributed.init_process_group, or start the script with torchrun",
+        )
+    key = (dist.group.WORLD, world_size, groups, device)
+    if key not in _opened:
+        place = torch.device(device, torch.cuda.current_device()) if device == CUDA else torch.device(device)
+        _opened[key] = TorchDist(place, groups, default_pg_timeout)
+    return _opened[key]

@@ -1,32 +1,25 @@
-"""The arithmetic that executor and drivers need of values, and its form for real tensors."""
+"""The arithmetic that the executor needs of values, and its form for real tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ..comm_plan import Combine, CommStep, GradBucket, GradPiece, ParamBucket
+from ..comm_plan import Box, Combine, CommStep
 from . import boxes
 from .program import ZERO_GRADS, Shard
 from .requests import V
 
+View = tuple[int, ...]
+Boxes = tuple[Box, ...]
 NARROW_TYPES = (torch.bfloat16, torch.float16)
 
 
 class Arrays(Protocol[V]):
-    """What can be done with values of kind V."""
-
-    def cut(self, step: CommStep, source: V) -> dict[int, V]:
-        """What `step` sends, flat, by peer."""
-
-    def paste(self, step: CommStep, arrived: Mapping[int, V]) -> V:
-        """The destination of `step` from what each peer sent."""
-
-    def reduce(self, values: Sequence[V], combine: Combine) -> V:
-        """All values joined elementwise, in order; none of them is changed."""
+    """What the executor does with values of kind V. param: what they belong to, for errors."""
 
     def own(self, value: V, into: V | None) -> V:
         """A copy that this rank may change, in the memory of `into` where one is given."""
@@ -37,37 +30,22 @@ class Arrays(Protocol[V]):
     def add_loss(self, total: V | None, share: V | None) -> V:
         """A running sum of loss shares, in double precision; zero from nothing."""
 
-    def pack_bucket(self, bucket: GradBucket, grads: Mapping[str, V]) -> V:
-        """This rank's contribution to `bucket`, flat, in memory of its own."""
-
-    def unpack_bucket(
-        self, bucket: GradBucket, flat: V, shards: Mapping[str, Shard], synced: dict[str, V]
-    ) -> None:
-        """Put what this rank receives of a reduced bucket into its synchronised gradients."""
-
-    def keep_bucket(
-        self,
-        bucket: GradBucket,
-        grads: Mapping[str, V],
-        owned: Container[str],
-        shards: Mapping[str, Shard],
-        synced: dict[str, V],
-    ) -> None:
-        """A bucket of this rank alone: its gradients are synchronised. owned: those it may take over."""
-
-    def pack_params(
-        self,
-        bucket: ParamBucket,
-        params: Mapping[str, V],
-        stored: Mapping[str, V],
-        shards: Mapping[str, Shard],
+    def pack(
+        self, param: str, value: V | None, length: int, view: View | None, boxes: Boxes | None, dtype: str
     ) -> V:
-        """What this rank stores of `bucket`, flat, in the type of the bucket."""
+        """Boxes of a value, flat, in the memory of the value where they are all of it; zeros from nothing."""
 
-    def unpack_params(
-        self, bucket: ParamBucket, flat: V, shards: Mapping[str, Shard], params: dict[str, V]
-    ) -> None:
-        """Put all of a gathered bucket into local tensors, new ones where they are not there."""
+    def join(self, rows: Sequence[V], dtype: str) -> V:
+        """Flat values one after the other, in memory of its own."""
+
+    def part(self, flat: V, start: int, length: int) -> V:
+        """Elements of a flat value, in its memory."""
+
+    def view(self, param: str, flat: V, shape: View) -> V:
+        """A flat value in another shape, in its memory."""
+
+    def fill(self, param: str, into: V | None, flat: V, shape: View, view: View, boxes: Boxes) -> V:
+        """`into` with its boxes overwritten from a flat value; new from zeros where there is none yet."""
 
 
 def synced_shape(view: tuple[int, ...], shard: Shard) -> tuple[int, ...]:
@@ -76,21 +54,21 @@ def synced_shape(view: tuple[int, ...], shard: Shard) -> tuple[int, ...]:
 
 
 class TorchArrays:
-    """`Arrays` for tensors on one device."""
+    """`Arrays` for tensors on one device, and what moves them between ranks."""
 
     def __init__(self, device: str = "cpu") -> None:
         self.device = device
 
     def cut(self, step: CommStep, source: Tensor) -> dict[int, Tensor]:
-        """See Arrays."""
+        """What `step` sends, flat, by peer."""
         return boxes.cut(step, source)
 
     def paste(self, step: CommStep, arrived: Mapping[int, Tensor]) -> Tensor:
-        """See Arrays."""
+        """The destination of `step` from what each peer sent."""
         return boxes.paste(step, arrived, self._empty(step.dtype))
 
     def reduce(self, values: Sequence[Tensor], combine: Combine) -> Tensor:
-        """See Arrays."""
+        """All values joined elementwise, in order; none of them is changed."""
         total = values[0].clone()
         for value in values[1:]:
             if combine is Combine.MAX:
@@ -116,86 +94,39 @@ class TorchArrays:
             return self._empty("float64").new_zeros(()) if total is None else total
         return share.double() if total is None else total + share
 
-    def pack_bucket(self, bucket: GradBucket, grads: Mapping[str, Tensor]) -> Tensor:
-        """See Arrays."""
-        empty = self._empty(bucket.dtype)
-        return torch.cat([empty, *(self._packed(piece, grads, empty) for piece in bucket.given)])
-
-    def unpack_bucket(
-        self, bucket: GradBucket, flat: Tensor, shards: Mapping[str, Shard], synced: dict[str, Tensor]
-    ) -> None:
-        """See Arrays."""
-        start = 0
-        for piece in bucket.kept:
-            values = flat[start : start + piece.length]
-            start += piece.length
-            if piece.dst_boxes is not None and piece.dst_view is not None:
-                self._receive(piece, values, shards[piece.param], synced)
-
-    def keep_bucket(
+    def pack(
         self,
-        bucket: GradBucket,
-        grads: Mapping[str, Tensor],
-        owned: Container[str],
-        shards: Mapping[str, Shard],
-        synced: dict[str, Tensor],
-    ) -> None:
-        """See Arrays."""
-        empty = self._empty(bucket.dtype)
-        for piece in bucket.pieces:
-            if piece.dst_boxes is not None and piece.dst_view is not None:
-                values = self._packed(piece, grads, empty)
-                mine = values if piece.param in owned else values.clone()
-                self._receive(piece, mine, shards[piece.param], synced)
-
-    def pack_params(
-        self,
-        bucket: ParamBucket,
-        params: Mapping[str, Tensor],
-        stored: Mapping[str, Tensor],
-        shards: Mapping[str, Shard],
+        param: str,
+        value: Tensor | None,
+        length: int,
+        view: View | None,
+        held: Boxes | None,
+        dtype: str,
     ) -> Tensor:
         """See Arrays."""
-        rows = []
-        for piece in bucket.pieces:
-            if piece.param in stored:
-                rows.append(stored[piece.param][slice(*piece.row)].to(getattr(torch, bucket.dtype)))
-            else:
-                rows.append(boxes.pack(params[piece.param], shards[piece.param].view, piece.own))
-        return torch.cat([self._empty(bucket.dtype), *rows])
+        if value is None or view is None or held is None:
+            return self._empty(dtype).new_zeros(length)
+        return boxes.pack(value, view, held).to(getattr(torch, dtype))
 
-    def unpack_params(
-        self,
-        bucket: ParamBucket,
-        flat: Tensor,
-        shards: Mapping[str, Shard],
-        params: dict[str, Tensor],
-    ) -> None:
+    def join(self, rows: Sequence[Tensor], dtype: str) -> Tensor:
         """See Arrays."""
-        start = 0
-        for piece in bucket.pieces:
-            values = flat[start : start + piece.length]
-            start += piece.length
-            shard = shards[piece.param]
-            if piece.param not in params:
-                params[piece.param] = flat.new_zeros(shard.shape)
-            boxes.unpack(values, params[piece.param].view(shard.view), piece.boxes, Combine.COPY)
+        return torch.cat([self._empty(dtype), *rows])
 
-    def _packed(self, piece: GradPiece, grads: Mapping[str, Tensor], empty: Tensor) -> Tensor:
-        if piece.src_boxes is None or piece.src_view is None or piece.param not in grads:
-            return empty.new_zeros(piece.length)
-        return boxes.pack(grads[piece.param], piece.src_view, piece.src_boxes).to(empty.dtype)
+    def part(self, flat: Tensor, start: int, length: int) -> Tensor:
+        """See Arrays."""
+        return flat[start : start + length]
 
-    def _receive(self, piece: GradPiece, values: Tensor, shard: Shard, synced: dict[str, Tensor]) -> None:
-        assert piece.dst_boxes is not None and piece.dst_view is not None, "only a receiver unpacks"
-        shape = synced_shape(piece.dst_view, shard)
-        if piece.dst_boxes == (boxes.full_box(piece.dst_view),):
-            synced[piece.param] = values.view(shape)
-            return
-        if piece.param not in synced:
-            synced[piece.param] = values.new_zeros(shape)
-        target = synced[piece.param].view(piece.dst_view)
-        boxes.unpack(values, target, piece.dst_boxes, Combine.COPY)
+    def view(self, param: str, flat: Tensor, shape: View) -> Tensor:
+        """See Arrays."""
+        return flat.view(shape)
+
+    def fill(
+        self, param: str, into: Tensor | None, flat: Tensor, shape: View, view: View, held: Boxes
+    ) -> Tensor:
+        """See Arrays."""
+        result = flat.new_zeros(shape) if into is None else into
+        boxes.unpack(flat, result.view(view), held, Combine.COPY)
+        return result
 
     def _empty(self, dtype: str) -> Tensor:
         return torch.empty(0, dtype=getattr(torch, dtype), device=self.device)

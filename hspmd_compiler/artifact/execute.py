@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias
 
 from torch import Tensor
 
 from ..comm_plan import CommKind, CommStep, GradBucket
 from ..errors import InternalError
 from .arrays import Arrays
+from .buckets import keep_bucket, pack_bucket, pack_params, unpack_bucket, unpack_params
 from .liveness import MicroKey, fresh_grads, last_pieces, last_reads
 from .program import (
     ClassProgram,
@@ -143,13 +144,16 @@ def run_step(
     arrays: Arrays[V],
 ) -> StepRun[V]:
     """One training step; `batches` holds one dict per local micro-batch. Returns the loss."""
-    walk = _Walk(plan, state, batches, segments, arrays)
+    walk = Walk(plan, state, batches, segments, arrays)
     state.loss = None
     state.steps.clear()
     state.synced.clear()
     for position, instruction in enumerate(plan.program.instructions):
         state.position = position
-        yield from walk.actions[instruction.op](instruction)
+        action = ACTIONS.get(instruction.op)
+        if action is None:
+            raise _unknown(instruction, position)
+        yield from action(walk, instruction)
     state.params.update(state.buffers)
     state.buffers.clear()
     state.position = len(plan.program.instructions)
@@ -157,7 +161,7 @@ def run_step(
 
 
 @dataclass(slots=True)
-class _Walk(Generic[V]):
+class Walk(Generic[V]):
     """One step of one rank."""
 
     plan: RankPlan
@@ -165,23 +169,6 @@ class _Walk(Generic[V]):
     batches: Sequence[Mapping[str, V]]
     segments: Segments[V]
     arrays: Arrays[V]
-    actions: dict[Op, Callable[[Instruction], InstructionRun[V]]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.actions = {
-            Op.STEP_COMPUTE: self._compute,
-            Op.STEP_REDUCE: self._step_reduce,
-            Op.FORWARD: self._compute,
-            Op.BACKWARD: self._compute,
-            Op.SEND: self._send,
-            Op.RECV: self._recv,
-            Op.GRAD_SCATTER: self._grad_scatter,
-            Op.GRAD_SYNC: self._grad_sync,
-            Op.LOSS: self._loss,
-            Op.OPTIMIZER: self._optimizer,
-            Op.PARAM_GATHER: self._param_gather,
-            Op.PARAM_DROP: self._param_drop,
-        }
 
     def _compute(self, instruction: Instruction) -> InstructionRun[V]:
         segment = self.plan.shared.segments[instruction.segment]
@@ -298,7 +285,7 @@ class _Walk(Generic[V]):
         found: dict[str, V] = {}
         for bucket, done in buckets:
             if len(bucket.group) == 1:
-                self.arrays.keep_bucket(bucket, state.grads, state.owned_grads, self.plan.shards, found)
+                keep_bucket(self.arrays, bucket, state.grads, state.owned_grads, self.plan.shards, found)
             else:
                 yield from self._reduce_bucket(bucket, found)
             for name in done:
@@ -310,31 +297,31 @@ class _Walk(Generic[V]):
         if bucket.slot >= 0:
             yield from self._scatter_bucket(bucket, found)
             return
-        flat = self.arrays.pack_bucket(bucket, self.state.grads)
+        flat = pack_bucket(self.arrays, bucket, self.state.grads)
         request = GradReduce(bucket, flat)
         del flat
         reduced = self._received((yield request))
-        self.arrays.unpack_bucket(bucket, reduced, self.plan.shards, found)
+        unpack_bucket(self.arrays, bucket, reduced, self.plan.shards, found)
 
     def _scatter_bucket(self, bucket: GradBucket, found: dict[str, V]) -> InstructionRun[V]:
         """Give what others keep, receive the sum of what this rank keeps."""
         step = self.plan.program.comms[bucket.slot]
-        flat = None if step.src_view is None else self.arrays.pack_bucket(bucket, self.state.grads)
+        flat = None if step.src_view is None else pack_bucket(self.arrays, bucket, self.state.grads)
         request: Request[V] = Exchange(step, flat)
         del flat
         reduced = yield request
         if step.dst_view is not None:
-            self.arrays.unpack_bucket(bucket, self._received(reduced), self.plan.shards, found)
+            unpack_bucket(self.arrays, bucket, self._received(reduced), self.plan.shards, found)
 
     def _param_gather(self, instruction: Instruction) -> InstructionRun[V]:
         state = self.state
         for bucket in self.plan.program.param_buckets:
-            flat = self.arrays.pack_params(bucket, state.params, state.stored, self.plan.shards)
+            flat = pack_params(self.arrays, bucket, state.params, state.stored, self.plan.shards)
             if bucket.slot >= 0:
                 request: Request[V] = Exchange(self.plan.program.comms[bucket.slot], flat)
                 del flat
                 flat = self._received((yield request))
-            self.arrays.unpack_params(bucket, flat, self.plan.shards, state.params)
+            unpack_params(self.arrays, bucket, flat, self.plan.shards, state.params)
 
     def _param_drop(self, instruction: Instruction) -> InstructionRun[V]:
         for bucket in self.plan.program.param_buckets:
@@ -361,6 +348,31 @@ class _Walk(Generic[V]):
             at=f"instruction {position}: {program.instructions[position].op.value}",
             rule="a value is made or received before it is read",
         )
+
+
+def _unknown(instruction: Instruction, position: int) -> InternalError:
+    return InternalError(
+        f"instruction {instruction.op.value} is not one that the executor knows",
+        at=f"instruction {position}",
+        rule="what an instruction does stands once, in ACTIONS of artifact/execute.py",
+    )
+
+
+ACTIONS: dict[Op, Callable[[Walk[Any], Instruction], InstructionRun[Any]]] = {
+    Op.STEP_COMPUTE: Walk._compute,
+    Op.STEP_REDUCE: Walk._step_reduce,
+    Op.FORWARD: Walk._compute,
+    Op.BACKWARD: Walk._compute,
+    Op.SEND: Walk._send,
+    Op.RECV: Walk._recv,
+    Op.GRAD_SCATTER: Walk._grad_scatter,
+    Op.GRAD_SYNC: Walk._grad_sync,
+    Op.LOSS: Walk._loss,
+    Op.OPTIMIZER: Walk._optimizer,
+    Op.PARAM_GATHER: Walk._param_gather,
+    Op.PARAM_DROP: Walk._param_drop,
+}
+"""What each instruction does, for tensors, shapes and nodes of a graph alike."""
 
 
 def comm_request(step: CommStep, value: V | None, may_overwrite: bool) -> Request[V]:

@@ -1,57 +1,57 @@
-"""A rank's whole training step as one runnable torch.fx.GraphModule."""
+"""A rank's whole training step as one runnable torch.fx.GraphModule: the executor's, nodes for values."""
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
 
 from ..cluster import family_of
-from ..comm_plan import Box, CommKind, CommStep, GradBucket, ParamBucket, Piece
+from ..comm_plan import CommStep
 from ..errors import InternalError
 from . import fx_comm
-from .arrays import synced_shape
+from .arrays import Arrays, TorchArrays
 from .boxes import slices
-from .execute import RankPlan, micro_batches, plan_rank
-from .kernels import ALIASES, COMM, GETITEM, kernel, makes_tensor_from_nothing
-from .literals import resolve, resolved_kwargs, torch_dtype
-from .program import (
-    ZERO_PARAMS,
-    InputKind,
-    Instruction,
-    LocalRow,
-    Op,
-    OutputKind,
-    Program,
-    Segment,
-    Value,
-)
+from .execute import RankPlan, RankState, micro_batches, plan_rank, run_step
+from .interpret import RowCall, function_of, read_rows, walk_rows
+from .kernels import ALIASES
+from .literals import torch_dtype
+from .program import ZERO_PARAMS, InputKind, Program
 from .random_kernels import step_keys
+from .requests import (
+    AllReduce,
+    Exchange,
+    GradReduce,
+    LossReduce,
+    OptimizerStep,
+    Recv,
+    Request,
+    SegmentRun,
+    Send,
+)
 from .trained import start_value
 
-Place = tuple[tuple[int, ...], tuple[Box, ...]]
-"""View and boxes."""
+OpenTransport = Callable[[int, tuple[tuple[int, ...], ...], str], fx_comm.Answers]
+"""The transport of a world of so many ranks with these groups, on a kind of device."""
 LOSS, GRADS, BUFFERS = "loss", "grads", "buffers"
 
 
-def rank_module(program: Program, rank: int) -> fx.GraphModule:
-    """One training step of `rank`, all micro-batches, up to the synchronised gradients.
+def rank_module(program: Program, rank: int, transport: OpenTransport = fx_comm.alone) -> fx.GraphModule:
+    """One training step of `rank`, all micro-batches, up to the synchronised gradients, by the executor.
 
     It takes the rank's shards and its rows of each batch tensor, as `rank_arguments` lists them, and
     returns a dict: `loss` (of all ranks, in double precision), `grads` by parameter, and `buffers`, the
-    new values of those that the step changes. A world of one rank needs no torch.distributed.
+    new values of those that the step changes. transport: called first of all, by its name in the graph;
+    a world of one rank needs none.
 
     Shards are local tensors in the type that is read; with ZeRO-3 flat rows of the elements that the rank
     stores, which the graph gathers. From ZeRO-2 on gradients are flat rows, too. Both follow `Shard.kept`.
     """
-    plan = plan_rank(program, rank)
-    graph = _Builder(program, plan).build()
-    return fx.GraphModule(torch.nn.Module(), graph, f"Rank{rank}")
+    return _Builder(program, plan_rank(program, rank)).module(transport)
 
 
 def rank_arguments(
@@ -94,290 +94,139 @@ def _local(plan: RankPlan, name: str, params: Mapping[str, Tensor]) -> Tensor:
 
 @dataclass(slots=True)
 class _Builder:
-    """Inlines a rank's instructions, in order, into one fx graph."""
+    """A graph in the making, and the objects that its calls name. graph, root: as of a GraphModule."""
 
     program: Program
     plan: RankPlan
     graph: fx.Graph = field(default_factory=fx.Graph)
-    params: dict[str, fx.Node] = field(default_factory=dict)
-    data: list[dict[str, fx.Node]] = field(default_factory=list)
-    keys: list[fx.Node] = field(default_factory=list)
-    micro: dict[tuple[int, int], fx.Node] = field(default_factory=dict)
-    steps: dict[int, fx.Node] = field(default_factory=dict)
-    grads: dict[str, fx.Node] = field(default_factory=dict)
-    synced: dict[str, fx.Node] = field(default_factory=dict)
-    buffers: dict[str, fx.Node] = field(default_factory=dict)
-    sends: list[fx.Node] = field(default_factory=list)
-    loss: fx.Node | None = None
-    groups: fx.Node | None = None
-
-    def build(self) -> fx.Graph:
-        """The graph of one step."""
-        self._placeholders()
-        groups = tuple(self.program.groups)
-        self.groups = self._call(fx_comm.process_groups, self.program.world_size, groups)
-        for instruction in self.plan.program.instructions:
-            self._instruction(instruction)
-        if self.sends:
-            self._call(fx_comm.finish_sends, tuple(self.sends))
-        self.graph.output({LOSS: self.loss, GRADS: self.synced, BUFFERS: self.buffers})
-        self.graph.lint()
-        return self.graph
-
-    @property
-    def rank(self) -> int:
-        """The rank whose step this is."""
-        return self.plan.program.rank
+    root: torch.nn.Module = field(default_factory=torch.nn.Module)
+    held: dict[str, tuple[object, fx.Node]] = field(default_factory=dict)
 
     @property
     def device(self) -> str:
         """Kind of device that new tensors lie on."""
         return family_of(self.plan.program.device_kind)
 
-    def _placeholders(self) -> None:
-        for name in self.plan.shards:
-            self.params[name] = self.graph.placeholder(_identifier(name), Tensor)
-            self.params[name].meta["parameter"] = name
-        for number, _ in enumerate(self.plan.program.rows):
-            row = {
-                key: self.graph.placeholder(_identifier(f"{key}_{number}"), Tensor)
-                for key in self.program.inputs
-            }
-            self.data.append(row)
-        if _draws(self.plan):
-            self.keys = [self.graph.placeholder(f"key_{mb}", Tensor) for mb in range(len(self.data))]
-
-    def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+        """A call in the graph."""
         return self.graph.call_function(function, args, kwargs)
 
-    def _instruction(self, step: Instruction) -> None:
-        match step.op:
-            case Op.FORWARD | Op.BACKWARD | Op.STEP_COMPUTE:
-                self._segment(self.plan.shared.segments[step.segment], step.mb)
-            case Op.STEP_REDUCE:
-                source = self.steps[step.value]
-                self.steps[step.value] = self._comm(self.plan.program.comms[step.slot], source)
-            case Op.SEND:
-                self._send(step)
-            case Op.RECV:
-                self._receive(step)
-            case Op.GRAD_SCATTER:
-                self._grad_sync([b for b in self.plan.program.grad_buckets if self.plan.is_scattered(b)])
-                self.grads = {
-                    name: grad for name, grad in self.grads.items() if name not in self.plan.scattered
-                }
-            case Op.GRAD_SYNC:
-                self._grad_sync(self.plan.program.grad_buckets)
-            case Op.LOSS:
-                self._sum_loss()
-            case Op.PARAM_GATHER:
-                self._param_gather()
-            case Op.OPTIMIZER | Op.PARAM_DROP:
-                pass
+    def object(self, name: str, value: object) -> fx.Node:
+        """An attribute of the module: steps and buckets are no literals of fx."""
+        wanted = name
+        while wanted in self.held and self.held[wanted][0] is not value:
+            wanted += "_"
+        if wanted not in self.held:
+            setattr(self.root, wanted, value)
+            self.held[wanted] = (value, self.graph.get_attr(wanted))
+        return self.held[wanted][1]
 
-    # Segments
+    def module(self, transport: OpenTransport) -> fx.GraphModule:
+        """One step by the executor, every value a node."""
+        state, batches = self._placeholders()
+        opener = fx_comm.alone if self.program.world_size == 1 else transport
+        opened = self.call(opener, self.program.world_size, tuple(self.program.groups), self.device)
+        arrays = cast(Arrays[fx.Node], FxArrays(self))
+        steps = run_step(self.plan, state, batches, FxSegments(self), arrays)
+        driver = _Driver(self, opened)
+        request = next(steps)
+        while not isinstance(request, OptimizerStep):
+            request = steps.send(driver.answer(request))
+        self.call(fx_comm.finish_sends, opened)
+        self.graph.output({LOSS: state.loss, GRADS: state.synced, BUFFERS: state.buffers})
+        self.graph.lint()
+        return fx.GraphModule(self.root, self.graph, f"Rank{self.plan.program.rank}")
 
-    def _segment(self, segment: Segment, mb: int) -> None:
-        values: dict[int, fx.Node] = {}
-        for item in segment.inputs:
-            if item.kind in (InputKind.PARAM, InputKind.STORED):
-                values[item.value.id] = self.params[item.name]
-            elif item.kind is InputKind.DATA:
-                values[item.value.id] = self.data[mb][item.name]
-            elif item.kind is InputKind.KEY:
-                values[item.value.id] = self.keys[mb]
-            elif item.kind is InputKind.STEP:
-                values[item.value.id] = self.steps[item.value.id]
-            else:
-                values[item.value.id] = self.micro[mb, item.value.id]
-        for row in segment.rows:
-            node = values[row.out.id] = self._row(row, values)
-            node.meta.setdefault("segment", segment.name)
-            node.meta.setdefault("micro_batch", mb)
-            node.meta.setdefault("logical", row.logical)
-        for output in segment.outputs:
-            self._output(output.kind, output.name, mb, output.value.id, values[output.value.id])
+    def _placeholders(self) -> tuple[RankState[fx.Node], list[dict[str, fx.Node]]]:
+        state: RankState[fx.Node] = RankState({})
+        for name, shard in self.plan.shards.items():
+            node = self.graph.placeholder(_identifier(name), Tensor)
+            node.meta["parameter"] = name
+            (state.stored if shard.zero >= ZERO_PARAMS else state.params)[name] = node
+        count, keys = len(self.plan.program.rows), self.program.inputs
+        batches = [
+            {key: self.graph.placeholder(_identifier(f"{key}_{mb}"), Tensor) for key in keys}
+            for mb in range(count)
+        ]
+        if _draws(self.plan):
+            state.keys = [self.graph.placeholder(f"key_{mb}", Tensor) for mb in range(count)]
+        return state, batches
 
-    def _row(self, row: LocalRow, values: Mapping[int, fx.Node]) -> fx.Node:
-        literals = self.plan.program.literals
-        arguments = [_filled(resolve(argument, literals), values) for argument in row.args]
-        if row.op == COMM:
-            return self._comm(self.plan.program.comms[arguments[1]], arguments[0])
-        if row.op == GETITEM:
-            return self._call(operator.getitem, *arguments)
-        if row.op in ALIASES:
-            node: fx.Node = arguments[0]
-            return node
-        named = {key: _filled(value, values) for key, value in resolved_kwargs(row, literals).items()}
-        if makes_tensor_from_nothing(row.op):
-            named["device"] = self.device
-        return self._call(kernel(row.op), *arguments, **named)
 
-    def _output(self, kind: OutputKind, name: str, mb: int, number: int, value: fx.Node) -> None:
-        if kind is OutputKind.MICRO:
-            self.micro[mb, number] = value
-        elif kind is OutputKind.GRAD:
-            self.grads[name] = self._call(fx_comm.accumulate, self.grads.get(name), value)
-        elif kind is OutputKind.LOSS:
-            self.loss = self._added(self.loss, self._double(value))
-        elif kind is OutputKind.STEP:
-            self.steps[number] = self._added(self.steps.get(number), value)
-        else:
-            self.buffers[name] = value  # the step itself reads the old one
+class FxArrays:
+    """`Arrays` for nodes: each method is a call of that method of `TorchArrays`.
 
-    def _added(self, total: fx.Node | None, value: fx.Node) -> fx.Node:
-        return value if total is None else self._call(torch.ops.aten.add.Tensor, total, value)
+    What the executor may overwrite is left as it is, so that nodes can be moved, and read again.
+    """
 
-    def _double(self, value: fx.Node) -> fx.Node:
-        return self._call(torch.ops.aten._to_copy.default, value, dtype=torch.float64)
+    def __init__(self, builder: _Builder) -> None:
+        self._graph = builder.graph
+        self._arrays = builder.object("arrays", TorchArrays(builder.device))
 
-    # Communication
+    def accumulate(self, total: fx.Node | None, value: fx.Node, owned: bool) -> fx.Node:
+        """See Arrays."""
+        return self._graph.call_method("accumulate", (self._arrays, total, value, False))
 
-    def _comm(self, step: CommStep, source: fx.Node | None) -> fx.Node:
-        if step.kind is CommKind.ALL_REDUCE:
-            node = self._call(fx_comm.all_reduce, source, self.groups, step.group, step.combine.value)
-        else:
-            node = self._call(
-                fx_comm.exchange,
-                source,
-                self.groups,
-                rank=self.rank,
-                ranks=step.group,
-                combine=step.combine.value,
-                dtype=torch_dtype(step.dtype),
-                src_view=step.src_view,
-                sends=_pairs(step.sends),
-                dst_view=step.dst_view,
-                dst_shape=step.dst_shape,
-                recvs=_pairs(step.recvs),
-            )
+    def __getattr__(self, method: str) -> Callable[..., fx.Node]:
+        return lambda *args: self._graph.call_method(method, (self._arrays, *args))
+
+
+@dataclass(frozen=True, slots=True)
+class FxSegments:
+    """`Segments` of one rank: each row is a call of its kernel."""
+
+    builder: _Builder
+
+    def start(self, segment: int, mb: int, inputs: list[fx.Node], owned: list[bool]) -> SegmentRun[fx.Node]:
+        """See Segments."""
+        builder = self.builder
+        found = builder.plan.shared.segments[segment]
+
+        def compute(call: RowCall, values: Mapping[int, fx.Node]) -> fx.Node:
+            arguments, named = call.filled(values, builder.device)
+            if call.row.op in ALIASES:
+                node: fx.Node = arguments[0]
+                return node
+            return builder.call(function_of(call.row.op), *arguments, **named)
+
+        def seen(call: RowCall, node: fx.Node) -> None:
+            for key, value in (("segment", found.name), ("micro_batch", mb), ("logical", call.row.logical)):
+                node.meta.setdefault(key, value)
+
+        calls = read_rows(found, builder.plan.program.literals)
+        return walk_rows(found, calls, inputs, compute, seen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Driver:
+    """Answers the executor by calls of `fx_comm`."""
+
+    builder: _Builder
+    transport: fx.Node
+
+    def answer(self, request: Request[fx.Node]) -> fx.Node | None:
+        """The node that the answer will be."""
+        match request:
+            case AllReduce(step, value):
+                return self._comm(fx_comm.all_reduce, step, value)
+            case Exchange(step, source):
+                return self._comm(fx_comm.exchange, step, source)
+            case Send(step, value, tag):
+                return self._comm(fx_comm.send, step, value, tag)
+            case Recv(step, tag):
+                return self._comm(fx_comm.receive, step, tag)
+            case GradReduce(bucket, flat):
+                held = self.builder.object(f"bucket_{bucket.id}", bucket)
+                return self.builder.call(fx_comm.reduce_bucket, self.transport, held, flat)
+            case LossReduce(share):
+                return self.builder.call(fx_comm.reduce_loss, self.transport, share)
+        raise InternalError(f"a graph has no call for {type(request).__name__}")
+
+    def _comm(self, function: Callable[..., Any], step: CommStep, *args: Any) -> fx.Node:
+        held = self.builder.object(f"{step.kind.value}_{step.id}", step)
+        node = self.builder.call(function, self.transport, held, *args)
         node.meta["step"], node.meta["note"] = step.id, step.note
         return node
-
-    def _send(self, instruction: Instruction) -> None:
-        step = self.plan.program.transfers[instruction.slot]
-        value = self.micro[instruction.mb, instruction.value]
-        self.sends.append(
-            self._call(
-                fx_comm.send,
-                value,
-                self.groups,
-                rank=self.rank,
-                src_view=step.src_view,
-                sends=_pairs(step.sends),
-                tag=instruction.tag,
-            )
-        )
-
-    def _receive(self, instruction: Instruction) -> None:
-        step = self.plan.program.transfers[instruction.slot]
-        self.micro[instruction.mb, instruction.value] = self._call(
-            fx_comm.receive,
-            self.groups,
-            rank=self.rank,
-            combine=step.combine.value,
-            dtype=torch_dtype(step.dtype),
-            dst_view=step.dst_view,
-            dst_shape=step.dst_shape,
-            recvs=_pairs(step.recvs),
-            tag=instruction.tag,
-            device=self.device,
-        )
-
-    # Gradients, and parameters that are stored in shares
-
-    def _grad_sync(self, buckets: Sequence[GradBucket]) -> None:
-        """Add what this rank gets of buckets to its synchronised gradients."""
-        parts: dict[str, list[tuple[fx.Node, Place]]] = {}
-        for bucket in buckets:
-            kept = [(piece.param, piece.length, piece.dst_view, piece.dst_boxes) for piece in bucket.kept]
-            self._taken(self._reduced(bucket), kept, parts)
-        for name, found in parts.items():
-            shard, (view, _) = self.plan.shards[name], found[0][1]
-            made = self._unpacked(found, synced_shape(view, shard))
-            self.synced[name] = self._call(fx_comm.accumulate, self.synced.get(name), made)
-
-    def _taken(
-        self,
-        flat: fx.Node | None,
-        pieces: Sequence[tuple[str, int, tuple[int, ...] | None, tuple[Box, ...] | None]],
-        parts: dict[str, list[tuple[fx.Node, Place]]],
-    ) -> None:
-        """The pieces, one after the other, of a flat tensor; those without boxes are passed over."""
-        start = 0
-        for name, length, view, held in pieces:
-            if view is not None and held is not None:
-                part = self._call(torch.ops.aten.narrow.default, flat, 0, start, length)
-                parts.setdefault(name, []).append((part, (view, held)))
-            start += length
-
-    def _unpacked(self, found: Sequence[tuple[fx.Node, Place]], shape: tuple[int, ...]) -> fx.Node:
-        nodes, places = tuple(node for node, _ in found), tuple(place for _, place in found)
-        return self._call(fx_comm.unpack, nodes, shape, places)
-
-    def _reduced(self, bucket: GradBucket) -> fx.Node | None:
-        """All that a rank gets of a bucket, flat; None where it keeps nothing."""
-        comms = self.plan.program.comms
-        step = comms[bucket.slot] if bucket.slot >= 0 else None
-        flat = None if step is not None and step.src_view is None else self._packed(bucket)
-        if step is None:
-            return self._call(fx_comm.all_reduce, flat, self.groups, bucket.group, "sum")
-        return self._comm(step, flat)
-
-    def _packed(self, bucket: GradBucket) -> fx.Node:
-        empty = self._empty(bucket.dtype)
-        rows = [
-            self._call(
-                fx_comm.pack, self.grads.get(each.param), each.length, each.src_view, each.src_boxes, empty
-            )
-            for each in bucket.given
-        ]
-        return self._call(torch.ops.aten.cat.default, [empty, *rows])
-
-    def _empty(self, dtype: str) -> fx.Node:
-        made = torch.ops.aten.empty.memory_format
-        return self._call(made, [0], dtype=torch_dtype(dtype), device=self.device)
-
-    def _param_gather(self) -> None:
-        """Whole local tensors at the start of a step. Below ZeRO-3 they are made behind the update."""
-        parts: dict[str, list[tuple[fx.Node, Place]]] = {}
-        shards = self.plan.shards
-        for bucket in self.plan.program.param_buckets:
-            stored = [piece for piece in bucket.pieces if shards[piece.param].zero >= ZERO_PARAMS]
-            if stored:
-                held = [(each.param, each.length, shards[each.param].view, each.boxes) for each in stored]
-                self._taken(self._gathered(bucket), held, parts)
-        for name, found in parts.items():
-            self.params[name] = self._unpacked(found, shards[name].shape)
-
-    def _gathered(self, bucket: ParamBucket) -> fx.Node:
-        empty = self._empty(bucket.dtype)
-        rows = [
-            self._call(fx_comm.part, self.params[piece.param], *piece.row, empty) for piece in bucket.pieces
-        ]
-        flat = self._call(torch.ops.aten.cat.default, [empty, *rows])
-        return flat if bucket.slot < 0 else self._comm(self.plan.program.comms[bucket.slot], flat)
-
-    def _sum_loss(self) -> None:
-        if self.loss is None:
-            self.loss = self._call(torch.ops.aten.zeros.default, [], dtype=torch.float64, device=self.device)
-        world = tuple(range(self.program.world_size))
-        self.loss = self._call(fx_comm.all_reduce, self.loss, self.groups, world, "sum")
-
-
-def _filled(argument: object, values: Mapping[int, fx.Node]) -> Any:
-    """The argument with values replaced by their nodes."""
-    if isinstance(argument, Value):
-        if argument.id not in values:
-            raise InternalError(f"v{argument.id} is read before it is made")
-        return values[argument.id]
-    if isinstance(argument, tuple):
-        return tuple(_filled(item, values) for item in argument)
-    return argument
-
-
-def _pairs(pieces: tuple[Piece, ...]) -> tuple[tuple[int, object], ...]:
-    return tuple((piece.peer, piece.boxes) for piece in pieces)
 
 
 def _identifier(name: str) -> str:

@@ -47,19 +47,19 @@ Channel = tuple[str | int, ...]
 
 
 class Moves(Protocol[V]):
-    """What a meeting asks of `Arrays`."""
+    """What moves values between ranks that meet."""
 
     def cut(self, step: CommStep, source: V) -> Mapping[int, V]:
-        """See Arrays."""
+        """What `step` sends, flat, by peer."""
 
     def paste(self, step: CommStep, arrived: Mapping[int, V]) -> V:
-        """See Arrays."""
+        """The destination of `step` from what each peer sent."""
 
     def reduce(self, values: Sequence[V], combine: Combine) -> V:
-        """See Arrays."""
+        """All values joined elementwise, in order; none of them is changed."""
 
     def own(self, value: V, into: V | None) -> V:
-        """See Arrays."""
+        """A copy that the rank may change, in the memory of `into` where one is given."""
 
 
 OPTIMIZER_CHANNEL: Channel = ("optimizer",)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 import torch
 
-from ..artifact.arrays import synced_shape
-from ..artifact.boxes import sent_volumes
+from ..artifact.arrays import NARROW_TYPES, Boxes, View
+from ..artifact.boxes import full_box, sent_volumes
 from ..artifact.literals import torch_dtype
-from ..artifact.program import Shard
-from ..comm_plan import Box, Combine, CommStep, GradBucket, ParamBucket
+from ..comm_plan import Box, Combine, CommStep
 from ..errors import VerifyError
 
 
@@ -69,7 +68,7 @@ def dense_stride(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 class ShapeArrays:
-    """`Arrays` for shapes; results are charged to one rank's meter."""
+    """`Arrays` and `Moves` for shapes; results are charged to one rank's meter."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
@@ -79,7 +78,7 @@ class ShapeArrays:
         return ShapeValue(shape, dtype, Block(self.meter, prod(shape) * dtype.itemsize))
 
     def cut(self, step: CommStep, source: ShapeValue) -> dict[int, ShapeValue]:
-        """See Arrays."""
+        """See Moves."""
         assert step.src_view is not None, "only a rank with the source cuts"
         check_view(f"source of step {step.id}", source.shape, step.src_view)
         for piece in step.sends:
@@ -87,7 +86,7 @@ class ShapeArrays:
         return {peer: self.make((size,), source.dtype) for peer, size in sent_volumes(step).items()}
 
     def paste(self, step: CommStep, arrived: Mapping[int, ShapeValue]) -> ShapeValue:
-        """See Arrays."""
+        """See Moves."""
         assert step.dst_view is not None and step.dst_shape is not None, "only a receiver pastes"
         check_view(f"destination of step {step.id}", step.dst_shape, step.dst_view)
         for piece in step.recvs:
@@ -95,7 +94,7 @@ class ShapeArrays:
         return self.make(step.dst_shape, torch_dtype(step.dtype))
 
     def reduce(self, values: Sequence[ShapeValue], combine: Combine) -> ShapeValue:
-        """See Arrays."""
+        """See Moves."""
         return values[0]
 
     def own(self, value: ShapeValue, into: ShapeValue | None) -> ShapeValue:
@@ -104,8 +103,9 @@ class ShapeArrays:
 
     def accumulate(self, total: ShapeValue | None, value: ShapeValue, owned: bool) -> ShapeValue:
         """See Arrays."""
+        wide = self.make(value.shape, torch.float32) if value.dtype in NARROW_TYPES else value
         if total is None:
-            return value
+            return wide
         if total.shape != value.shape:
             raise VerifyError(f"gradients of shapes {total.shape} and {value.shape} are added")
         return total if owned else self.make(total.shape, total.dtype)
@@ -116,77 +116,47 @@ class ShapeArrays:
             raise VerifyError(f"a loss of shape {share.shape} is not a number")
         return total or self.make((), torch.float64)
 
-    def pack_bucket(self, bucket: GradBucket, grads: Mapping[str, ShapeValue]) -> ShapeValue:
-        """See Arrays."""
-        for piece in bucket.given:
-            if piece.param not in grads or piece.src_view is None or piece.src_boxes is None:
-                continue
-            where = f"bucket {bucket.id}, gradient of {piece.param}"
-            check_view(where, grads[piece.param].shape, piece.src_view)
-            check_boxes(where, piece.src_view, piece.src_boxes, piece.length)
-        return self.make((sum(piece.length for piece in bucket.given),), torch_dtype(bucket.dtype))
-
-    def unpack_bucket(
+    def pack(
         self,
-        bucket: GradBucket,
-        flat: ShapeValue,
-        shards: Mapping[str, Shard],
-        synced: dict[str, ShapeValue],
-    ) -> None:
-        """See Arrays."""
-        for piece in bucket.pieces:
-            if piece.dst_view is None or piece.dst_boxes is None:
-                continue
-            where = f"bucket {bucket.id}, synchronised gradient of {piece.param}"
-            shape = synced_shape(piece.dst_view, shards[piece.param])
-            check_view(where, shape, piece.dst_view)
-            check_boxes(where, piece.dst_view, piece.dst_boxes, piece.length)
-            if piece.param not in synced:
-                synced[piece.param] = self.make(shape, flat.dtype)
-
-    def keep_bucket(
-        self,
-        bucket: GradBucket,
-        grads: Mapping[str, ShapeValue],
-        owned: Container[str],
-        shards: Mapping[str, Shard],
-        synced: dict[str, ShapeValue],
-    ) -> None:
-        """See Arrays."""
-        self.unpack_bucket(bucket, self.pack_bucket(bucket, grads), shards, synced)
-
-    def pack_params(
-        self,
-        bucket: ParamBucket,
-        params: Mapping[str, ShapeValue],
-        stored: Mapping[str, ShapeValue],
-        shards: Mapping[str, Shard],
+        param: str,
+        value: ShapeValue | None,
+        length: int,
+        view: View | None,
+        boxes: Boxes | None,
+        dtype: str,
     ) -> ShapeValue:
         """See Arrays."""
-        for piece in bucket.pieces:
-            where = f"parameter bucket {bucket.id}, {piece.param}"
-            if piece.param in stored:
-                check_boxes(where, stored[piece.param].shape, [(piece.row,)])
-            else:
-                check_boxes(where, shards[piece.param].view, piece.own, piece.row[1] - piece.row[0])
-        size = sum(piece.row[1] - piece.row[0] for piece in bucket.pieces)
-        return self.make((size,), torch_dtype(bucket.dtype))
+        made = torch_dtype(dtype)
+        if value is None or view is None or boxes is None:
+            return self.make((length,), made)
+        check_view(param, value.shape, view)
+        check_boxes(param, view, boxes, length)
+        is_dense = value.stride == dense_stride(value.shape)
+        if boxes == (full_box(view),) and is_dense and value.dtype == made:
+            return ShapeValue((length,), made, value.block)
+        return self.make((length,), made)
 
-    def unpack_params(
-        self,
-        bucket: ParamBucket,
-        flat: ShapeValue,
-        shards: Mapping[str, Shard],
-        params: dict[str, ShapeValue],
-    ) -> None:
+    def join(self, rows: Sequence[ShapeValue], dtype: str) -> ShapeValue:
         """See Arrays."""
-        for piece in bucket.pieces:
-            where = f"parameter bucket {bucket.id}, {piece.param}"
-            check_boxes(where, shards[piece.param].view, piece.boxes, piece.length)
-            if piece.param not in params:
-                params[piece.param] = self.make(shards[piece.param].shape, flat.dtype)
-        if flat.numel() != sum(piece.length for piece in bucket.pieces):
-            raise VerifyError(f"parameter bucket {bucket.id}: {flat.numel()} elements are gathered")
+        return self.make((sum(row.numel() for row in rows),), torch_dtype(dtype))
+
+    def part(self, flat: ShapeValue, start: int, length: int) -> ShapeValue:
+        """See Arrays."""
+        check_boxes("a flat bucket", flat.shape, [((start, start + length),)])
+        return ShapeValue((length,), flat.dtype, flat.block)
+
+    def view(self, param: str, flat: ShapeValue, shape: View) -> ShapeValue:
+        """See Arrays."""
+        check_view(param, flat.shape, shape)
+        return ShapeValue(shape, flat.dtype, flat.block)
+
+    def fill(
+        self, param: str, into: ShapeValue | None, flat: ShapeValue, shape: View, view: View, boxes: Boxes
+    ) -> ShapeValue:
+        """See Arrays."""
+        check_view(param, shape, view)
+        check_boxes(param, view, boxes, flat.numel())
+        return self.make(shape, flat.dtype) if into is None else into
 
 
 def check_view(where: str, shape: tuple[int, ...], view: tuple[int, ...]) -> None:

@@ -91,13 +91,13 @@ def follow(script: Script, own: RankProgram, state: RankState[ShapeValue]) -> St
 
 
 class FollowedArrays:
-    """`Arrays` for requests that are followed: the sizes that move. Boxes were checked in the solo walk."""
+    """`Moves` for requests that are followed: the sizes that move. Boxes were checked in the solo walk."""
 
     def __init__(self) -> None:
         self._sent: dict[int, dict[int, ShapeValue]] = {}
 
     def cut(self, step: CommStep, source: ShapeValue) -> dict[int, ShapeValue]:
-        """See Arrays."""
+        """See Moves."""
         if id(step) not in self._sent:
             self._sent[id(step)] = {
                 peer: ShapeValue((size,), source.dtype, Block(IDLE, 0))
@@ -106,15 +106,15 @@ class FollowedArrays:
         return self._sent[id(step)]
 
     def paste(self, step: CommStep, arrived: Mapping[int, ShapeValue]) -> ShapeValue:
-        """See Arrays."""
+        """See Moves."""
         return NOTHING
 
     def reduce(self, values: Sequence[ShapeValue], combine: Combine) -> ShapeValue:
-        """See Arrays."""
+        """See Moves."""
         return values[0]
 
     def own(self, value: ShapeValue, into: ShapeValue | None) -> ShapeValue:
-        """See Arrays."""
+        """See Moves."""
         return value
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, make_layout
 from hspmd_compiler.artifact.arrays import TorchArrays
+from hspmd_compiler.artifact.buckets import pack_bucket, unpack_bucket
 from hspmd_compiler.artifact.program import Shard
 from hspmd_compiler.comm_plan import GradBucket
 from hspmd_compiler.passes.grad_sync import (
@@ -110,12 +111,12 @@ def synchronised(
         assert group == tuple(sorted(members)), "every member has its part"
         flat = _sum(arrays, members, grads)
         for rank, bucket in members.items():
-            arrays.unpack_bucket(bucket, flat, {"w": shards[rank]}, synced[rank])
+            unpack_bucket(arrays, bucket, flat, {"w": shards[rank]}, synced[rank])
     return {rank: held["w"] for rank, held in synced.items()}
 
 
 def _sum(arrays: TorchArrays, members: dict[int, GradBucket], grads: dict[int, Tensor]) -> Tensor:
-    packed = [arrays.pack_bucket(bucket, {"w": grads[rank]}) for rank, bucket in members.items()]
+    packed = [pack_bucket(arrays, bucket, {"w": grads[rank]}) for rank, bucket in members.items()]
     return torch.stack(packed).sum(0)
 
 
