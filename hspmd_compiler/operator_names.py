@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import re
 
+import torch
+
+from .errors import InternalError
+
 ATEN_NAME = re.compile(r"aten\.([a-z0-9_]+)\.([A-Za-z0-9_]+)")
 
 _FILLS = """
@@ -120,3 +124,23 @@ def is_listed(op: str) -> bool:
     """Whether `aten.<name>.<overload>` has a name of the list."""
     match = ATEN_NAME.fullmatch(op)
     return match is not None and match[1] in NAMES
+
+
+def torch_operator(op: str) -> torch._ops.OpOverload | None:
+    """The operator that torch holds as `<namespace>.<name>.<overload>`; None where there is none.
+
+    The one way from a name to an operator: it imports nothing, and doesn't ask whether a program may call it.
+    """
+    namespace, _, rest = op.partition(".")
+    name, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace, None), name, None)
+    found = getattr(packet, overload, None) if isinstance(packet, torch._ops.OpOverloadPacket) else None
+    return found if isinstance(found, torch._ops.OpOverload) else None
+
+
+def known_operator(op: str) -> torch._ops.OpOverload:
+    """The operator of a traced row, which torch holds."""
+    found = torch_operator(op)
+    if found is None:
+        raise InternalError(f"PyTorch {torch.__version__} has no operator {op}")
+    return found

@@ -7,10 +7,9 @@ buffer stays: what buffers hold is not known here, and may be loaded later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 from dataclasses import replace
 from enum import Enum
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from ..graph.ir import LogicalGraph, Ref, Row, map_refs, row_inputs
 from ..graph.norm_attention_rules import FLASH, FLASH_BACKWARD
 from ..graph.pointwise_operators import LINEAR, PRODUCTS, SETTLING, SUMS
 from ..graph.prune import prune
+from ..operator_names import known_operator
 
 MASK = "attn_mask"
 WHERE, SCALAR = "aten.where.self", "aten.scalar_tensor.default"
@@ -165,8 +165,9 @@ class ConstantValues:
         many = row.op in POINTWISE and bool(shape) and shape[0] > 1
         if many and all(_held_once(argument, shape) for argument in args):
             small = [_first_sample(argument, shape) for argument in args]
-            return _call(row.op)(*small, **kwargs).expand(shape)
-        result: Tensor = _call(row.op)(*args, **kwargs)
+            one: Tensor = known_operator(row.op)(*small, **kwargs)
+            return one.expand(shape)
+        result: Tensor = known_operator(row.op)(*args, **kwargs)
         return result
 
 
@@ -187,10 +188,3 @@ def _held_once(argument: object, shape: tuple[int, ...]) -> bool:
 def _first_sample(argument: object, shape: tuple[int, ...]) -> object:
     """The argument for one sample of a result of `shape`."""
     return argument[:1] if isinstance(argument, Tensor) and argument.dim() == len(shape) else argument
-
-
-@cache
-def _call(op: str) -> Callable[..., Tensor]:
-    namespace, name, overload = op.split(".")
-    found: Callable[..., Tensor] = getattr(getattr(getattr(torch.ops, namespace), name), overload)
-    return found

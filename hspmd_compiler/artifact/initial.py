@@ -22,6 +22,7 @@ from ..init_program import (
     InitStep,
     is_allowed,
 )
+from ..operator_names import torch_operator
 
 Keep = Callable[[str, torch.Tensor], None]
 
@@ -159,13 +160,9 @@ def operator(op: str) -> Callable[..., object]:
     """The torch function of an allowed `aten.name.overload`, or of TRUNC_NORMAL."""
     if op == TRUNC_NORMAL:
         return torch.nn.init.trunc_normal_
-    _, name, overload = op.split(".")
-    try:
-        if is_allowed(op):
-            found: Callable[..., object] = getattr(getattr(torch.ops.aten, name), overload)
-            return found
-    except AttributeError:
-        pass
+    found = torch_operator(op) if is_allowed(op) else None
+    if found is not None:
+        return found
     raise ArtifactError(f"torch {torch.__version__} has no operator {op!r} for an initialisation")
 
 

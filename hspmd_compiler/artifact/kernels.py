@@ -12,7 +12,7 @@ from ..counter_numbers import whole_numbers
 from ..counter_random import whole_mask
 from ..errors import ArtifactError
 from ..grouped_product import grouped_mm, grouped_mm_backward
-from ..operator_names import ATEN_NAME, is_listed
+from ..operator_names import is_listed, torch_operator
 from . import (
     attention_kernels,
     batch_norm_kernels,
@@ -144,12 +144,10 @@ def fast_kernel(name: str) -> Kernel:
 @cache
 def aten_operator(name: str) -> torch._ops.OpOverload:
     """A functional aten operator of the list, by `aten.<name>.<overload>`."""
-    match = ATEN_NAME.fullmatch(name)
-    if match is None or not is_listed(name):
+    if not is_listed(name):
         raise _refusal(name, "it is not in the table of operators")
-    packet = getattr(torch.ops.aten, match[1], None)
-    found = getattr(packet, match[2], None) if isinstance(packet, torch._ops.OpOverloadPacket) else None
-    if not isinstance(found, torch._ops.OpOverload):
+    found = torch_operator(name)
+    if found is None:
         raise _refusal(name, f"PyTorch {torch.__version__} has no such operator")
     if found._schema.is_mutable:
         raise _refusal(name, "it changes its argument in place")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import torch
 
 from ..errors import AnnotationError
@@ -62,12 +60,6 @@ def comm(x: torch.Tensor, annotation: str) -> torch.Tensor:
     return marked
 
 
-OPERATORS: Mapping[str, Callable[..., object]] = {
-    COMM: torch.ops.hspmd.comm.default,
-    COMM_BACKWARD: torch.ops.hspmd.comm_backward.default,
-}
-
-
 def is_marker(op: str) -> bool:
     """Whether the row operator is a marker, of the forward or the backward half."""
-    return op in OPERATORS
+    return op in (COMM, COMM_BACKWARD)

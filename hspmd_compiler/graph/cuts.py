@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-
 from ..annotations.intervals import is_exact
 from ..annotations.layout import Factor, dim_cut
+from ..operator_names import known_operator
 from .annotated import AnnotatedValue
 from .ir import Row
 from .rules import RuleContext, consistent, integer, uncut
@@ -19,7 +18,9 @@ def dim_argument(row: Row, position: int, rank: int) -> int:
 
 def schema_place(op: str, name: str) -> int:
     """Where an aten operator takes an argument."""
-    return next(place for place, found in enumerate(_schema(op).arguments) if found.name == name)
+    return next(
+        place for place, found in enumerate(known_operator(op)._schema.arguments) if found.name == name
+    )
 
 
 def schema_argument(row: Row, name: str) -> object:
@@ -27,12 +28,7 @@ def schema_argument(row: Row, name: str) -> object:
     place = schema_place(row.op, name)
     if len(row.args) > place:
         return row.args[place]
-    return row.kwargs.get(name, _schema(row.op).arguments[place].default_value)
-
-
-def _schema(op: str) -> torch.FunctionSchema:
-    _, packet, overload = op.split(".")
-    return getattr(getattr(torch.ops.aten, packet), overload)._schema  # type: ignore[no-any-return]
+    return row.kwargs.get(name, known_operator(row.op)._schema.arguments[place].default_value)
 
 
 def argument(row: Row, position: int, name: str, default: object) -> object:

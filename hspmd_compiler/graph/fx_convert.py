@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -11,7 +11,8 @@ import torch
 from torch import fx
 
 from ..errors import TraceError
-from . import comm_marker, index_operator, library_operators, random_operator
+from ..operator_names import known_operator
+from . import comm_marker, index_operator, library_operators, random_operator  # noqa: F401  (operators register on import)
 from .ir import (
     InputInfo,
     LogicalGraph,
@@ -214,24 +215,11 @@ def _identifier(row: Row) -> str:
     return f"{row.origin.kind.value}_{name}".rstrip("_")
 
 
-OWN_OPERATORS: tuple[Mapping[str, Callable[..., object]], ...] = (
-    comm_marker.OPERATORS,
-    random_operator.OPERATORS,
-    library_operators.OPERATORS,
-    index_operator.OPERATORS,
-)
-
-
 def target_of(op: str) -> Callable[..., object]:
     """The callable of a row's `op`."""
     if op == GETITEM:
         return operator.getitem
-    for own in OWN_OPERATORS:
-        if op in own:
-            return own[op]
-    namespace, name, overload = op.split(".")
-    target: Callable[..., object] = getattr(getattr(getattr(torch.ops, namespace), name), overload)
-    return target
+    return known_operator(op)
 
 
 def _values(row: Row) -> object:

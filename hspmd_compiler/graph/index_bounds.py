@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .annotated import AnnotatedValue
-from .index_operator import OPERATORS
+from .index_operator import CHECKED
 from .ir import OriginKind, Row
 from .rules import Result, RuleContext, integer, rule_for
 
@@ -31,7 +31,7 @@ MOVES = frozenset(
 CHECKED_INDEX = "hspmd.checked_index"
 
 
-@rule_for(*OPERATORS)
+@rule_for(CHECKED)
 def checked_index(ctx: RuleContext, row: Row) -> Result:
     """The index as it lies."""
     index = ctx.settle(ctx.operand(row.args[0]))

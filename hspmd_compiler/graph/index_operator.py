@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import torch
 
 
@@ -18,6 +16,4 @@ def _(index: torch.Tensor, size: int) -> torch.Tensor:
     return torch.empty_like(index)
 
 
-OPERATORS: Mapping[str, Callable[..., object]] = {
-    "hspmd.checked_index.default": torch.ops.hspmd.checked_index.default
-}
+CHECKED = "hspmd.checked_index.default"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -43,9 +43,3 @@ def _grouped_mm_backward(rows: Tensor, weights: Tensor, ends: Tensor, grad: Tens
 @_grouped_mm_backward.register_fake
 def _(rows: Tensor, weights: Tensor, ends: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     return rows.new_empty(rows.shape), weights.new_empty(weights.shape)
-
-
-OPERATORS: Mapping[str, Callable[..., object]] = {
-    GROUPED: torch.ops.hspmd.grouped_mm.default,
-    GROUPED_BACKWARD: torch.ops.hspmd.grouped_mm_backward.default,
-}

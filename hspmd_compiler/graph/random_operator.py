@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -37,9 +37,3 @@ def _random_numbers(
 @_random_numbers.register_fake
 def _(key: torch.Tensor, operator: int, kind: str, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype)
-
-
-OPERATORS: Mapping[str, Callable[..., object]] = {
-    RANDOM_MASK: torch.ops.hspmd.random_mask.default,
-    RANDOM_NUMBERS: torch.ops.hspmd.random_numbers.default,
-}

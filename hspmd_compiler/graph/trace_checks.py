@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from ..errors import TraceError
+from ..operator_names import known_operator
 from .batch_form import spelled_batch
 from .capture import LossModule, StepState, is_fake, storage_key
 from .held_tensors import held_tensors
@@ -288,14 +289,13 @@ def is_random(row: Row) -> bool:
         return False
     if row.op.startswith("aten._scaled_dot_product"):
         return _attention_dropout(row) > 0
-    _, name, overload = row.op.split(".")
-    return _RNG_TAG in getattr(getattr(torch.ops.aten, name), overload).tags
+    return _RNG_TAG in known_operator(row.op).tags
 
 
 def _attention_dropout(row: Row) -> float:
-    _, name, overload = row.op.split(".")
-    schema = getattr(getattr(torch.ops.aten, name), overload)._schema
-    place = next((i for i, a in enumerate(schema.arguments) if a.name == "dropout_p"), None)
+    place = next(
+        (i for i, a in enumerate(known_operator(row.op)._schema.arguments) if a.name == "dropout_p"), None
+    )
     given = row.kwargs.get("dropout_p", 0.0)
     if place is not None and place < len(row.args):
         given = row.args[place]

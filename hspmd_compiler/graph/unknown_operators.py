@@ -11,7 +11,7 @@ import torch
 
 from ..annotations.layout import Axis, whole
 from ..errors import RuleMissing
-from ..operator_names import is_listed
+from ..operator_names import is_listed, torch_operator
 from .annotated import AnnotatedValue
 from .cuts import dense
 from .ir import Meta, Row, map_refs, refs_of
@@ -122,12 +122,7 @@ def _local_kwargs(row: Row, gathered: Mapping[int, AnnotatedValue]) -> dict[str,
 
 
 def _aten(op: str) -> torch._ops.OpOverload | None:
-    namespace, _, name = op.partition(".")
-    if namespace != "aten":
-        return None
-    packet, _, overload = name.partition(".")
-    found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-    return found if isinstance(found, torch._ops.OpOverload) else None
+    return torch_operator(op) if op.startswith("aten.") else None
 
 
 def rule_missing(row: Row, why: str) -> RuleMissing:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ..operator_names import torch_operator
 from .capture import storage_key
 
 
@@ -22,8 +23,7 @@ def of_new_tensor(func: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
     changes_view = torch.Tag.inplace_view in func.tags
     if not one or changes_view or not schema.name.endswith("_"):
         return None
-    packet = getattr(torch.ops.aten, schema.name.removeprefix("aten::")[:-1], None)
-    made: torch._ops.OpOverload | None = getattr(packet, func._overloadname, None)
+    made = torch_operator(f"aten.{schema.name.removeprefix('aten::')[:-1]}.{func._overloadname}")
     return made if made is not None and _takes_the_same(func, made) else None
 
 
