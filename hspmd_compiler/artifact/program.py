@@ -206,6 +206,11 @@ class RankProgram:
     saved: list[int] = field(default_factory=list)
 
     @property
+    def device_family(self) -> str:
+        """`cuda` of `cuda NVIDIA H100`."""
+        return self.device_kind.partition(" ")[0]
+
+    @property
     def scattered(self) -> frozenset[str]:
         """Parameters of whose summed gradients this rank keeps a share."""
         return frozenset(shard.name for shard in self.shards if shard.zero >= ZERO_GRADS)

@@ -10,7 +10,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx
 
-from ..cluster import family_of
 from ..comm_plan import CommStep
 from ..errors import InternalError
 from . import fx_comm
@@ -105,7 +104,7 @@ class _Builder:
     @property
     def device(self) -> str:
         """Kind of device that new tensors lie on."""
-        return family_of(self.plan.program.device_kind)
+        return self.plan.program.device_family
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
         """A call in the graph."""

@@ -10,7 +10,6 @@ from ..artifact.kernels import COMM
 from ..artifact.literals import resolve, segment_holes
 from ..artifact.program import LocalRow, Segment
 from ..artifact.requests import SegmentRun
-from ..cluster import family_of
 from ..errors import VerifyError
 from .operator_types import OperatorBook, Typed
 from .recording import BoundSegment, ReadSegment, RecordedOutput, Recording, record
@@ -70,7 +69,7 @@ class ShapeBook:
         steps = [plan.program.comms[slot] for slot in slots]
         filled = (id(segment), tuple(repr(literals[index]) for index in holes))
         answers = tuple((step.kind, step.dst_shape, step.dtype) for step in steps)
-        device = family_of(plan.program.device_kind)
+        device = plan.program.device_family
         bound = BoundSegment(segment, literals, slots, steps, device)
         return OwnSegment(bound, filled, (filled, answers, device))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum
 from typing import Any, cast
@@ -11,6 +11,9 @@ from typing import Any, cast
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import hspmd_compiler as hspmd
 from hspmd_compiler.artifact import execute
@@ -20,9 +23,10 @@ from hspmd_compiler.artifact.to_fx import rank_arguments, rank_module
 from hspmd_compiler.errors import HspmdError
 from hspmd_compiler.runtime.torch_dist import of_process_group
 from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.verify.fit import check_fit
 from hspmd_compiler.verify.shape_segments import ShapeBook
 from hspmd_compiler.verify.solo import solo
-from hspmd_compiler.verify.values import simulate
+from hspmd_compiler.verify.values import lockstep_step, simulate, start_ranks
 
 WIDTH, SAMPLES = 6, 3
 STAGES = Strategy(
@@ -120,6 +124,41 @@ def test_all_come_to_the_same_instructions_and_ask_for_the_same(
     assert sorted(tensors) == [0, 1, 2, 3] and all(len(mine) > 20 for mine in tensors.values())
     assert tensors == shapes
     assert tensors == graph
+
+
+class Held(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The most bytes of tensors that were alive at once."""
+
+    def __init__(self, there: Iterable[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak = 0
+        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._note(there)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self._note(item for item in tree_leaves(made) if isinstance(item, Tensor))
+        return made
+
+    def _note(self, tensors: Iterable[Tensor]) -> None:
+        for storage in (tensor.untyped_storage() for tensor in tensors):
+            self._alive[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())  # type: ignore[no-untyped-call]
+        gone = [key for key, held in self._alive.items() if held[0].expired()]  # type: ignore[no-untyped-call]
+        for key in gone:
+            del self._alive[key]
+        self.peak = max(self.peak, sum(size for _, size in self._alive.values()))
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 1)])
+def test_memory_by_shape_is_what_tensors_hold(sizes: tuple[int, ...]) -> None:
+    """But for scalars: a shape knows nothing of what an operator holds while it computes."""
+    program = compiled(Strategy((PipelineSpec((StageSpec((0,), (0, 3)),), sizes),)))
+    batch = {"x": torch.ones(SAMPLES, WIDTH)}
+    ranks = start_ranks(program, dict(Layers().named_parameters()))
+    with Held([*ranks[0].state.params.values(), *batch.values()]) as held:
+        lockstep_step(ranks, batch, None)
+    (peak,) = check_fit(program).peak
+    assert 0.95 * held.peak < peak <= held.peak
 
 
 class New(Enum):
