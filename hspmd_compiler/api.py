@@ -119,7 +119,7 @@ def compile(
     "bfloat16" in that one, while parameters, gradients and the optimizer's state stay in the model's.
     """
     from .compiler import compile_model
-    from .strategy_read import read_strategy
+    from .strategy_formats.recognise import read_strategy
 
     choices = {
         "device": (DeviceKind, device),

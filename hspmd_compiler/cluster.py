@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from .bad_values import Problem, Subject
 from .errors import ClusterError
 from .strategy import DeviceKind
-from .strategy_check import Problem, in_reading_order
 
 PAGE = "docs/machines.md shows both kinds of file, every key and its rule"
+CLUSTER = Subject("a cluster", ClusterError, PAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +92,7 @@ class ClusterSpec:
 
 def check_cluster(cluster: ClusterSpec, at: str = "") -> None:
     """Raise one ClusterError that lists every value that breaks a rule."""
-    raise_if_bad(find_cluster_problems(cluster), at)
-
-
-def raise_if_bad(problems: Sequence[Problem], at: str = "") -> None:
-    """Raise one ClusterError with a line per problem."""
-    if problems:
-        count = "one value breaks a rule" if len(problems) == 1 else f"{len(problems)} values break rules"
-        details = [(problem.path, problem.text) for problem in in_reading_order(problems)]
-        raise ClusterError(f"{count} of a cluster", at=at, details=details, fix=PAGE)
+    CLUSTER.refuse(find_cluster_problems(cluster), at)
 
 
 def find_cluster_problems(cluster: ClusterSpec) -> list[Problem]:

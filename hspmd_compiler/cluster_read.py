@@ -12,6 +12,7 @@ import yaml
 
 from . import hostfile
 from .cluster import (
+    CLUSTER,
     PAGE,
     ClusterSpec,
     DeviceSpec,
@@ -19,13 +20,12 @@ from .cluster import (
     NodeLink,
     NodeSpec,
     find_cluster_problems,
-    raise_if_bad,
 )
-from .errors import ClusterError, StrategyError
+from .errors import ClusterError
 from .form_values import FormValues
 from .limits import MOST_DEVICES, beyond
 from .plain_content import text_of
-from .strategy_read import YAML_SUFFIXES, read_json, read_yaml, write_text
+from .plain_texts import YAML_SUFFIXES, read_json, read_yaml, write_text
 
 VERSION = 1
 CLUSTER_KEYS = ("version", "nodes", "link", "links")
@@ -42,16 +42,14 @@ def read_cluster(source: Path | str | Mapping[str, object]) -> ClusterSpec:
     try:
         text = text_of(path)
         if path.suffix == ".json" or text.lstrip().startswith("{"):
-            return cluster_from(read_json(text, at), at)
+            return cluster_from(read_json(text, CLUSTER, at), at)
         if path.suffix in YAML_SUFFIXES:
-            return cluster_from(read_yaml(text, at), at)
+            return cluster_from(read_yaml(text, CLUSTER, at), at)
     except OSError as error:
         fix = "name a hostfile, or a cluster in JSON or YAML"
         raise ClusterError(f"can't read the machines of {path}: {error.strerror}", fix=fix) from error
     except UnicodeDecodeError as error:
         raise ClusterError(f"{path} isn't a text: byte {error.start} is not UTF-8", fix=PAGE) from error
-    except StrategyError as error:  # of the texts' syntax, which both kinds of file share
-        raise ClusterError(error.what, at=error.at, details=error.details, fix=PAGE) from error
     return hostfile.read_hostfile(text, at)
 
 
@@ -60,7 +58,7 @@ def cluster_from(form: object, at: str = "") -> ClusterSpec:
     reader = ClusterReader()
     cluster = reader.cluster(form)
     rules = [] if reader.problems else find_cluster_problems(cluster)
-    raise_if_bad([*reader.problems, *rules], at)
+    CLUSTER.refuse([*reader.problems, *rules], at)
     return cluster
 
 
@@ -81,10 +79,7 @@ def write_cluster(cluster: ClusterSpec, path: Path) -> None:
         text: str = yaml.safe_dump(form, sort_keys=False, default_flow_style=None, width=100)
     else:
         text = json.dumps(form, indent=2, ensure_ascii=False) + "\n"
-    try:
-        write_text(path, text)
-    except StrategyError as error:
-        raise ClusterError(error.what) from error
+    write_text(path, text, ClusterError)
 
 
 class ClusterReader(FormValues):

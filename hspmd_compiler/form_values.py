@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import TypeGuard, TypeVar
 
+from .bad_values import Problem
 from .limits import MOST_DEVICES, beyond
-from .strategy_check import Problem
 
 Made = TypeVar("Made")
 Choice = TypeVar("Choice", bound=Enum)

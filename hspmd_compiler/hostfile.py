@@ -6,10 +6,10 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from .cluster import ClusterSpec, DeviceSpec, NodeSpec, find_cluster_problems, raise_if_bad
+from .bad_values import Problem
+from .cluster import CLUSTER, ClusterSpec, DeviceSpec, NodeSpec, find_cluster_problems
 from .limits import MOST_DEVICES, beyond
 from .plain_content import long_text
-from .strategy_check import Problem
 
 LINE = 'address slots=N, and perhaps kind="cuda NAME"'
 KEYS = ("slots", "kind")
@@ -18,7 +18,7 @@ SLOTS = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 
 def read_hostfile(text: str, at: str = "") -> ClusterSpec:
     """The nodes of a hostfile in its order; one ClusterError lists every bad line."""
-    raise_if_bad(long_text(text), at)
+    CLUSTER.refuse(long_text(text), at)
     problems: list[Problem] = []
     nodes: list[NodeSpec] = []
     places: list[str] = []
@@ -31,7 +31,7 @@ def read_hostfile(text: str, at: str = "") -> ClusterSpec:
     if not nodes:
         problems.append(Problem("hosts", f"empty: a line is {LINE}"))
     problems += [_in_lines(problem, places) for problem in find_cluster_problems(cluster) if nodes]
-    raise_if_bad(problems, at)
+    CLUSTER.refuse(problems, at)
     return cluster
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TypeGuard
 
+from .bad_values import Problem
 from .limits import MOST_COUNT, beyond
 from .shell_values import ShellValues, literal
-from .strategy_check import Problem
 
 KEYS = (
     "HETERO",

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
+from .bad_values import Problem
 from .limits import DEEPEST, LARGEST, MOST_VALUES, SLOW_CHARACTERS, TEXT_BYTES, beyond
-from .strategy_check import Problem
 
 TIMESTAMP, INTEGER, FLOAT = (f"tag:yaml.org,2002:{name}" for name in ("timestamp", "int", "float"))
 DECIMAL = re.compile(r"[-+]?(?:0|[1-9][0-9]*)$", re.ASCII)

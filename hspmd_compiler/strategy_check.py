@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+from .bad_values import Problem, Subject
 from .errors import StrategyError
 from .limits import MOST_DEVICES, MOST_LAYERS, MOST_MICRO_BATCHES, MOST_SAMPLES, beyond
 from .name_glob import components
 from .strategy import ZERO_STAGES, Override, PipelineSpec, RecomputeKind, StageSpec, Strategy
 
 PAGE = "docs/strategy.md lists every key, its values and its rule"
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One bad value: where it stands, and what it is with the rule that it breaks."""
-
-    path: str
-    text: str
+STRATEGY = Subject("a strategy", StrategyError, PAGE)
 
 
 def check(
@@ -36,23 +28,7 @@ def raise_if_any(
     problems: Sequence[Problem], at: str = "", fix: str = PAGE, subject: str = "a strategy"
 ) -> None:
     """Raise one StrategyError with a line per problem; subject: what the values are of."""
-    if not problems:
-        return
-    count = "one value breaks a rule" if len(problems) == 1 else f"{len(problems)} values break rules"
-    details = [(problem.path, problem.text) for problem in in_reading_order(problems)]
-    raise StrategyError(f"{count} of {subject}", at=at, details=details, fix=fix)
-
-
-def in_reading_order(problems: Iterable[Problem]) -> list[Problem]:
-    """Sorted by path, so that what belongs together stands together."""
-    return sorted(problems, key=_reading_order)
-
-
-def _reading_order(problem: Problem) -> list[tuple[int, str]]:
-    """Sorts key paths so that what belongs together stands together, `[2]` before `[10]`."""
-    return [
-        (int(part[:18]), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", problem.path)
-    ]
+    Subject(subject, StrategyError, fix).refuse(problems, at)
 
 
 def find_problems(

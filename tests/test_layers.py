@@ -20,6 +20,7 @@ LINKED = ("cost_models", "passes", "runtime")
 FLOORS = {
     "errors": -1,
     "log": -1,
+    "bad_values": -1,
     "collection": -1,
     "dtypes": -1,
     "factory_names": -1,
@@ -29,6 +30,8 @@ FLOORS = {
     "name_groups": -1,
     "named_import": -1,
     "number_ranges": -1,
+    "plain_content": -1,
+    "plain_texts": -1,
     "annotations": 0,
     "cluster": 0,
     "strategy": 0,
@@ -71,18 +74,19 @@ ANNEXES = {
     "form_values": "strategy",
     "hostfile": "cluster",
     "launch_plan": "cluster",
-    "launch_values": "strategy",
-    "plain_content": "strategy",
-    "shell_values": "strategy",
+    "launch_values": "strategy_formats",
+    "shell_values": "strategy_formats",
     "slurm": "cluster",
     "strategy_check": "strategy",
     "strategy_form": "strategy",
-    "strategy_lines": "strategy",
-    "strategy_read": "strategy",
+    "strategy_lines": "strategy_formats",
+    "strategy_write": "strategy",
 }
 
 # Beyond the order of the floors: rooms that do not know each other.
 BANNED = {
+    "strategy": {"cluster", "strategy_formats"},
+    "cluster": {"strategy_formats"},
     "passes": {"cost_models"},
     "cost_models": {"passes"},
     "artifact": {"verify"},

@@ -21,7 +21,8 @@ from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.strategy import DeviceKind, PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.strategy_check import check as check_strategy
 from hspmd_compiler.strategy_formats.expanded import Expanded
-from hspmd_compiler.strategy_read import read_strategy, strategy_text
+from hspmd_compiler.strategy_formats.recognise import read_strategy
+from hspmd_compiler.strategy_write import strategy_text
 from hspmd_compiler.verify.fit import check_fit
 from tests.published import Published, Size, published, traced, twin
 

@@ -13,8 +13,7 @@ from hspmd_compiler.errors import ClusterError, HspmdError, StrategyError
 from hspmd_compiler.limits import MOST_DEVICES
 from hspmd_compiler.slurm import job_nodes
 from hspmd_compiler.strategy_formats.expanded import Choices
-from hspmd_compiler.strategy_formats.recognise import text_entries
-from hspmd_compiler.strategy_read import read_text
+from hspmd_compiler.strategy_formats.recognise import read_text, text_entries
 
 SECONDS = 5
 MERGES = "a: &a {" + ", ".join(f"k{n}: 1" for n in range(10)) + "}\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 from hspmd_compiler.passes.schedule import build_schedule
 from hspmd_compiler.passes.schedule_time import grid
 from hspmd_compiler.strategy import ScheduleKind
-from hspmd_compiler.strategy_read import read_text
+from hspmd_compiler.strategy_formats.recognise import read_text
 
 PAGE = (Path(__file__).parent.parent / "docs" / "strategy.md").read_text(encoding="utf-8")
 

@@ -10,8 +10,8 @@ import pytest
 
 from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.strategy_formats.recognise import read_strategy
 from hspmd_compiler.strategy_lines import looks_like_lines, read_lines
-from hspmd_compiler.strategy_read import read_strategy
 
 SMALL = """
 # one full stage of two slots, one with an unused slot

@@ -22,7 +22,8 @@ from hspmd_compiler.strategy import (
     Strategy,
 )
 from hspmd_compiler.strategy_check import check
-from hspmd_compiler.strategy_read import TextForm, read_strategy, read_text, strategy_text, write_strategy
+from hspmd_compiler.strategy_formats.recognise import read_strategy, read_text
+from hspmd_compiler.strategy_write import TextForm, strategy_text, write_strategy
 
 FORM = {
     "version": 1,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..options import Precision
 from ..strategy import DeviceKind
-from ..strategy_read import read_strategy
+from ..strategy_formats.recognise import read_strategy
 from .command import Command, add_capture, add_json, add_model, model_arguments
 from .optimizer_flags import add_optimizer_flags, optimizer_from
 from .show import progress, show_sections

@@ -10,12 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..artifact.sections import Cell, Listing, Section, Table, sections_to_json
-from ..errors import OptionError
+from ..errors import OptionError, StrategyError
+from ..plain_texts import write_text
 from ..strategy import Strategy
 from ..strategy_formats.annotation_json import Family, annotation_json
 from ..strategy_formats.expanded import Choices, Entry, Expanded, Format
 from ..strategy_formats.recognise import pick, read_entries
-from ..strategy_read import TextForm, strategy_text, write_strategy, write_text
+from ..strategy_write import TextForm, strategy_text, write_strategy
 from .command import Command, add_json
 from .show import show_json
 from .strategy_drawing import draw
@@ -104,7 +105,7 @@ def _expand(expanded: Expanded, args: Namespace) -> None:
     strategy, degrees = expanded.strategy, expanded.context_parallel
     if args.reference_json is not None:
         form = annotation_json(expanded, Family(args.family or Family.LLAMA), args.zero)
-        write_text(args.reference_json, json.dumps(form) + "\n")
+        write_text(args.reference_json, json.dumps(form) + "\n", StrategyError)
     if args.output is not None:
         write_strategy(strategy, args.output, degrees)
     if args.to is not None or (args.output is None and args.reference_json is None):

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ..bad_values import Problem
 from ..limits import MOST_LAYERS, MOST_MICRO_BATCHES, MOST_SAMPLES, beyond
 from ..strategy import PipelineSpec, StageSpec, Strategy
-from ..strategy_check import Problem, raise_if_any
+from ..strategy_check import raise_if_any
 from .recompute import Recompute
 
 

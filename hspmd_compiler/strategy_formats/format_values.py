@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import TypeGuard
 
+from ..bad_values import Problem
 from ..limits import MOST_COUNT, beyond
-from ..strategy_check import Problem
 
 
 class FormatValues:

@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ..bad_values import Problem
 from ..errors import StrategyError
 from ..launch_values import KEYS, LaunchValues
 from ..shell_values import ShellValue, ShellValues
-from ..strategy_check import Problem, raise_if_any
+from ..strategy_check import raise_if_any
 from ..strategy_lines import LaunchLines, read_lines, read_values
 from .expanded import AnnotationStyle, Choices, Entry, Expanded
 

@@ -6,12 +6,14 @@ import ast
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ..bad_values import Problem
 from ..errors import StrategyError
-from ..plain_content import long_text, problems_of
-from ..strategy_check import Problem, check, raise_if_any
+from ..plain_content import long_text, problems_of, text_of
+from ..plain_texts import read_json, read_yaml
+from ..strategy import Strategy
+from ..strategy_check import STRATEGY, check, raise_if_any
 from ..strategy_form import strategy_from
-from ..strategy_lines import looks_like_lines
-from ..strategy_read import file_text, read_json, read_yaml
+from ..strategy_lines import looks_like_lines, read_lines
 from .annotation_reading import looks_like_annotation, read_annotation
 from .expanded import Choices, Entry, Expanded, Format
 from .flagscale import expand_flagscale, find_hetero
@@ -23,6 +25,47 @@ from .hydraulis import LINE_KEYS, json_entries, line_entries, looks_like_pools, 
 
 SHOWN_IDS = 40
 TUPLES_FIX = "write it as Python does, such as [(1, 4, 2), (1, 2, 4)]"
+
+
+def read_strategy(source: Path | str | Mapping[str, object]) -> Strategy:
+    """The Strategy of a file, a text or a mapping, checked by every rule that needs no model.
+
+    A str is a text where it begins with `{` or has several lines, and else the path of a file.
+    """
+    if isinstance(source, Mapping):
+        return _from_content(source, "")
+    if isinstance(source, str) and (source.lstrip().startswith("{") or "\n" in source):
+        return read_text(source)
+    path = Path(source)
+    return read_text(file_text(path), at=str(path), json_only=path.suffix == ".json")
+
+
+def read_text(text: str, at: str = "", json_only: bool = False) -> Strategy:
+    """The Strategy of a text; its form is seen from its beginning. at: where the text comes from."""
+    if json_only or text.lstrip().startswith("{"):
+        return _from_content(read_json(text, STRATEGY, at), at)
+    raise_if_any(long_text(text), at)
+    if looks_like_lines(text):
+        return read_lines(text, at=at).strategy
+    return _from_content(read_yaml(text, STRATEGY, at), at)
+
+
+def _from_content(content: object, at: str) -> Strategy:
+    """Our own form, or HSPMD's annotation JSON."""
+    if isinstance(content, Mapping) and looks_like_annotation(content):
+        return read_annotation(content, Choices(), at).strategy
+    return strategy_from(content, at)
+
+
+def file_text(path: Path) -> str:
+    """A file's text, or the error of a file that is none."""
+    try:
+        return text_of(path)
+    except OSError as error:
+        fix = "give the path of a JSON or YAML strategy, or of a file with KEY=VALUE lines"
+        raise StrategyError(f"can't read the strategy {path}: {error.strerror}", fix=fix) from error
+    except UnicodeDecodeError as error:
+        raise StrategyError(f"{path} isn't a text: byte {error.start} is not UTF-8") from error
 
 
 def read_entries(path: Path, choices: Choices, form: Format | None = None) -> tuple[Format, list[Entry]]:
@@ -150,10 +193,10 @@ def _content(text: str, at: str, json_only: bool) -> object:
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             if "(" in text:
                 raise StrategyError("a malformed list of tuples", at=at, fix=TUPLES_FIX) from None
-            return read_json(text, at)
+            return read_json(text, STRATEGY, at)
     if json_only or start == "{":
-        return read_json(text, at)
-    return read_yaml(text, at)
+        return read_json(text, STRATEGY, at)
+    return read_yaml(text, STRATEGY, at)
 
 
 def _content_entries(form: Format, content: object, choices: Choices, at: str) -> list[Entry]:

@@ -16,7 +16,7 @@ from hspmd_compiler.strategy_formats.annotation_reading import read_annotation
 from hspmd_compiler.strategy_formats.expanded import Choices, Expanded
 from hspmd_compiler.strategy_formats.hotspa import hotspa_entries
 from hspmd_compiler.strategy_formats.hspmd_cases import expand_case, expand_lines
-from hspmd_compiler.strategy_read import read_strategy
+from hspmd_compiler.strategy_formats.recognise import read_strategy
 
 CHOICES = Choices()
 HOTSPA_LAYERS = {"7b": 32, "13b": 40, "32b": 60}

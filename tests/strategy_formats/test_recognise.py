@@ -12,8 +12,8 @@ from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.strategy_formats.annotation_json import annotation_json
 from hspmd_compiler.strategy_formats.expanded import Choices, Entry, Expanded, Format
 from hspmd_compiler.strategy_formats.hspmd_cases import expand_lines
-from hspmd_compiler.strategy_formats.recognise import pick, read_entries, text_entries
-from hspmd_compiler.strategy_read import read_strategy, strategy_text
+from hspmd_compiler.strategy_formats.recognise import pick, read_entries, read_strategy, text_entries
+from hspmd_compiler.strategy_write import strategy_text
 
 LINES = 'DP=1\nTP=1\nLAYERS_NUM_LIST="[[2]]"\n'
 TRIPLE = '{"hetero_configs": [[1]], "layer_partitions": [[2]]}'
