@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from typing import NoReturn, TypeAlias
+from typing import NoReturn
 
+from ..codec import SHOWN, Json
 from ..errors import ArtifactError, InternalError
 
-Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
-
-SHOWN = 60
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
+from typing import Annotated
 
+from ..codec import Json, decode, encode
 from ..errors import ArtifactError, HspmdError
 from ..options import OptimizerConfig, Precision
-from .decode import reader
-from .encode import encode
-from .json_node import Node
+from ..typed import AtLeast, Converted, Rule, Unfit
 from .json_text import fingerprint
 from .program import Program, Shard
 
@@ -29,8 +30,8 @@ HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 class FileEntry:
     """Size in bytes and sha256 of one file."""
 
-    size: int
-    sha256: str
+    size: Annotated[int, AtLeast(0)]
+    sha256: Annotated[str, Rule(lambda text: HASH.fullmatch(text) is not None, "64 hex digits")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,67 +106,61 @@ def _without_place(row: object) -> object:
     return [item for index, item in enumerate(row) if index not in PLACE_COLUMNS]
 
 
-def manifest_to_json(manifest: Manifest) -> dict[str, object]:
+def _optimizer(options: object) -> OptimizerConfig:
+    try:
+        return OptimizerConfig.from_json(options)
+    except HspmdError as error:
+        told = "; ".join(text for _, text in error.details)
+        raise Unfit(f"the options of an optimizer ({told})", options) from error
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """What the manifest's file holds, but the hash of all of it. See Manifest."""
+
+    format: str
+    schema: int
+    torch: tuple[str, str]
+    rank: Annotated[int, AtLeast(0)] | None
+    model_fingerprint: str
+    strategy_fingerprint: str
+    device_kinds: tuple[str, ...]
+    model: object
+    optimizer: Annotated[object, Converted(_optimizer)]
+    precision: Precision
+    files: dict[str, FileEntry]
+
+
+def manifest_to_json(manifest: Manifest) -> dict[str, Json]:
     """The manifest as its file holds it, closed by a hash of all the rest of it."""
-    body: dict[str, object] = {
-        "format": FORMAT,
-        "schema": SCHEMA,
-        "torch": list(manifest.torch),
-        "rank": manifest.rank,
-        "model_fingerprint": manifest.model_fingerprint,
-        "strategy_fingerprint": manifest.strategy_fingerprint,
-        "device_kinds": list(manifest.device_kinds),
-        "model": manifest.model,
-        "optimizer": encode(manifest.optimizer.to_json()),
-        "precision": manifest.precision.value,
-        "files": {path: encode(entry) for path, entry in manifest.files},
-    }
+    named = {item.name: getattr(manifest, item.name) for item in fields(manifest)}
+    named |= {"optimizer": manifest.optimizer.to_json(), "files": dict(manifest.files)}
+    body = encode(ManifestFile(format=FORMAT, schema=SCHEMA, **named))
+    assert isinstance(body, dict)
     return body | {OWN_HASH: fingerprint(body)}
 
 
-KEYS = frozenset(
-    {"format", "schema", "torch", "rank", "model_fingerprint", "strategy_fingerprint"}
-    | {"device_kinds", "model", "optimizer", "precision", "files", OWN_HASH}
-)
-
-
-def manifest_from_json(node: Node) -> Manifest:
+def manifest_from_json(value: Json, file: str) -> Manifest:
     """Reads what `manifest_to_json` writes; first of all it must be ours, and of this version."""
-    check_format(node)
-    check_own_hash(node)
-    held = node.fields(KEYS)
-    low, below = (item.text() for item in held["torch"].items(2))
-    check_torch(low, below)
-    files = {path: reader(FileEntry)(item) for path, item in held["files"].entries().items()}
-    for path, item in held["files"].entries().items():
-        if files[path].size < 0 or not HASH.fullmatch(files[path].sha256):
-            item.fail("a size of 0 or more and a sha256 of 64 hex digits")
-    return Manifest(
-        model=held["model"].value,
-        optimizer=_optimizer(held["optimizer"]),
-        device_kinds=tuple(item.text() for item in held["device_kinds"].items()),
-        model_fingerprint=held["model_fingerprint"].text(),
-        strategy_fingerprint=held["strategy_fingerprint"].text(),
-        precision=held["precision"].member(Precision),
-        torch=(low, below),
-        rank=None if held["rank"].value is None else held["rank"].natural(),
-        files=tuple(sorted(files.items())),
-    )
+    body = dict(value) if isinstance(value, dict) else {}
+    check_format(body, file)
+    if body.pop(OWN_HASH, None) != fingerprint(body):
+        raise ArtifactError(
+            f"{file} was changed after it was compiled",
+            rule=f"its last entry, {OWN_HASH}, is the hash of all the others",
+            fix="copy the artifact again, or compile again",
+        )
+    held = decode(ManifestFile, body, file)
+    check_torch(*held.torch)
+    named = {item.name: getattr(held, item.name) for item in fields(Manifest)}
+    return Manifest(**named | {"files": tuple(sorted(held.files.items()))})
 
 
-def _optimizer(node: Node) -> OptimizerConfig:
-    try:
-        return OptimizerConfig.from_json(node.value)
-    except HspmdError as error:
-        node.fail(f"the options of an optimizer ({'; '.join(text for _, text in error.details)})")
-
-
-def check_format(node: Node) -> None:
+def check_format(value: Mapping[str, object], file: str) -> None:
     """Refuses a manifest that is not ours, or of another schema, before anything else is read."""
-    value = node.value if isinstance(node.value, dict) else {}
     if value.get("format") != FORMAT:
         raise ArtifactError(
-            f"{node.file} is not the manifest of an artifact",
+            f"{file} is not the manifest of an artifact",
             details=[("format", repr(value.get("format"))), ("wanted", repr(FORMAT))],
             fix="name the directory that `hspmd compile -o` wrote",
         )
@@ -175,18 +170,6 @@ def check_format(node: Node) -> None:
             details=[("artifact", repr(value.get("schema"))), ("here", str(SCHEMA))],
             rule="an artifact is read by the version of hspmd_compiler that has its schema",
             fix="compile again with this version",
-        )
-
-
-def check_own_hash(node: Node) -> None:
-    """Refuses a manifest that was edited or damaged."""
-    body = dict(node.value) if isinstance(node.value, dict) else {}
-    written = body.pop(OWN_HASH, None)
-    if written != fingerprint(body):
-        raise ArtifactError(
-            f"{node.file} was changed after it was compiled",
-            rule=f"its last entry, {OWN_HASH}, is the hash of all the others",
-            fix="copy the artifact again, or compile again",
         )
 
 

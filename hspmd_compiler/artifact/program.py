@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Annotated, TypeAlias
 
+from ..codec import Literals, Tag, natural
 from ..comm_plan import Box, CommStep, GradBucket, ParamBucket
+from ..dtypes import BYTES
+from ..typed import AtLeast, Bare
 
 ZERO_STATE, ZERO_GRADS, ZERO_PARAMS = 1, 2, 3
 """What a rank keeps of owned elements only, by `Shard.zero`; each includes those before it."""
@@ -33,17 +37,41 @@ class OutputKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class Value(Bare):
     """A value id local to the class program; rows that realise a logical row carry that row's id."""
 
-    id: int
+    id: Annotated[int, AtLeast(0)]
 
 
 @dataclass(frozen=True, slots=True)
-class Hole:
+class Hole(Bare):
     """A literal that differs between the ranks of a class: entry `index` of the rank's `literals`."""
 
-    index: int
+    index: Annotated[int, AtLeast(0)]
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """A torch dtype by name, such as `float32`."""
+
+    name: str
+
+
+def _dtype(name: object) -> DType:
+    if not isinstance(name, str) or name not in BYTES:
+        raise ValueError(f"a dtype: {', '.join(BYTES)}")
+    return DType(name)
+
+
+Argument: TypeAlias = Annotated[
+    object,
+    Literals(
+        Tag("v", Value, lambda value: value.id, lambda held: Value(natural(held))),
+        Tag("hole", Hole, lambda hole: hole.index, lambda held: Hole(natural(held))),
+        Tag("dtype", DType, lambda dtype: dtype.name, _dtype),
+    ),
+]
+"""Values, holes, tuples, numbers, strings, None, and torch dtypes as `DType`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +93,14 @@ class LocalRow:
     """One local operator. `op`: `aten.*`, `hspmd.*` (see kernels), `getitem`, or `comm`.
 
     `comm` rows have args (Value, slot) where slot is an index into the rank's `comms`.
-    args hold Value, Hole, tuples, numbers, strings, None, and torch dtypes as `DType`.
     logical: id of the row of the logical graph that this row completes, None for a helper row.
     """
 
     out: Value
     op: str
-    args: tuple[object, ...]
-    kwargs: dict[str, object] = field(default_factory=dict)
+    args: tuple[Argument, ...]
+    kwargs: dict[str, Argument] = field(default_factory=dict)
     logical: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DType:
-    """A torch dtype by name, such as `float32`."""
-
-    name: str
 
 
 @dataclass(slots=True)
@@ -196,7 +216,7 @@ class RankProgram:
     class_name: str
     device_kind: str
     rows: list[tuple[int, int]]
-    literals: list[object]
+    literals: list[Argument]
     comms: list[CommStep]
     transfers: list[CommStep]
     shards: list[Shard]

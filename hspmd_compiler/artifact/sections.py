@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from .json_text import Json
+from ..codec import Json
 
 Cell: TypeAlias = bool | int | float | str
 

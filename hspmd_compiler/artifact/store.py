@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..codec import SHOWN, Json, damaged, decode
 from ..collection import without_collection
 from ..errors import ArtifactError
 from ..log import task
 from . import paths
 from .check import check
-from .decode import decode
 from .decode_shared import SharingReader
-from .json_node import Node
-from .json_text import SHOWN, fingerprint, parse
+from .json_text import fingerprint, parse
 from .manifest import Manifest, fingerprint_model, manifest_from_json
 from .program import ClassProgram, Program, RankProgram
 
@@ -85,8 +84,8 @@ def _loaded(directory: str | Path, rank: int | None) -> Artifact:
         program = _read_program(files, ranks)
         check(program)
     whole = rank is None and files.manifest.rank is None
-    graph = files.json(paths.GRAPH).value if whole else None
-    strategy = files.json(paths.STRATEGY).value
+    graph = files.json(paths.GRAPH) if whole else None
+    strategy = files.json(paths.STRATEGY)
     if whole:
         _check_named("model_fingerprint", files.manifest.model_fingerprint, fingerprint_model(graph, program))
     _check_named("strategy_fingerprint", files.manifest.strategy_fingerprint, fingerprint(strategy))
@@ -94,9 +93,9 @@ def _loaded(directory: str | Path, rank: int | None) -> Artifact:
         manifest=files.manifest,
         program=program,
         strategy=strategy,
-        init=files.json(paths.INIT).value,
+        init=files.json(paths.INIT),
         graph=graph,
-        layouts=files.json(paths.LAYOUTS).value if whole else None,
+        layouts=files.json(paths.LAYOUTS) if whole else None,
         weights=files.checked(paths.WEIGHTS) if files.manifest.entry(paths.WEIGHTS) else None,
     )
 
@@ -114,25 +113,29 @@ def _check_named(name: str, written: str, found: str) -> None:
 
 
 def _read_rank(files: Files, sharing: SharingReader, rank: int) -> RankProgram:
-    node = files.json(paths.rank_file(rank))
-    own = sharing.decode(RankProgram, node)
+    path = paths.rank_file(rank)
+    content = files.json(path)
+    own = sharing.decode(RankProgram, content, path)
     kinds = files.manifest.device_kinds
     if own.rank != rank or rank >= len(kinds) or own.device_kind != kinds[rank]:
-        node.fail(f"the program of rank {rank}, of the device kind that the manifest has for it")
+        wanted = f"the program of rank {rank}, of the device kind that the manifest has for it"
+        raise damaged(path, [((), content, wanted)])
     return own
 
 
 def _read_program(files: Files, ranks: list[RankProgram]) -> Program:
-    node = files.json(paths.PROGRAM)
-    head = decode(ProgramHead, node)
+    content = files.json(paths.PROGRAM)
+    head = decode(ProgramHead, content, paths.PROGRAM)
     if head.world_size != len(files.manifest.device_kinds):
-        node.fail("a world_size that is the number of the manifest's device_kinds")
+        wanted = "a world_size that is the number of the manifest's device_kinds"
+        raise damaged(paths.PROGRAM, [((), content, wanted)])
     classes = {}
     for name in sorted({own.class_name for own in ranks}):
-        held = files.json(paths.class_file(name))
-        classes[name] = decode(ClassProgram, held)
+        path = paths.class_file(name)
+        held = files.json(path)
+        classes[name] = decode(ClassProgram, held, path)
         if classes[name].name != name:
-            held.fail(f"the class program {name}")
+            raise damaged(path, [((), held, f"the class program {name}")])
     return Program(
         head.world_size,
         head.batch,
@@ -151,10 +154,9 @@ class Files:
         self.directory = directory
         self.manifest = read_manifest(directory)
 
-    def json(self, path: str) -> Node:
+    def json(self, path: str) -> Json:
         """The content of a JSON file."""
-        content = _read(self.checked(path), path, FILE_LIMIT)
-        return Node(parse(content, path), path)
+        return parse(_read(self.checked(path), path, FILE_LIMIT), path)
 
     def checked(self, path: str) -> Path:
         """The place of a file whose size and hash are those of the manifest."""
@@ -190,7 +192,7 @@ def read_manifest(directory: Path) -> Manifest:
             fix="name the directory that `hspmd compile -o` wrote",
         )
     content = _read(directory / paths.MANIFEST, paths.MANIFEST, MANIFEST_LIMIT)
-    return manifest_from_json(Node(parse(content, paths.MANIFEST), paths.MANIFEST))
+    return manifest_from_json(parse(content, paths.MANIFEST), paths.MANIFEST)
 
 
 def _read(file: Path, path: str, limit: int) -> bytes:

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..codec import encode
 from ..collection import without_collection
 from ..errors import ArtifactError, HspmdError
 from ..log import task
 from . import paths
-from .encode import encode
 from .json_text import parse, to_text
 from .manifest import FORMAT, FileEntry, manifest_to_json
 from .program import RankProgram

@@ -61,7 +61,7 @@ def run(args: Namespace) -> int:
     from ..strategy_form import strategy_from
 
     files = Files(args.directory)
-    devices = strategy_from(files.json(paths.STRATEGY).value).devices
+    devices = strategy_from(files.json(paths.STRATEGY)).devices
     cluster = _machines(args.hosts, os.environ)
     shares = bind(devices, files.manifest.device_kinds, cluster, str(args.hosts or slurm.NODES))
     meeting = Meeting(args.master_addr or shares[0].address, args.master_port)

@@ -10,18 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hspmd_compiler.artifact.decode import argument, decode
-from hspmd_compiler.artifact.encode import encode, encode_argument
-from hspmd_compiler.artifact.json_node import Node
 from hspmd_compiler.artifact.json_text import fingerprint, parse, to_text
-from hspmd_compiler.artifact.program import ClassProgram, DType, Hole, RankProgram, Value
+from hspmd_compiler.artifact.program import Argument, ClassProgram, DType, Hole, RankProgram, Value
+from hspmd_compiler.codec import Json, decode, encode, literals_in
 from hspmd_compiler.errors import ArtifactError, InternalError
 from tests.artifact_store import sample
 
 LEAVES = (
     st.none()
     | st.booleans()
-    | st.integers()
+    | st.integers(-(1 << 63) + 1, (1 << 63) - 1)
     | st.floats(allow_nan=False)
     | st.text()
     | st.builds(Value, st.integers(0, 1 << 40))
@@ -31,19 +29,26 @@ LEAVES = (
 ARGUMENTS = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4).map(tuple), max_leaves=12)
 
 
-def through_text(value: Any) -> Node:
-    return Node(parse(to_text(value, 2).encode(), "f.json"), "f.json")
+(LITERALS,) = literals_in(Argument)
+
+
+def through_text(value: Any) -> Json:
+    return parse(to_text(value, 2).encode(), "f.json")
+
+
+def argument_again(value: object) -> object:
+    return LITERALS.read(through_text(LITERALS.encode(value)))
 
 
 @given(ARGUMENTS)
 def test_arguments_come_back_the_same(value: object) -> None:
-    back = argument(through_text(encode_argument(value)))
+    back = argument_again(value)
     assert back == value
     assert repr(back) == repr(value)  # 1 is not 1.0 and not True
 
 
 def test_not_a_number_comes_back() -> None:
-    back = argument(through_text(encode_argument(math.nan)))
+    back = argument_again(math.nan)
     assert isinstance(back, float)
     assert math.isnan(back)
 
@@ -51,14 +56,14 @@ def test_not_a_number_comes_back() -> None:
 def test_programs_come_back_the_same() -> None:
     program = sample.program()
     for shared in program.classes.values():
-        assert decode(ClassProgram, through_text(encode(shared))) == shared
+        assert decode(ClassProgram, through_text(encode(shared)), "f.json") == shared
     for own in program.ranks:
-        assert decode(RankProgram, through_text(encode(own))) == own
+        assert decode(RankProgram, through_text(encode(own)), "f.json") == own
 
 
 def test_no_other_type_gets_into_an_argument() -> None:
     with pytest.raises(InternalError, match="not an argument"):
-        encode_argument(sample.gather(0))
+        LITERALS.encode(sample.gather(0))
     with pytest.raises(InternalError, match="no place"):
         encode({1, 2})
 
@@ -86,38 +91,48 @@ def put(value: Any, path: list[str | int], new: object) -> Any:
 
 
 BAD_RANKS = [
-    (["rank"], "3", "rank", "a whole number"),
-    (["rank"], True, "rank", "a whole number"),
+    (["rank"], "3", "rank", "an integer"),
+    (["rank"], True, "rank", "an integer"),
     (["device_kind"], 5, "device_kind", "a text"),
     (["rows", 0], [1], "rows[0]", "a list of 2"),
     (["comms", 1, "kind"], "gossip", "comms[1].kind", "one of all_reduce"),
-    (["comms", 1, "sends", 0, "boxes", 0, 1, 0], 1.5, "comms[1].sends[0].boxes[0][1][0]", "a whole number"),
+    (["comms", 1, "sends", 0, "boxes", 0, 1, 0], 1.5, "comms[1].sends[0].boxes[0][1][0]", "an integer"),
     (["instructions", 0, "op"], "FORWRAD", "instructions[0].op", "one of STEP_COMPUTE"),
-    (["instructions", 0, "when"], 1, "instructions[0]", "without the unknown keys when"),
+    (["instructions", 0, "when"], 1, "instructions[0].when", "no key of this name"),
     (["literals", 0], {"eval": "1"}, "literals[0]", "one key of v, hole, dtype, float"),
-    (["literals", 0], {"v": -1}, "literals[0].v", "0 or more"),
+    (["literals", 0], {"v": -1}, "literals[0].v", "at least 0"),
     (["literals", 0], {"dtype": "object"}, "literals[0].dtype", "a dtype"),
     (["literals", 0], {"float": []}, "literals[0]", "one key of"),
     (["literals", 0], {"float": "1e400"}, "literals[0]", "one key of"),
     (["shards", 0, "trainable"], 1, "shards[0].trainable", "true or false"),
-    (["shards", 0], [], "shards[0]", "an object"),
+    (["shards", 0], [], "shards[0]", "an object with the keys name, dtype"),
 ]
 
 
 @pytest.mark.parametrize(("path", "new", "where", "wanted"), BAD_RANKS)
 def test_a_wrong_value_is_named(path: list[str | int], new: object, where: str, wanted: str) -> None:
-    node = Node(put(rank_json(), path, new), "ranks/3.json")
+    content = put(rank_json(), path, new)
     with pytest.raises(ArtifactError) as caught:
-        decode(RankProgram, node)
+        decode(RankProgram, content, "ranks/3.json")
     assert caught.value.at == (f"ranks/3.json: {where}",)
     assert wanted in dict(caught.value.details)["wanted"]
 
 
-def test_a_missing_key_is_named() -> None:
+def test_every_missing_unknown_and_wrong_one_is_named() -> None:
     value = rank_json()
     del value["shards"], value["rank"]
-    with pytest.raises(ArtifactError, match="the keys rank, shards"):
-        decode(RankProgram, Node(value, "ranks/3.json"))
+    value["world"], value["device"] = 1, "a"
+    with pytest.raises(ArtifactError) as caught:
+        decode(RankProgram, value, "ranks/3.json")
+    assert caught.value.at == ("ranks/3.json",)
+    assert [path for path, _ in caught.value.details] == ["rank", "device", "shards", "world"]
+
+
+def test_no_number_is_longer_than_63_bits() -> None:
+    whole = put(rank_json(), ["device"], (1 << 63) - 1)
+    assert decode(RankProgram, put(whole, ["device_kind"], "9" * 30), "f.json").device == (1 << 63) - 1
+    with pytest.raises(ArtifactError, match=r"f\.json: rows\[0\]\[1\]"):
+        decode(RankProgram, put(whole, ["rows", 0, 1], 1 << 63), "f.json")
 
 
 @pytest.mark.parametrize("content", [b"{", b"NaN", b'{"a": Infinity}', b"\xff", b"[" * 100_000])

@@ -10,12 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hspmd_compiler.artifact.check import check
-from hspmd_compiler.artifact.decode import decode
-from hspmd_compiler.artifact.encode import encode
-from hspmd_compiler.artifact.json_node import Node
 from hspmd_compiler.artifact.liveness import dead_after, fresh_grads, overwritable_comms
 from hspmd_compiler.artifact.program import ClassProgram, Program, RankProgram
 from hspmd_compiler.artifact.store import ProgramHead
+from hspmd_compiler.codec import decode, encode
 from hspmd_compiler.errors import ArtifactError
 from tests.artifact_store import sample
 
@@ -48,9 +46,9 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 
 def read(content: dict[str, Any]) -> Program:
-    head = decode(ProgramHead, Node(content["program"], "program.json"))
-    classes = {name: decode(ClassProgram, Node(content[name], name)) for name in sample.program().classes}
-    ranks = [decode(RankProgram, Node(content[name], name)) for name in content if name.startswith("rank ")]
+    head = decode(ProgramHead, content["program"], "program.json")
+    classes = {name: decode(ClassProgram, content[name], name) for name in sample.program().classes}
+    ranks = [decode(RankProgram, content[name], name) for name in content if name.startswith("rank ")]
     return Program(head.world_size, head.batch, head.inputs, head.aliases, classes, ranks, head.groups)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hspmd_compiler.artifact.encode import encode
+from hspmd_compiler.codec import encode
 from hspmd_compiler.graph.tracer import trace
 from hspmd_compiler.passes import deduce_memo
 from hspmd_compiler.passes.deduce_memo import MadeRow, RuleMemo, signatures

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hspmd_compiler.artifact.encode import encode
 from hspmd_compiler.artifact.program import Op, Program
+from hspmd_compiler.codec import encode
 from hspmd_compiler.strategy import PipelineSpec, ScheduleKind, StageSpec, Strategy
 
 from ..training_cases import ALL, BATCH, FIRST, SECOND, STRATEGIES, graph_of, program_for, program_of

@@ -1,0 +1,291 @@
+"""Plain JSON values into dataclasses by their type hints: strictly, and every value that doesn't fit told.
+
+pydantic does the reading. It is loaded by the first read, so that a command that reads nothing starts fast.
+Metadata of `Annotated` say what a type hint can't: `Wanted`, `Rule`, `Either`, `Bare`, `Converted`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from .limits import LARGEST
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, TypeAdapter
+    from pydantic_core import CoreSchema, ErrorDetails
+
+T = TypeVar("T")
+Place = tuple[str | int, ...]
+
+LONG_NUMBER = re.compile("[0-9]{19}")
+WANTED = {
+    "int_type": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "a text",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "namedtuple_type": "a list",
+    "dict_type": "an object of keys and values",
+    "none_required": "null",
+    "json_invalid": "texts of Unicode characters, not nested deeper than 200",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the error says a value should be, in place of what is wrong inside of it."""
+
+    text: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.custom_error_schema(
+            handler(source), custom_error_type="wanted", custom_error_message=self.text
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What holds of a value that has its type; the error says `wanted`."""
+
+    holds: Callable[[Any], bool]
+    wanted: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def _checked(self, value: T) -> T:
+        if not self.holds(value):
+            raise ValueError(self.wanted)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """Of whole numbers."""
+
+    least: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return {**handler(source), "ge": self.least}
+
+
+class Unfit(ValueError):
+    """What a `Converted` refuses; place: of the bad part inside the value."""
+
+    def __init__(self, wanted: str, found: object, place: Place = ()) -> None:
+        super().__init__(wanted)
+        self.found = found
+        self.place = place
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A value that `read` makes of what has the hinted type; a ValueError, or Unfit, says what is wanted."""
+
+    read: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(self.read, handler(source))
+
+
+@dataclass(frozen=True)
+class Either:
+    """Two ways to write a value: `first` where the value is of these JSON types, else `second`."""
+
+    types: tuple[type, ...]
+    first: Any
+    second: Any
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        choices = {way: handler.generate_schema(kind) for way, kind in self.ways.items()}
+        return core_schema.tagged_union_schema(choices, discriminator=self._way)
+
+    @property
+    def ways(self) -> dict[str, Any]:
+        return {"<first>": self.first, "<second>": self.second}
+
+    def _way(self, value: object) -> str:
+        return "<first>" if isinstance(value, self.types) else "<second>"
+
+
+class Bare:
+    """A dataclass of one field that stands in JSON as the value of that field."""
+
+    __slots__ = ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        (hint,) = get_type_hints(cls, include_extras=True).values()
+        return core_schema.no_info_after_validator_function(cls, handler.generate_schema(hint))
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A value that doesn't fit. known: the keys that its object has, where a key is missing or unknown."""
+
+    place: Place
+    found: object
+    wanted: str
+    is_missing: bool = False
+    is_unknown: bool = False
+    known: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str:
+        return path_of(self.place)
+
+
+class Misfits(ValueError):
+    """All values that don't fit."""
+
+    def __init__(self, found: Sequence[Misfit]) -> None:
+        super().__init__("; ".join(f"{each.path}: {each.wanted}" for each in found))
+        self.found = tuple(found)
+
+
+def read(kind: type[T], value: object) -> T:
+    """The value of this type hint that plain JSON values stand for, or Misfits."""
+    from pydantic import ValidationError
+
+    text = json.dumps(value, default=_plain)
+    if LONG_NUMBER.search(text) and (large := list(_large_numbers(value, ()))):
+        raise Misfits(large)
+    try:
+        made: T = _adapter(cast(Hashable, kind)).validate_json(text, strict=True, extra="forbid")
+    except ValidationError as error:
+        raise Misfits([_misfit(kind, each) for each in error.errors(include_url=False)]) from None
+    return made
+
+
+def _large_numbers(value: object, place: Place) -> Iterator[Misfit]:
+    if isinstance(value, int) and abs(value) > LARGEST:
+        yield Misfit(place, value, "a whole number of at most 63 bits")
+    items = value.items() if isinstance(value, Mapping) else ()
+    for key, item in enumerate(value) if isinstance(value, list | tuple) else items:
+        yield from _large_numbers(item, (*place, key))
+
+
+def _plain(value: object) -> object:
+    """What json knows of a mapping of another type; anything else fits nowhere."""
+    return dict(value) if isinstance(value, Mapping) else {"": repr(value)}
+
+
+@cache
+def _adapter(kind: Hashable) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(cast(Any, kind))
+
+
+def path_of(place: Place) -> str:
+    """Where a value stands, such as `segments[0].rows[3].op`."""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in place]
+    return "".join(parts).removeprefix(".")
+
+
+def _misfit(root: Any, error: ErrorDetails) -> Misfit:
+    code, loc, context = error["type"], error["loc"], error.get("ctx", {})
+    place = tuple(part for part in loc if not (isinstance(part, str) and part.startswith("<")))
+    if code in ("missing", "missing_argument", "missing_positional_only_argument") and isinstance(
+        loc[-1], str
+    ):
+        return Misfit(place, None, "missing: this key is required", is_missing=True)
+    if isinstance(raised := context.get("error"), Unfit):
+        return Misfit((*place, *raised.place), raised.found, str(raised))
+    if code == "unexpected_keyword_argument":
+        known = keys_of(_hint_at(root, loc[:-1]))
+        return Misfit(place, error["input"], "unknown", is_unknown=True, known=known)
+    if code in ("missing", "too_long"):
+        outer = loc[:-1] if code == "missing" else loc
+        return Misfit(
+            place[: len(place) - (code == "missing")], error["input"], _length(_hint_at(root, outer))
+        )
+    return Misfit(place, error["input"], _wanted(root, code, loc, error["msg"], context))
+
+
+def _wanted(root: Any, code: str, loc: Place, message: str, context: Mapping[str, Any]) -> str:
+    if code == "wanted":
+        return message
+    if code == "greater_than_equal":
+        return f"an integer of at least {context['ge']}"
+    if code == "value_error":
+        return str(context["error"])
+    hint = _hint_at(root, loc)
+    if code == "enum":
+        return f"one of {', '.join(str(member.value) for member in hint)}"
+    if code == "dataclass_type":
+        return f"an object with the keys {', '.join(keys_of(hint))}"
+    return WANTED.get(code, message)
+
+
+def _length(hint: Any) -> str:
+    return f"a list of {len(getattr(hint, '_fields', get_args(hint)))}"
+
+
+def keys_of(kind: Any) -> tuple[str, ...]:
+    """The fields of a dataclass."""
+    return tuple(item.name for item in fields(kind)) if is_dataclass(kind) else ()
+
+
+def required_of(kind: Any) -> tuple[str, ...]:
+    """Those of them that have no default."""
+    return tuple(
+        item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING
+    )
+
+
+def _hint_at(hint: Any, loc: Place) -> Any:
+    """The type hint of what stands at a place, without its metadata."""
+    for part in loc:
+        hint = _inner(_ways(hint) if str(part).startswith("<") else _stripped(hint), part)
+    return _stripped(hint)
+
+
+def _inner(hint: Any, part: str | int) -> Any:
+    if isinstance(hint, dict):
+        return hint[part]
+    if is_dataclass(hint):
+        return _hints(cast(Hashable, hint)).get(str(part), object)
+    inner = get_args(hint) or (object,)
+    if get_origin(hint) is tuple and inner[-1] is not Ellipsis and isinstance(part, int):
+        return inner[min(part, len(inner) - 1)]
+    return inner[-1] if get_origin(hint) is dict else inner[0]
+
+
+def _ways(hint: Any) -> dict[str, Any]:
+    return next(each.ways for each in _metadata(hint) if isinstance(each, Either))
+
+
+def _metadata(hint: Any) -> Iterator[Any]:
+    yield from getattr(hint, "__metadata__", ())
+    for inner in get_args(hint):
+        yield from getattr(inner, "__metadata__", ())
+
+
+def _stripped(hint: Any) -> Any:
+    """Without metadata, and of an optional value the value."""
+    if get_origin(hint) is Annotated:
+        return _stripped(get_args(hint)[0])
+    inner = [each for each in get_args(hint) if each is not type(None)]
+    return _stripped(inner[0]) if type(None) in get_args(hint) and len(inner) == 1 else hint
+
+
+@cache
+def _hints(kind: Hashable) -> dict[str, Any]:
+    return get_type_hints(cast(Any, kind), include_extras=True)
