@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from .codec import Json, decode, encode
 from .errors import ArtifactError
 
-Json = dict[str, object]
+FILE = "init.json"
 
 RESEED = "reseed"
 RESTORE = "restore"
@@ -67,7 +68,7 @@ class InitStep:
     """
 
     op: str
-    args: tuple[object, ...] = ()
+    args: tuple[object, ...]
     kwargs: Mapping[str, object] = field(default_factory=dict)
     outs: tuple[int, ...] = ()
     random: bool = False
@@ -79,74 +80,21 @@ class InitStep:
 class InitProgram:
     """All calls in order; finals: parameter or buffer name -> id of its tensor."""
 
-    steps: tuple[InitStep, ...]
     finals: Mapping[str, int]
+    steps: tuple[InitStep, ...]
 
     def to_json(self) -> Json:
         """Plain JSON values, one list entry a step."""
-        return {"finals": dict(self.finals), "steps": [_step_json(step) for step in self.steps]}
-
-
-def _step_json(step: InitStep) -> Json:
-    described: Json = {"op": step.op, "args": list(step.args)}
-    optional: Json = {
-        "kwargs": dict(step.kwargs),
-        "outs": list(step.outs),
-        "random": step.random,
-        "done": list(step.done),
-        "frees": list(step.frees),
-    }
-    return {**described, **{key: value for key, value in optional.items() if value}}
+        return encode(self)
 
 
 def from_json(data: object) -> InitProgram:
     """Read and check a program; an operator off the list, or a tensor used before it is made, is an error."""
-    if not isinstance(data, Mapping) or not isinstance(data.get("steps"), Sequence):
-        raise ArtifactError("the initialisation is not an object with steps")
-    finals = data.get("finals")
-    if not isinstance(finals, Mapping) or not all(isinstance(i, int) for i in finals.values()):
-        raise ArtifactError("the initialisation has no table of final tensors")
-    bad: list[tuple[str, str]] = []
-    steps = tuple(_read_step(place, item, bad) for place, item in enumerate(data["steps"]))
-    program = InitProgram(steps, dict(finals))
-    bad += list(_clashes(program))
+    program = decode(InitProgram, data, FILE)
+    bad = list(_clashes(program))
     if bad:
         raise ArtifactError("the initialisation is damaged", details=bad[:10], fix="compile the model again")
     return program
-
-
-def _read_step(place: int, item: object, bad: list[tuple[str, str]]) -> InitStep:
-    known = {
-        "op": str,
-        "args": list,
-        "kwargs": dict,
-        "outs": list,
-        "random": bool,
-        "done": list,
-        "frees": list,
-    }
-    if not isinstance(item, Mapping):
-        bad.append((f"step {place}", f"{item!r} is not an object"))
-        return InitStep("")
-    wrong = [key for key, value in item.items() if not isinstance(value, known.get(key, ()))]
-    inner = {"outs": int, "frees": int, "done": str}
-    wrong += [
-        key
-        for key, kind in inner.items()
-        if key not in wrong and any(type(each) is not kind for each in item.get(key, ()))
-    ]
-    bad += [(f"step {place}", f"{key} = {str(item[key])[:80]}") for key in wrong]
-    if wrong or "op" not in item:
-        return InitStep("")
-    return InitStep(
-        item["op"],
-        tuple(item.get("args", ())),
-        item.get("kwargs", {}),
-        tuple(item.get("outs", ())),
-        item.get("random", False),
-        tuple(item.get("done", ())),
-        tuple(item.get("frees", ())),
-    )
 
 
 def _clashes(program: InitProgram) -> Iterator[tuple[str, str]]:

@@ -122,6 +122,18 @@ class Either:
         return "<first>" if isinstance(value, self.types) else "<second>"
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A value that stands in JSON as a text; read: as of `Converted`, from any JSON value."""
+
+    read: Callable[[object], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(self.read)
+
+
 class Bare:
     """A dataclass of one field that stands in JSON as the value of that field."""
 
@@ -169,7 +181,9 @@ def read(kind: type[T], value: object) -> T:
     try:
         made: T = _adapter(cast(Hashable, kind)).validate_json(text, strict=True, extra="forbid")
     except ValidationError as error:
-        raise Misfits([_misfit(kind, each) for each in error.errors(include_url=False)]) from None
+        found = [_misfit(kind, each) for each in error.errors(include_url=False)]
+        once = {(each.place, each.wanted): each for each in found}  # a list too short lacks each entry
+        raise Misfits(list(once.values())) from None
     return made
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..annotations.intervals import Sets
 from ..annotations.layout import Axis, Factor, Layout, make_layout
-from ..errors import ArtifactError
+from ..codec import damaged, decode
+from .paths import LAYOUTS as FILE
 
 Json = dict[str, object]
 
@@ -55,43 +56,42 @@ def _encode_sets(sets: Sets) -> list[list[list[int]]]:
     return [[list(interval) for interval in held] for held in sets]
 
 
+class _Factor(NamedTuple):
+    size: int
+    axis: Axis | None = None
+    sets: Sets | None = None
+    contrib: bool = False
+    by_rank: Sets | None = None
+
+
+class _Layout(NamedTuple):
+    dims: tuple[tuple[_Factor, ...], ...]
+    partial: tuple[Axis, ...]
+    addends: tuple[int, ...] | None = None
+
+    def made(self) -> Layout:
+        dims = tuple(tuple(Factor(*factor) for factor in dim) for dim in self.dims)
+        return make_layout(dims, frozenset(self.partial), self.addends)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    first: list[int]
+    stages: tuple[tuple[int, int, tuple[tuple[int, int, int], ...]], ...]
+    layouts: tuple[_Layout, ...]
+
+
 def from_json(data: object) -> ValueLayouts:
     """Read what `to_json` writes; ArtifactError where it is something else."""
-    try:
-        return _decode(data)  # type: ignore[arg-type]
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise ArtifactError(
-            "layouts.json does not hold layouts",
-            details=[(type(error).__name__, str(error))],
-            rule="it is written by `hspmd compile`",
-            fix="compile again",
-        ) from error
-
-
-def _decode(data: dict[str, list[object]]) -> ValueLayouts:
-    layouts = [_decode_layout(item) for item in data["layouts"]]  # type: ignore[arg-type]
-    result = ValueLayouts([int(item) for item in data["first"]])  # type: ignore[call-overload]
-    for pipeline, stage, values in data["stages"]:  # type: ignore[misc]
-        result.stages[int(pipeline), int(stage)] = [  # type: ignore[has-type]
-            PlacedValue(int(a), int(b), layouts[int(c)])
-            for a, b, c in values  # type: ignore[has-type]
-        ]
-    return result
-
-
-def _decode_layout(item: Sequence[Sequence[object]]) -> Layout:
-    dims = tuple(tuple(_decode_factor(factor) for factor in dim) for dim in item[0])  # type: ignore[attr-defined]
-    addends = tuple(int(number) for number in item[2]) if len(item) > 2 else None  # type: ignore[call-overload]
-    return make_layout(dims, frozenset(Axis(axis) for axis in item[1]), addends)
-
-
-def _decode_factor(item: Sequence[object]) -> Factor:
-    size = int(item[0])  # type: ignore[call-overload]
-    if len(item) == 1:
-        return Factor(size)
-    by_rank = _decode_sets(item[4]) if len(item) > 4 else None
-    return Factor(size, Axis(item[1]), _decode_sets(item[2]), bool(item[3]), by_rank)
-
-
-def _decode_sets(sets: object) -> Sets:
-    return tuple(tuple((int(a), int(b)) for a, b in held) for held in sets)  # type: ignore[attr-defined]
+    form = decode(_Form, data, FILE)
+    unknown = [
+        (("stages", place, 2), index, f"one of {len(form.layouts)} layouts")
+        for place, (_, _, values) in enumerate(form.stages)
+        for _, _, index in values
+        if not 0 <= index < len(form.layouts)
+    ]
+    if unknown:
+        raise damaged(FILE, unknown)
+    layouts = [layout.made() for layout in form.layouts]
+    stages = {(p, s): [PlacedValue(a, b, layouts[c]) for a, b, c in values] for p, s, values in form.stages}
+    return ValueLayouts(form.first, stages)

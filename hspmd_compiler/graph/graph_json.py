@@ -2,25 +2,97 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import Annotated, Any, TypeAlias
 
 import torch
 
-from ..errors import ArtifactError
+from .. import codec
+from ..codec import Literals, Tag, damaged, natural
+from ..errors import ArtifactError, InternalError
+from ..typed import Converted, Named, Place, Rule, Unfit
 from .ir import InputInfo, LogicalGraph, Meta, Origin, OriginKind, ParamInfo, Phase, Ref, Row, row_inputs
 from .type_text import dtype_name
 
 Json = dict[str, object]
-Read = TypeVar("Read")
 
+FILE = "graph.json"
 NAMESPACES = ("aten", "hspmd")
 OTHER_OPS = ("getitem", "placeholder")
-_REF, _DTYPE, _FLOAT, _MEMORY_FORMAT = "ref", "dtype", "float", "memory_format"
-_FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-_CLASHES_SHOWN = 10
+
+
+def _is_allowed(op: str) -> bool:
+    parts = op.split(".")
+    return op in OTHER_OPS or (
+        len(parts) == 3 and parts[0] in NAMESPACES and all(part.isidentifier() for part in parts)
+    )
+
+
+def _dtype(name: object) -> torch.dtype:
+    found = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(found, torch.dtype):
+        raise Unfit("a dtype of torch", name)
+    return found
+
+
+def _memory_format(name: object) -> torch.memory_format:
+    found = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(found, torch.memory_format):
+        raise Unfit("a memory format of torch", name)
+    return found
+
+
+def _meta(form: tuple[object, ...]) -> Meta:
+    if not form:
+        raise Unfit("a dtype, then sizes", form)
+    for place, size in enumerate(form[1:], 1):
+        if type(size) is not int:
+            raise Unfit("an integer", size, (place,))
+    sizes: Any = form[1:]
+    return sizes, _dtype(form[0])
+
+
+LITERALS = Literals(
+    Tag("ref", Ref, lambda ref: ref.id, lambda held: Ref(natural(held))),
+    Tag("dtype", torch.dtype, dtype_name, _dtype),
+    Tag("memory_format", torch.memory_format, lambda it: str(it).removeprefix("torch."), _memory_format),
+)
+Literal: TypeAlias = Annotated[object, LITERALS]
+Dtype: TypeAlias = Annotated[torch.dtype, Named(_dtype)]
+MetaForm: TypeAlias = Annotated[tuple[Any, ...], Converted(_meta)]
+InputForm: TypeAlias = tuple[str, int, tuple[int, ...], Dtype]
+ParamForm: TypeAlias = tuple[
+    str, int, tuple[int, ...], Dtype, bool, bool, tuple[str, ...], int | None, bool, Dtype | None
+]
+RowForm: TypeAlias = tuple[
+    Annotated[str, Rule(_is_allowed, f"an operator of {' or '.join(NAMESPACES)}")],
+    tuple[Literal, ...],
+    dict[str, Literal],
+    MetaForm | None,
+    tuple[MetaForm | None, ...] | None,
+    int | None,
+    int,
+    Phase,
+    tuple[OriginKind, str] | None,
+    int,
+]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphForm:
+    """The JSON of a graph. modules, lines: texts that repeat; a row names them by index."""
+
+    batch: int
+    loss: int
+    tangent: int
+    layers: tuple[str, ...]
+    mutated: dict[str, int]
+    params: tuple[ParamForm, ...]
+    inputs: tuple[InputForm, ...]
+    modules: tuple[str, ...]
+    lines: tuple[str, ...]
+    rows: tuple[RowForm, ...]
 
 
 def encode(graph: LogicalGraph) -> Json:
@@ -87,217 +159,66 @@ def _encode_param(param: ParamInfo) -> list[object]:
 
 
 def _encode_literal(value: object) -> object:
-    if type(value) is Ref:
-        return {_REF: value.id}
-    match value:
-        case torch.dtype():
-            return {_DTYPE: dtype_name(value)}
-        case torch.memory_format():
-            return {_MEMORY_FORMAT: str(value).removeprefix("torch.")}
-        case float() if not math.isfinite(value):
-            return {_FLOAT: str(value)}
-        case tuple() | list():
-            return [_encode_literal(item) for item in value]
-        case None | bool() | int() | float() | str():
-            return value
-        case _:
-            raise ArtifactError(f"an operator has the argument {value!r}, which can't be stored")
+    try:
+        return LITERALS.encode(value)
+    except InternalError as error:
+        raise ArtifactError(f"an operator has the argument {value!r}, which can't be stored") from error
 
 
 def decode(data: object) -> LogicalGraph:
-    """The graph, or an ArtifactError that lists what is wrong with its rows."""
-    if not isinstance(data, Mapping):
-        raise ArtifactError("the logical graph is not a JSON object")
-    reader = _Reader(data)
-    graph = reader.graph()
-    reader.clashes += _misplaced(graph)
-    if reader.clashes:
-        raise ArtifactError(
-            "the logical graph is damaged",
-            details=reader.clashes[:_CLASHES_SHOWN],
-            fix="compile the model again",
-        )
+    """The graph, or an ArtifactError that lists what is wrong with it."""
+    form = codec.decode(GraphForm, data, FILE)
+    wrong = list(_unlisted(form))
+    if wrong:
+        raise damaged(FILE, wrong)
+    params, inputs = [ParamInfo(*item) for item in form.params], [InputInfo(*item) for item in form.inputs]
+    graph = LogicalGraph(
+        [_row(place, item, form) for place, item in enumerate(form.rows)],
+        {param.name: param for param in params},
+        {item.name: item for item in inputs},
+        form.loss,
+        form.tangent,
+        form.batch,
+        form.layers,
+        form.mutated,
+    )
+    wrong = [((name,), found, text) for name, found, text in _misplaced(graph)]
+    if wrong:
+        raise damaged(FILE, wrong)
     return graph
 
 
-class _Reader:
-    """Reads parts of the JSON object and notes, as (place, text), those that don't fit."""
-
-    def __init__(self, data: Mapping[str, object]) -> None:
-        self.data = data
-        self.clashes: list[tuple[str, str]] = []
-
-    def graph(self) -> LogicalGraph:
-        modules, lines = self._texts("modules"), self._texts("lines")
-        rows = self._each("rows", lambda place, item: _row(place, item, modules, lines))
-        params = self._each("params", lambda _, item: _param(item))
-        inputs = self._each("inputs", lambda _, item: _input(item))
-        mutated = self.data.get("mutated")
-        return LogicalGraph(
-            rows,
-            {p.name: p for p in params},
-            {i.name: i for i in inputs},
-            self._integer("loss"),
-            self._integer("tangent"),
-            self._integer("batch"),
-            tuple(self._texts("layers")),
-            self._one("mutated", lambda: {_text(k): _int(v) for k, v in _object(mutated).items()}, {}),
-        )
-
-    def _each(self, name: str, read: Callable[[int, list[object]], Read]) -> list[Read]:
-        found: list[Read] = []
-        items: list[object] = self._one(name, lambda: _list(self.data.get(name)), [])
-        for place, item in enumerate(items):
-            try:
-                found.append(read(place, _list(item)))
-            except (TypeError, ValueError, KeyError, IndexError) as error:
-                self.clashes.append((f"{name}[{place}]", f"{error} in {str(item)[:120]}"))
-        return found
-
-    def _texts(self, name: str) -> list[str]:
-        return self._one(name, lambda: [_text(item) for item in _list(self.data.get(name))], [])
-
-    def _integer(self, name: str) -> int:
-        return self._one(name, lambda: _int(self.data.get(name)), 0)
-
-    def _one(self, name: str, read: Callable[[], Read], otherwise: Read) -> Read:
-        try:
-            return read()
-        except TypeError as error:
-            self.clashes.append((name, str(error)))
-            return otherwise
-
-
-def _row(place: int, item: list[object], modules: list[str], lines: list[str]) -> Row:
+def _row(place: int, item: RowForm, form: GraphForm) -> Row:
     op, args, kwargs, value, outs, layer, module, phase, origin, line = item
-    meta = _meta(value)
-    return Row(
-        place,
-        _op(_text(op)),
-        tuple(_literal(arg) for arg in _list(args)),
-        {_text(name): _literal(arg) for name, arg in _object(kwargs).items()},
-        None if meta is None else meta[0],
-        None if meta is None else meta[1],
-        None if outs is None else tuple(_meta(out) for out in _list(outs)),
-        None if layer is None else _int(layer),
-        modules[_int(module)],
-        Phase(phase),
-        _origin(origin),
-        lines[_int(line)],
-    )
+    shape, dtype = (None, None) if value is None else value
+    found = Origin(OriginKind.ACTIVATION) if origin is None else Origin(*origin)
+    where = form.modules[module], phase, found, form.lines[line]
+    return Row(place, op, args, kwargs, shape, dtype, outs, layer, *where)
 
 
-def _op(op: str) -> str:
-    parts = op.split(".")
-    if op in OTHER_OPS or (
-        len(parts) == 3 and parts[0] in NAMESPACES and all(p.isidentifier() for p in parts)
-    ):
-        return op
-    raise ValueError(f"operator {op!r} is not allowed")
+def _unlisted(form: GraphForm) -> Iterator[tuple[Place, object, str]]:
+    """Entries of the tables of texts that aren't there."""
+    for place, row in enumerate(form.rows):
+        for texts, name, column, index in (
+            (form.modules, "modules", 6, row[6]),
+            (form.lines, "lines", 9, row[9]),
+        ):
+            if not 0 <= index < len(texts):
+                yield ("rows", place, column), index, f"an entry of {name}, which has {len(texts)}"
 
 
-def _origin(value: object) -> Origin:
-    if value is None:
-        return Origin(OriginKind.ACTIVATION)
-    kind, name = _list(value)
-    return Origin(OriginKind(kind), _text(name))
-
-
-def _meta(value: object) -> Meta | None:
-    if value is None:
-        return None
-    name, *shape = _list(value)
-    return tuple(_int(n) for n in shape), _torch(name, torch.dtype)
-
-
-def _param(item: list[object]) -> ParamInfo:
-    name, row, shape, dtype, trainable, is_buffer, aliases, grad, persistent, stored = item
-    if not (isinstance(trainable, bool) and isinstance(is_buffer, bool) and isinstance(persistent, bool)):
-        raise TypeError("trainable, is_buffer or persistent is not true or false")
-    return ParamInfo(
-        _text(name),
-        _int(row),
-        tuple(_int(n) for n in _list(shape)),
-        _torch(dtype, torch.dtype),
-        trainable,
-        is_buffer,
-        tuple(_text(alias) for alias in _list(aliases)),
-        None if grad is None else _int(grad),
-        persistent,
-        None if stored is None else _torch(stored, torch.dtype),
-    )
-
-
-def _input(item: list[object]) -> InputInfo:
-    name, row, shape, dtype = item
-    return InputInfo(_text(name), _int(row), tuple(_int(n) for n in _list(shape)), _torch(dtype, torch.dtype))
-
-
-def _literal(value: object) -> object:
-    if isinstance(value, list):
-        return tuple(_literal(item) for item in value)
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = value.items()
-    match kind:
-        case "ref":
-            return Ref(_int(content))
-        case "dtype":
-            return _torch(content, torch.dtype)
-        case "memory_format":
-            return _torch(content, torch.memory_format)
-        case "float":
-            return _FLOATS[content]
-        case _:
-            raise ValueError(f"argument of unknown kind {kind!r}")
-
-
-def _torch(name: object, kind: type[Read]) -> Read:
-    found = getattr(torch, _text(name), None)
-    if not isinstance(found, kind):
-        raise ValueError(f"{name!r} is no {kind.__name__}")
-    return found
-
-
-def _list(value: object) -> list[object]:
-    return cast(list[object], _typed(value, list))
-
-
-def _object(value: object) -> dict[object, object]:
-    return cast(dict[object, object], _typed(value, dict))
-
-
-def _text(value: object) -> str:
-    return cast(str, _typed(value, str))
-
-
-def _int(value: object) -> int:
-    if isinstance(value, bool):
-        raise TypeError(f"{value!r} is not a whole number")
-    return cast(int, _typed(value, int))
-
-
-def _typed(value: object, kind: type) -> object:
-    if not isinstance(value, kind):
-        raise TypeError(f"{value!r} is not a {kind.__name__}")
-    return value
-
-
-def _misplaced(graph: LogicalGraph) -> list[tuple[str, str]]:
+def _misplaced(graph: LogicalGraph) -> Iterator[tuple[str, object, str]]:
     """Ids that name no row, or a later one than where they are read."""
     count = len(graph.rows)
-    bad = [
-        (f"rows[{row.id}]", f"{row.op} reads %{i}, which is not an earlier value")
-        for row in graph.rows
-        for i in row_inputs(row)
-        if not 0 <= i < row.id
-    ]
-    bad += [
-        (f"rows[{row.id}]", f"layer {row.layer} of {len(graph.layers)}")
-        for row in graph.rows
-        if row.layer is not None and not 0 <= row.layer < len(graph.layers)
-    ]
+    for row in graph.rows:
+        for read in row_inputs(row):
+            if not 0 <= read < row.id:
+                yield f"rows[{row.id}]", read, f"{row.op} reads an earlier value"
+        if row.layer is not None and not 0 <= row.layer < len(graph.layers):
+            yield f"rows[{row.id}]", row.layer, f"one of {len(graph.layers)} layers"
     named = {"loss": graph.loss, "tangent": graph.tangent, **graph.mutated}
     named |= {p.name: p.row for p in graph.params.values()} | {i.name: i.row for i in graph.inputs.values()}
     named |= {f"gradient of {p.name}": p.grad for p in graph.params.values() if p.grad is not None}
-    return bad + [(name, f"names row {i} of {count}") for name, i in named.items() if not 0 <= i < count]
+    for name, found in named.items():
+        if not 0 <= found < count:
+            yield name, found, f"one of {count} rows"

@@ -106,7 +106,7 @@ def program_of(calls: Sequence[Call], finals: Mapping[str, int], memory_of: Mapp
     steps = tuple(
         _step(call, ids, draws, done.get(place, ()), frees.get(place, ())) for place, call in enumerate(calls)
     )
-    return InitProgram(steps, {name: ids(id) for name, id in finals.items()})
+    return InitProgram({name: ids(id) for name, id in finals.items()}, steps)
 
 
 def _grouped(places: Mapping[Key, int]) -> dict[int, tuple[Key, ...]]:

@@ -236,7 +236,7 @@ def test_unused_own_generator_is_no_matter() -> None:
 )
 def test_damage_is_named(steps: list[InitStep], word: str) -> None:
     with pytest.raises(ArtifactError) as caught:
-        from_json(InitProgram(tuple(steps), {"w": 0}).to_json())
+        from_json(InitProgram({"w": 0}, tuple(steps)).to_json())
     assert word in str(caught.value)
 
 

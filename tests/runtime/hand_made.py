@@ -89,7 +89,7 @@ def init_program(shapes: Mapping[str, tuple[int, ...]] = SHAPES) -> InitProgram:
     steps.append(
         InitStep("aten.full.default", ([1], 0.5), FLOAT, (number,), done=("scale",), frees=(number,))
     )
-    return InitProgram(tuple(steps), {**{name: i for i, name in enumerate(SHAPES)}, "scale": number})
+    return InitProgram({**{name: i for i, name in enumerate(SHAPES)}, "scale": number}, tuple(steps))
 
 
 def program(kind: str = "cpu") -> Program:
