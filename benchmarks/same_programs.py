@@ -26,9 +26,9 @@ from pathlib import Path
 import torch
 from program_cases import GROUPS, Case
 
-from hspmd_compiler.artifact.encode import encode
 from hspmd_compiler.artifact.json_text import to_text
 from hspmd_compiler.artifact.program_text import program_text
+from hspmd_compiler.codec import encode
 from hspmd_compiler.compiler import lower_graph
 from hspmd_compiler.strategy import DeviceKind
 
