@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Annotated, TypeAlias
 
 from .bad_values import Problem, Subject
 from .errors import ClusterError
 from .strategy import DeviceKind
+from .typed import Wanted
 
 PAGE = "docs/machines.md shows both kinds of file, every key and its rule"
+Number: TypeAlias = Annotated[float, Wanted("a number, such as 4.0e+11")]
 CLUSTER = Subject("a cluster", ClusterError, PAGE)
 
 
@@ -19,8 +22,8 @@ CLUSTER = Subject("a cluster", ClusterError, PAGE)
 class LinkSpec:
     """bandwidth: bytes per second in one direction. latency: seconds of an empty message."""
 
-    bandwidth: float
-    latency: float = 0.0
+    bandwidth: Number
+    latency: Number = 0.0
 
 
 @dataclass(frozen=True, slots=True)

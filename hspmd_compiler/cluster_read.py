@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
+from typing import Annotated
 
 import yaml
 
@@ -19,19 +20,15 @@ from .cluster import (
     LinkSpec,
     NodeLink,
     NodeSpec,
+    Number,
     find_cluster_problems,
 )
 from .errors import ClusterError
-from .form_values import FormValues
-from .limits import MOST_DEVICES, beyond
+from .forms import VERSION, Count, DeviceIds, Version, at_most, problems_of
+from .limits import MOST_DEVICES
 from .plain_content import text_of
 from .plain_texts import YAML_SUFFIXES, read_json, read_yaml, write_text
-
-VERSION = 1
-CLUSTER_KEYS = ("version", "nodes", "link", "links")
-NODE_KEYS = ("address", "devices", "link")
-DEVICE_KEYS = ("count", "ids", "kind", "memory", "flops")
-LINK_KEYS = ("bandwidth", "latency")
+from .typed import As, Misfits, Unfit, read
 
 
 def read_cluster(source: Path | str | Mapping[str, object]) -> ClusterSpec:
@@ -55,10 +52,13 @@ def read_cluster(source: Path | str | Mapping[str, object]) -> ClusterSpec:
 
 def cluster_from(form: object, at: str = "") -> ClusterSpec:
     """The ClusterSpec that a form describes; one error lists every bad value in it."""
-    reader = ClusterReader()
-    cluster = reader.cluster(form)
-    rules = [] if reader.problems else find_cluster_problems(cluster)
-    CLUSTER.refuse([*reader.problems, *rules], at)
+    try:
+        found = read(ClusterForm, form)
+    except Misfits as error:
+        CLUSTER.refuse(problems_of(error, "cluster"), at)
+        raise
+    cluster = ClusterSpec(found.nodes, found.link, found.links)
+    CLUSTER.refuse(find_cluster_problems(cluster), at)
     return cluster
 
 
@@ -82,70 +82,62 @@ def write_cluster(cluster: ClusterSpec, path: Path) -> None:
     write_text(path, text, ClusterError)
 
 
-class ClusterReader(FormValues):
-    """Reads the form of a cluster."""
+def _node(form: NodeForm) -> NodeSpec:
+    return NodeSpec(form.address, tuple(each for group in form.devices for each in group), form.link)
 
-    def __init__(self) -> None:
-        super().__init__("cluster")
 
-    def cluster(self, form: object) -> ClusterSpec:
-        top = self.mapping("", form, CLUSTER_KEYS, ("nodes",))
-        if top.get("version", VERSION) != VERSION:
-            self.bad("version", f"{top['version']!r}: this version reads {VERSION}")
-        return ClusterSpec(
-            nodes=self.items("nodes", top.get("nodes", []), self._node),
-            link=self._optional_link("link", top.get("link")),
-            links=self.items("links", top.get("links", []), self._node_link),
-        )
+def _devices(form: DeviceForm) -> tuple[DeviceSpec, ...]:
+    """Devices that are alike: `count` of them, or one for each of `ids`."""
+    device = DeviceSpec(kind=form.kind, memory=form.memory, flops=form.flops)
+    if form.ids and form.count not in (None, len(form.ids)):
+        raise Unfit(f"there are {len(form.ids)} ids", form.count, ("count",))
+    return tuple(replace(device, id=number) for number in form.ids or ()) or (device,) * (form.count or 1)
 
-    def _node(self, path: str, form: object) -> NodeSpec:
-        keys = self.mapping(path, form, NODE_KEYS, ("address", "devices"))
-        groups = self.items(f"{path}.devices", keys.get("devices", []), self._devices)
-        return NodeSpec(
-            address=self.text(f"{path}.address", keys.get("address", "")),
-            devices=tuple(device for group in groups for device in group),
-            link=self._optional_link(f"{path}.link", keys.get("link")),
-        )
 
-    def _devices(self, path: str, form: object) -> tuple[DeviceSpec, ...]:
-        """Devices that are alike: `count` of them, or one for each of `ids`."""
-        keys = self.mapping(path, form, DEVICE_KEYS, ())
-        kind, flops = keys.get("kind"), keys.get("flops")
-        device = DeviceSpec(
-            kind=None if kind is None else self.text(f"{path}.kind", kind),
-            memory=self.optional(f"{path}.memory", keys.get("memory")),
-            flops=None if flops is None else self.number(f"{path}.flops", flops, 1.0),
-        )
-        ids = self.device_ids(f"{path}.ids", keys["ids"]) if "ids" in keys else ()
-        count = self.integer(f"{path}.count", keys.get("count", len(ids) or 1), 1)
-        if count < 1 or count > MOST_DEVICES:
-            rule = beyond("devices", count, MOST_DEVICES) or f"{count}: a count is at least 1"
-            self.bad(f"{path}.count", rule)
-            count = 1
-        elif ids and count != len(ids):
-            self.bad(f"{path}.count", f"{count}: there are {len(ids)} ids")
-        return tuple(replace(device, id=number) for number in ids) or (device,) * count
+def _node_link(form: NodeLinkForm) -> NodeLink:
+    if len(form.between) != 2:
+        raise Unfit("the addresses of two nodes", list(form.between), ("between",))
+    first, second = form.between
+    return NodeLink((first, second), LinkSpec(form.bandwidth, form.latency))
 
-    def _optional_link(self, path: str, form: object) -> LinkSpec | None:
-        return None if form is None else self._link(path, self.mapping(path, form, LINK_KEYS, ("bandwidth",)))
 
-    def _link(self, path: str, keys: Mapping[str, object]) -> LinkSpec:
-        return LinkSpec(
-            self.number(f"{path}.bandwidth", keys.get("bandwidth", 1.0), 1.0),
-            self.number(f"{path}.latency", keys.get("latency", 0.0), 0.0),
-        )
+@dataclass(frozen=True, slots=True)
+class DeviceForm:
+    """Devices that are alike, by their number or their ids."""
 
-    def _node_link(self, path: str, form: object) -> NodeLink:
-        keys = self.mapping(path, form, ("between", *LINK_KEYS), ("between", "bandwidth"))
-        here = f"{path}.between"
-        ends = [
-            self.text(f"{here}[{index}]", end)
-            for index, end in enumerate(self.sequence(here, keys.get("between", ["", ""])))
-        ]
-        if len(ends) != 2 and here not in self.unread:
-            self.bad(here, f"{ends}: the addresses of two nodes")
-        first, second = ends if len(ends) == 2 else ("", "")
-        return NodeLink((first, second), self._link(path, keys))
+    count: Annotated[Count, at_most("devices", MOST_DEVICES)] | None = None
+    ids: DeviceIds | None = None
+    kind: str | None = None
+    memory: int | None = None
+    flops: Number | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeForm:
+    """A machine."""
+
+    address: str
+    devices: tuple[Annotated[tuple[DeviceSpec, ...], As(DeviceForm, _devices)], ...]
+    link: LinkSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLinkForm:
+    """A link between two nodes that differs from the common one."""
+
+    between: tuple[str, ...]
+    bandwidth: Number
+    latency: Number = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterForm:
+    """The keys of a cluster."""
+
+    version: Version = VERSION
+    nodes: tuple[Annotated[NodeSpec, As(NodeForm, _node)], ...] = field(kw_only=True)
+    link: LinkSpec | None = None
+    links: tuple[Annotated[NodeLink, As(NodeLinkForm, _node_link)], ...] = ()
 
 
 def _node_form(node: NodeSpec) -> dict[str, object]:

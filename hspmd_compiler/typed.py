@@ -100,6 +100,19 @@ class Converted:
         return core_schema.no_info_after_validator_function(self.read, handler(source))
 
 
+@dataclass(frozen=True, slots=True)
+class As:
+    """A value that `made` makes of another kind, which is what is read; as of `Converted`."""
+
+    kind: Any
+    made: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(self.made, handler.generate_schema(self.kind))
+
+
 @dataclass(frozen=True)
 class Either:
     """Two ways to write a value: `first` where the value is of these JSON types, else `second`."""
@@ -149,7 +162,11 @@ class Bare:
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A value that doesn't fit. known: the keys that its object has, where a key is missing or unknown."""
+    """A value that doesn't fit.
+
+    known: where a key is unknown, or in the place of an object is something else, the keys of the object.
+    is_entry: of an object with keys of any name.
+    """
 
     place: Place
     found: object
@@ -157,6 +174,7 @@ class Misfit:
     is_missing: bool = False
     is_unknown: bool = False
     known: tuple[str, ...] = ()
+    is_entry: bool = False
 
     @property
     def path(self) -> str:
@@ -215,10 +233,8 @@ def path_of(place: Place) -> str:
 
 def _misfit(root: Any, error: ErrorDetails) -> Misfit:
     code, loc, context = error["type"], error["loc"], error.get("ctx", {})
-    place = tuple(part for part in loc if not (isinstance(part, str) and part.startswith("<")))
-    if code in ("missing", "missing_argument", "missing_positional_only_argument") and isinstance(
-        loc[-1], str
-    ):
+    place = tuple(part for part in loc if not (isinstance(part, str) and part.startswith(("<", "[key]"))))
+    if code in ("missing", "missing_argument") and isinstance(loc[-1], str):
         return Misfit(place, None, "missing: this key is required", is_missing=True)
     if isinstance(raised := context.get("error"), Unfit):
         return Misfit((*place, *raised.place), raised.found, str(raised))
@@ -230,7 +246,11 @@ def _misfit(root: Any, error: ErrorDetails) -> Misfit:
         return Misfit(
             place[: len(place) - (code == "missing")], error["input"], _length(_hint_at(root, outer))
         )
-    return Misfit(place, error["input"], _wanted(root, code, loc, error["msg"], context))
+    known = keys_of(_hint_at(root, loc)) if code == "dataclass_type" else ()
+    owner = _hint_at(root, loc[:-2] if loc[-1:] == ("[key]",) else loc[:-1])
+    is_entry = bool(loc) and get_origin(owner) is dict
+    wanted = _wanted(root, code, loc, error["msg"], context)
+    return Misfit(place, error["input"], wanted, known=known, is_entry=is_entry)
 
 
 def _wanted(root: Any, code: str, loc: Place, message: str, context: Mapping[str, Any]) -> str:
@@ -244,7 +264,7 @@ def _wanted(root: Any, code: str, loc: Place, message: str, context: Mapping[str
     if code == "enum":
         return f"one of {', '.join(str(member.value) for member in hint)}"
     if code == "dataclass_type":
-        return f"an object with the keys {', '.join(keys_of(hint))}"
+        return f"a mapping with the keys {', '.join(keys_of(hint))}"
     return WANTED.get(code, message)
 
 
@@ -293,9 +313,10 @@ def _metadata(hint: Any) -> Iterator[Any]:
 
 
 def _stripped(hint: Any) -> Any:
-    """Without metadata, and of an optional value the value."""
+    """What is read in its place: without metadata, and of an optional value the value."""
     if get_origin(hint) is Annotated:
-        return _stripped(get_args(hint)[0])
+        other = [each.kind for each in hint.__metadata__ if isinstance(each, As)]
+        return _stripped(other[0] if other else get_args(hint)[0])
     inner = [each for each in get_args(hint) if each is not type(None)]
     return _stripped(inner[0]) if type(None) in get_args(hint) and len(inner) == 1 else hint
 

@@ -25,6 +25,7 @@ FLOORS = {
     "collection": -1,
     "dtypes": -1,
     "factory_names": -1,
+    "forms": -1,
     "json_fields": -1,
     "limits": -1,
     "name_glob": -1,
@@ -73,7 +74,6 @@ FLOORS = {
 # Parts of a low room that grew beyond one file.
 ANNEXES = {
     "cluster_read": "cluster",
-    "form_values": "strategy",
     "hostfile": "cluster",
     "launch_plan": "cluster",
     "launch_values": "strategy_formats",

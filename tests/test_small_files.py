@@ -39,7 +39,7 @@ OWN = {
     "many digits of devices": (own('"0-' + "9" * 5000 + '"'), "a range is low-high"),
     "layers": (own(layers="999999999"), "999,999,999 as a layer: at most"),
     "layer ends": (own(layers="[0, 4611686018427387904]"), "as a layer: at most"),
-    "groups": (own(micro_batches="{count: 999999999, size: 1}"), "999,999,999 micro-batches: at most"),
+    "groups": (own(micro_batches="{count: 999999999, size: 1}"), "999999999: at most 65,536 micro-batches"),
     "samples": (own(micro_batches=f"[{2**62}]"), "samples: at most"),
     "a long number": (own(micro_batches=f"[{2**70}]"), "of 71 bits: of at most 63"),
     "5,000 digits": (own(micro_batches="[" + "9" * 5000 + "]"), "malformed YAML"),

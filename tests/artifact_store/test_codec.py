@@ -105,7 +105,7 @@ BAD_RANKS = [
     (["literals", 0], {"float": []}, "literals[0]", "one key of"),
     (["literals", 0], {"float": "1e400"}, "literals[0]", "one key of"),
     (["shards", 0, "trainable"], 1, "shards[0].trainable", "true or false"),
-    (["shards", 0], [], "shards[0]", "an object with the keys name, dtype"),
+    (["shards", 0], [], "shards[0]", "a mapping with the keys name, dtype"),
 ]
 
 

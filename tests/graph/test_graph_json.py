@@ -96,5 +96,5 @@ def test_damage_is_named(change: Callable[[dict[str, Any]], None], word: str, gr
 
 
 def test_not_an_object() -> None:
-    with pytest.raises(ArtifactError, match="wanted an object with the keys batch, loss"):
+    with pytest.raises(ArtifactError, match="wanted a mapping with the keys batch, loss"):
         decode([1])
