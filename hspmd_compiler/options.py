@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import Enum
+from typing import Annotated, Literal, TypeAlias, TypeGuard
 
 from . import name_glob
 from .errors import OptionError
-from .json_fields import JsonFields, is_count, is_finite, is_number, raise_clashes
+from .forms import read_form
+from .typed import Converted, Either, Wanted
 
 Json = dict[str, object]
 Clash = tuple[str, str]
 
 OPTIMIZER = "optimizer"
 BETAS, EPS = (0.9, 0.999), 1e-8
+Norm: TypeAlias = Annotated[
+    float, Either((str,), Literal["inf"], float), Wanted("a number, or the text inf"), Converted(float)
+]
 
 
 class OptimizerName(Enum):
@@ -111,16 +116,6 @@ class LearningRateSchedule:
     def to_json(self) -> Json:
         return {"name": self.name.value, "warmup_steps": self.warmup_steps, "total_steps": self.total_steps}
 
-    @classmethod
-    def from_json(cls, data: object) -> LearningRateSchedule:
-        fields = JsonFields(OPTIMIZER, data, ("name", "warmup_steps", "total_steps"), prefix="schedule.")
-        values = {
-            "name": fields.choice("name", ScheduleName, ScheduleName.CONSTANT),
-            "warmup_steps": fields.integer("warmup_steps", 0),
-            "total_steps": fields.optional_integer("total_steps"),
-        }
-        return fields.build(cls, values)
-
 
 @dataclass(frozen=True, slots=True)
 class OptimizerConfig:
@@ -213,18 +208,67 @@ class OptimizerConfig:
     @classmethod
     def from_json(cls, data: object) -> OptimizerConfig:
         """Read what `to_json` writes; fields may be missing, all bad ones are told at once."""
-        fields = JsonFields(OPTIMIZER, data, tuple(cls().to_json()))
-        schedule = fields.nested("schedule", LearningRateSchedule.from_json, LearningRateSchedule())
-        values = {
-            "name": fields.choice("name", OptimizerName, OptimizerName.ADAMW),
-            "lr": fields.number("lr", 1e-3),
-            "betas": fields.numbers("betas", BETAS),
-            "eps": fields.number("eps", EPS),
-            "weight_decay": fields.number("weight_decay", 0.0),
-            "momentum": fields.number("momentum", 0.0),
-            "nesterov": fields.flag("nesterov", False),
-            "no_decay": fields.texts("no_decay"),
-            "max_grad_norm": fields.optional_number("max_grad_norm"),
-            "schedule": schedule,
-        }
-        return fields.build(cls, values)
+        found = read_form(OptimizerForm, data, OPTIMIZER, {"": {}})
+        clashes = [(problem.path, problem.text) for problem in found.problems]
+        given = {item.name: getattr(found.form, item.name) for item in fields(OptimizerForm)}
+        schedule = {item.name: getattr(found.form.schedule, item.name) for item in fields(ScheduleForm)}
+        try:
+            given["schedule"] = LearningRateSchedule(**schedule)
+        except OptionError as error:
+            clashes += error.details
+            given["schedule"] = LearningRateSchedule()
+        try:
+            made = cls(**given)
+        except OptionError as error:
+            clashes += error.details
+        raise_clashes(OPTIMIZER, clashes)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleForm:
+    """The keys of a LearningRateSchedule."""
+
+    name: ScheduleName = ScheduleName.CONSTANT
+    warmup_steps: int = 0
+    total_steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerForm:
+    """The keys of an OptimizerConfig."""
+
+    name: OptimizerName = OptimizerName.ADAMW
+    lr: float = 1e-3
+    betas: Annotated[tuple[float, ...], Wanted("a list of numbers")] = BETAS
+    eps: float = EPS
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    nesterov: bool = False
+    no_decay: Annotated[tuple[str, ...], Wanted("a list of texts")] = ()
+    max_grad_norm: Norm | None = None
+    schedule: ScheduleForm = ScheduleForm()
+
+
+def raise_clashes(subject: str, clashes: Sequence[Clash]) -> None:
+    """Raise one OptionError for these (name, text) pairs, each name once; none: return."""
+    first: dict[str, str] = {}
+    for name, text in clashes:
+        first.setdefault(name, text)
+    if first:
+        raise OptionError(f"bad {subject} options: {', '.join(first)}", details=list(first.items()))
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether the value is a number, infinity too, NaN and booleans not."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def is_finite(value: object) -> TypeGuard[float]:
+    """Whether the value is a number other than infinity."""
+    return is_number(value) and math.isfinite(value)
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether the value is a whole number of 0 or more."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

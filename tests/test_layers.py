@@ -26,7 +26,6 @@ FLOORS = {
     "dtypes": -1,
     "factory_names": -1,
     "forms": -1,
-    "json_fields": -1,
     "limits": -1,
     "name_glob": -1,
     "name_groups": -1,

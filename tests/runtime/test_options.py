@@ -120,7 +120,7 @@ def test_what_a_user_gives_as_an_optimizer(given: object, wanted: OptimizerConfi
     ("given", "words"),
     [
         ("adam", "one of adamw, sgd"),
-        ({"learning_rate": 0.1}, "learning_rate unknown; known are name, lr"),
+        ({"learning_rate": 0.1}, "learning_rate unknown key, known are name, lr"),
         (torch.optim.AdamW, "the optimizer is a AdamW"),
         (
             torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1),
