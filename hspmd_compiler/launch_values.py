@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TypeGuard
 
-from .bad_values import Problem
-from .limits import MOST_COUNT, beyond
 from .shell_values import ShellValues, literal
+from .strategy_formats.format_values import FormatValues
 
 KEYS = (
     "HETERO",
@@ -47,83 +44,38 @@ MODEL_AND_RUN_KEYS = (
 )
 
 
-@dataclass(slots=True)
-class LaunchValues:
+class LaunchValues(FormatValues):
     """Values of a launch script by key and type. A value of another type is a problem and reads as absent."""
 
-    shell: ShellValues
-    problems: list[Problem] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.problems += self.shell.problems
-        for key, value in self.shell.values.items():
+    def __init__(self, shell: ShellValues) -> None:
+        super().__init__({key: literal(value.text) for key, value in shell.values.items()})
+        self.shell = shell
+        self.problems += shell.problems
+        for key, value in shell.values.items():
             if key not in KEYS and key not in MODEL_AND_RUN_KEYS:
                 near = get_close_matches(key, KEYS, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KEYS)}"
                 self.bad(key, f"unknown key in line {value.line}, {hint}")
 
-    def bad(self, path: str, text: str) -> None:
-        self.problems.append(Problem(path, text))
-
-    def broken(self, key: str) -> bool:
-        """Whether something under this key was refused already."""
-        return any(re.split(r"[\[.]", problem.path)[0] == key for problem in self.problems)
-
-    def raw(self, key: str) -> object:
-        """The literal as it stands; None where there is none, or where it was refused."""
-        return self._literal(key)
-
     def flag(self, key: str, default: bool) -> bool:
-        value = self._literal(key)
-        if value is None or isinstance(value, bool):
-            return default if value is None else value
-        self.bad(key, f"{value!r}: true or false")
-        return default
-
-    def optional_integer(self, key: str) -> int | None:
-        """An integer of at least 1, None where there is none."""
-        value = self._literal(key)
-        if value is None:
-            return None
-        if _is_count(value) and value <= MOST_COUNT:
-            return value
-        if _is_count(value):
-            self.bad(key, beyond("as a count", value, MOST_COUNT))
-            return None
-        self.bad(key, f"{value!r}: an integer of at least 1")
-        return None
+        value = self.of(key)
+        return default if value is None else self.read(key, bool, value, default)
 
     def integer(self, key: str, default: int | None = None) -> int:
         """An integer of at least 1; missing without a default is a problem."""
-        value = self.optional_integer(key)
-        if value is None and default is None and not self.broken(key):
-            self.bad(key, "missing: this key is required")
-        return value if value is not None else default or 1
+        value = self.of(key)
+        return self.required(key, value) if default is None else self.count(key, value) or default
 
-    def within(self, key: str, what: str, count: int, most: int) -> bool:
-        """Whether a count that keys multiply to is small enough; a problem where it isn't."""
-        rule = beyond(what, count, most)
-        if rule:
-            self.bad(key, rule)
-        return not rule
-
-    def integers(self, key: str, minimum: int) -> list[int] | None:
-        value = self._literal(key)
-        if value is None:
-            return None
-        return self._integers(key, value, minimum)
+    def integers(self, key: str, least: int) -> list[int] | None:
+        value = self.of(key)
+        return None if value is None else self.counts(key, value, least)
 
     def integer_lists(self, key: str) -> list[list[int]] | None:
-        value = self._literal(key)
-        if value is None:
-            return None
-        if not isinstance(value, list | tuple) or not value:
-            self.bad(key, f"{value!r}: a list with one list of layer counts per pipeline")
-            return []
-        return [self._integers(f"{key}[{index}]", item, 1) for index, item in enumerate(value)]
+        value, wanted = self.of(key), "a list with one list of layer counts per pipeline"
+        return None if value is None else self.count_lists(key, value, wanted)
 
-    def mapping(self, key: str) -> dict[int, int] | None:
-        value = self._literal(key)
+    def devices_of_slots(self, key: str) -> dict[int, int] | None:
+        value = self.of(key)
         if value is None:
             return None
         if not isinstance(value, Mapping):
@@ -137,22 +89,3 @@ class LaunchValues:
             else:
                 self.bad(f"{key}[{slot!r}]", f"{device!r}: slots and devices are integers of at least 0")
         return pairs
-
-    def _integers(self, path: str, value: object, minimum: int) -> list[int]:
-        if not isinstance(value, list | tuple):
-            self.bad(path, f"{value!r}: a list of integers")
-            return []
-        for index, item in enumerate(value):
-            if isinstance(item, int) and item > MOST_COUNT:
-                self.bad(f"{path}[{index}]", beyond("as a count", item, MOST_COUNT))
-            elif not isinstance(item, int) or isinstance(item, bool) or item < minimum:
-                self.bad(f"{path}[{index}]", f"{item!r}: an integer of at least {minimum}")
-        return list(value) if not any(problem.path.startswith(path) for problem in self.problems) else []
-
-    def _literal(self, key: str) -> object:
-        value = self.shell.values.get(key)
-        return None if value is None or self.broken(key) else literal(value.text)
-
-
-def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -85,7 +85,7 @@ def read_values(
 ) -> LaunchLines:
     """The Strategy of a launch script's values, as `read_lines` has it."""
     size = values.integer("MICRO_BATCH_SIZE", 1) if micro_batch_size is None else micro_batch_size
-    layers = values.optional_integer("NUM_LAYERS") if num_layers is None else num_layers
+    layers = values.count("NUM_LAYERS", values.of("NUM_LAYERS")) if num_layers is None else num_layers
     homogeneous = not values.flag("HETERO", "LAYERS_NUM_LIST" in values.shell.values)
     degrees = _context_degrees(values, homogeneous, context_parallel)
     if homogeneous:
@@ -104,7 +104,7 @@ def read_values(
         context_parallel=tuple(degrees),
         sequence_lengths=tuple(values.integers("SEQ_LEN_LIST", 1) or ()),
         homogeneous=homogeneous,
-        num_gpus=values.optional_integer("NUM_GPUS"),
+        num_gpus=values.count("NUM_GPUS", values.of("NUM_GPUS")),
         recompute=recompute,
     )
 
@@ -125,7 +125,7 @@ def _hetero_pipelines(
         _check_layers(values, counts, num_layers)
     _check_sequence_lengths(values, len(counts), degrees)
     unused = values.integers("UNUSED_RANK", 0) or []
-    mapping = values.mapping("RANK_TO_DEVICE_MAPPING")
+    mapping = values.devices_of_slots("RANK_TO_DEVICE_MAPPING")
     if not readable:
         return []
     slots = tp * sum(map(len, counts))

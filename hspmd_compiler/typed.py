@@ -52,6 +52,13 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
+class Called:
+    """What the error says where something of another type stands; what is wrong inside is told by itself."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """What holds of a value that has its type; the error says `wanted`."""
 
@@ -260,7 +267,11 @@ def _wanted(root: Any, code: str, loc: Place, message: str, context: Mapping[str
         return f"an integer of at least {context['ge']}"
     if code == "value_error":
         return str(context["error"])
-    hint = _hint_at(root, loc)
+    hint = _hint_at(root, loc, strip=False)
+    called = next((each.text for each in _metadata(hint) if isinstance(each, Called)), "")
+    if called and code.endswith("_type"):
+        return called
+    hint = _stripped(hint)
     if code == "enum":
         return f"one of {', '.join(str(member.value) for member in hint)}"
     if code == "dataclass_type":
@@ -284,11 +295,11 @@ def required_of(kind: Any) -> tuple[str, ...]:
     )
 
 
-def _hint_at(hint: Any, loc: Place) -> Any:
-    """The type hint of what stands at a place, without its metadata."""
+def _hint_at(hint: Any, loc: Place, strip: bool = True) -> Any:
+    """The type hint of what stands at a place; strip: without its metadata."""
     for part in loc:
         hint = _inner(_ways(hint) if str(part).startswith("<") else _stripped(hint), part)
-    return _stripped(hint)
+    return _stripped(hint) if strip else hint
 
 
 def _inner(hint: Any, part: str | int) -> Any:
@@ -308,7 +319,7 @@ def _ways(hint: Any) -> dict[str, Any]:
 
 def _metadata(hint: Any) -> Iterator[Any]:
     yield from getattr(hint, "__metadata__", ())
-    for inner in get_args(hint):
+    for inner in get_args(hint) if type(None) in get_args(hint) else ():
         yield from getattr(inner, "__metadata__", ())
 
 

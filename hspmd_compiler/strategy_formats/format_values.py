@@ -4,17 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import TypeGuard
+from typing import Annotated, Any, TypeGuard, TypeVar
 
 from ..bad_values import Problem
 from ..limits import MOST_COUNT, beyond
+from ..typed import AtLeast, Called, Converted, Misfits, read
+
+T = TypeVar("T")
+
+
+def _few(count: int) -> int:
+    if count > MOST_COUNT:
+        raise ValueError(f"as a count at most {MOST_COUNT:,}")
+    return count
+
+
+def _counts(least: int) -> tuple[Any, Any]:
+    """The type hints of a count of at least so many, and of a list of these."""
+    count = Annotated[int, AtLeast(least), Called(f"an integer of at least {least}"), Converted(_few)]
+    return count, Annotated[list[count], Called(f"a list of integers of at least {least}")]
+
+
+KINDS = {least: _counts(least) for least in (0, 1)}
 
 
 class FormatValues:
-    """Collects problems. What can't be read is a problem, and empty or None in the answer."""
+    """Collects problems. What can't be read is a problem, and empty or None in the answer.
 
-    def __init__(self) -> None:
+    given: values by key, as `of` reads them.
+    """
+
+    def __init__(self, given: Mapping[str, object] | None = None) -> None:
         self.problems: list[Problem] = []
+        self.given = given or {}
 
     def bad(self, path: str, text: str) -> None:
         self.problems.append(Problem(path, text))
@@ -26,48 +48,46 @@ class FormatValues:
             for problem in self.problems
         )
 
+    def of(self, key: str) -> object:
+        """What is given for a key; None where there is nothing, or where it was refused."""
+        return None if self.broken(key) else self.given.get(key)
+
+    def read(self, path: str, kind: Any, value: object, otherwise: T, wanted: str = "") -> T:
+        """A value by its type hint; wanted: what the whole of it is, in the format's words."""
+        try:
+            made: T = read(kind, value)
+        except Misfits as error:
+            for each in error.found:
+                found = _at(value, each.place)
+                shown = "missing" if found is None else repr(found)
+                text = wanted if wanted and not each.place else each.wanted
+                self.bad(f"{path}{'' if each.path[:1] in ('', '[') else '.'}{each.path}", f"{shown}: {text}")
+            return otherwise
+        return made
+
     def mapping(self, path: str, value: object) -> Mapping[str, object]:
-        if isinstance(value, Mapping):
-            return value
-        self.bad(path, f"{value!r}: an object of keys and values")
-        return {}
+        return self.read(path, dict[str, object], value, {})
 
     def count(self, path: str, value: object, least: int = 1) -> int | None:
         """An integer of at least `least`, None where there is none."""
-        if value is None:
-            return None
-        if is_integer(value) and value > MOST_COUNT:
-            self.bad(path, beyond("as a count", value, MOST_COUNT))
-            return None
-        if is_integer(value) and value >= least:
-            return value
-        self.bad(path, f"{value!r}: an integer of at least {least}")
-        return None
+        return None if value is None else self.read(path, KINDS[least][0], value, None)
 
     def required(self, path: str, value: object) -> int:
         """An integer of at least 1; 1 stands in for what can't be read."""
-        if value is None:
+        if value is None and not self.broken(path):
             self.bad(path, "missing: this key is required")
         return self.count(path, value) or 1
 
     def counts(self, path: str, value: object, least: int = 1) -> list[int]:
         """A list of integers of at least `least`."""
-        if not is_list(value):
-            self.bad(path, f"{_shown(value)}: a list of integers of at least {least}")
-            return []
-        numbers = [self.count(f"{path}[{index}]", item, least) for index, item in enumerate(value)]
-        for index, item in enumerate(value):
-            if item is None:
-                self.bad(f"{path}[{index}]", f"None: an integer of at least {least}")
-        return [number for number in numbers if number is not None] if None not in numbers else []
+        return self.read(path, KINDS[least][1], value, [])
 
     def count_lists(self, path: str, value: object, wanted: str, least: int = 1) -> list[list[int]]:
         """A list of such lists; wanted: what it is, in the format's words."""
         if not is_list(value) or not value:
-            self.bad(path, f"{_shown(value)}: {wanted}")
+            self.bad(path, f"{'missing' if value is None else repr(value)}: {wanted}")
             return []
-        lists = [self.counts(f"{path}[{index}]", item, least) for index, item in enumerate(value)]
-        return [] if self.broken(path) else lists
+        return self.read(path, list[KINDS[least][1]], value, [])  # type: ignore[misc]
 
     def within(self, path: str, what: str, count: int, most: int) -> bool:
         """Whether a count that others multiply to is small enough; a problem where it isn't."""
@@ -94,5 +114,9 @@ def is_list(value: object) -> TypeGuard[Sequence[object]]:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
-def _shown(value: object) -> str:
-    return "missing" if value is None else repr(value)
+def _at(value: Any, place: Sequence[str | int]) -> object:
+    """The part at a place, as it was written; keys may be no texts."""
+    for part in place:
+        value = value[part] if not isinstance(value, Mapping) or part in value else None
+    found: object = value
+    return found

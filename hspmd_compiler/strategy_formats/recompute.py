@@ -113,7 +113,7 @@ def _list(found: object) -> list[object]:
 
 
 def _words(values: LaunchValues, key: str, known: tuple[str, ...]) -> list[str | None]:
-    words = _list(values.raw(key))
+    words = _list(values.of(key))
     for word in words:
         if word is not None and word not in known:
             values.bad(key, f"{word!r}: one of {', '.join(known)}, or null")
@@ -121,7 +121,7 @@ def _words(values: LaunchValues, key: str, known: tuple[str, ...]) -> list[str |
 
 
 def _numbers(values: LaunchValues, key: str) -> list[int | None]:
-    numbers = _list(values.raw(key))
+    numbers = _list(values.of(key))
     for number in numbers:
         if number is not None and not _is_index(number, 1):
             values.bad(key, f"{number!r}: an integer of at least 1, or null")
@@ -131,9 +131,9 @@ def _numbers(values: LaunchValues, key: str) -> list[int | None]:
 def _blocks(values: LaunchValues) -> list[tuple[int, ...]]:
     """RECOMPUTE_LAYER_IDXS_LIST, or RECOMPUTE_LAYER_IDXS for all pipelines alike."""
     key = "RECOMPUTE_LAYER_IDXS_LIST"
-    lists: list[object] = [()] if values.raw(key) is None else _list(values.raw(key))
-    if values.raw("RECOMPUTE_LAYER_IDXS") is not None:
-        key, lists = "RECOMPUTE_LAYER_IDXS", [values.raw("RECOMPUTE_LAYER_IDXS")]
+    lists: list[object] = [()] if values.of(key) is None else _list(values.of(key))
+    if values.of("RECOMPUTE_LAYER_IDXS") is not None:
+        key, lists = "RECOMPUTE_LAYER_IDXS", [values.of("RECOMPUTE_LAYER_IDXS")]
     read = []
     for index, blocks in enumerate(lists):
         named = blocks if isinstance(blocks, list | tuple) else [None]
