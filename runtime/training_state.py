@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from torch import Tensor
 
 from ..artifact.program import Shard
 from ..errors import RunError
 from ..name_groups import shortened
+from ..typed import AtLeast, read
 from .collect import ROOT, Collection, OwnedPiece
 from .data import DataSource
 from .engine import Engine
@@ -27,8 +29,6 @@ from .shards import ReadBox, dtype_of
 VERSION = 1
 MOMENT = "optimizer."
 ITERATOR = "iterator"
-WORD = 2**63
-"""What a count or a seed stays below, to be one of a tensor's integers."""
 FIX = "name a file that `hspmd run --save-state` wrote for this model"
 
 Part = tuple[str, Collection]
@@ -40,11 +40,11 @@ class Progress:
     """Where training stands. batch: samples of a step. data: state of the data source."""
 
     version: int
-    steps: int
+    steps: Annotated[int, AtLeast(0)]
     seed: int
     batch: int
     optimizer: str
-    data: Mapping[str, object]
+    data: dict[str, object]
 
     @classmethod
     def of(cls, engine: Engine, data: DataSource) -> Progress:
@@ -57,28 +57,15 @@ class Progress:
 
     @classmethod
     def read(cls, text: str) -> Progress:
-        """ValueError where a field is missing, unknown or of another type."""
+        """ValueError where a field is missing, unknown, of another type or too large."""
         try:
             found = json.loads(text)
         except RecursionError as error:
             raise ValueError("nested too deep") from error
-        kinds = {
-            "version": int,
-            "steps": int,
-            "seed": int,
-            "batch": int,
-            "optimizer": str,
-            "data": dict,
-        }
-        if not isinstance(found, dict) or found.keys() != kinds.keys():
-            raise ValueError(f"its fields are not {', '.join(kinds)}")
-        wrong = [name for name, kind in kinds.items() if type(found[name]) is not kind]
-        if wrong:
-            raise ValueError(f"{', '.join(wrong)}: of another type")
-        progress = cls(**found)
-        if not 0 <= progress.steps < WORD or not -WORD <= progress.seed < WORD:
-            raise ValueError("steps or seed: out of range")
-        return progress
+        data = found.get("data") if isinstance(found, dict) else None
+        if not isinstance(data, dict):
+            return read(cls, found)
+        return replace(read(cls, {**found, "data": {}}), data=data)  # its numbers may be of any length
 
 
 def _survives_json(state: Mapping[str, object]) -> bool:
