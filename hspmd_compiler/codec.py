@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args, get_type_hi
 
 from .errors import ArtifactError, InternalError
 from .limits import LARGEST
-from .typed import Bare, Misfit, Misfits, Place, Unfit, path_of, read
+from .typed import LONG, Bare, Misfit, Misfits, Place, Unfit, path_of, read
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
@@ -69,6 +69,8 @@ class Literals:
         """An argument back from its JSON form; Unfit."""
         if isinstance(value, list):
             return tuple(self.read(item, (*place, index)) for index, item in enumerate(value))
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise Unfit(LONG, value, place)
         if not isinstance(value, dict):
             return value
         ((name, held),) = value.items() if len(value) == 1 else (("", None),)

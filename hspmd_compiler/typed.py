@@ -7,7 +7,6 @@ Metadata of `Annotated` say what a type hint can't: `Wanted`, `Rule`, `Either`, 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
@@ -16,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_o
 from .limits import LARGEST
 
 if TYPE_CHECKING:
-    from pydantic import GetCoreSchemaHandler, TypeAdapter
-    from pydantic_core import CoreSchema, ErrorDetails
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema, ErrorDetails, SchemaValidator
 
 T = TypeVar("T")
 Place = tuple[str | int, ...]
 
-LONG_NUMBER = re.compile("[0-9]{19}")
+LONG = "a whole number of at most 63 bits"
 WANTED = {
     "int_type": "an integer",
     "float_type": "a number",
@@ -33,6 +32,8 @@ WANTED = {
     "namedtuple_type": "a list",
     "dict_type": "an object of keys and values",
     "none_required": "null",
+    "greater_than_equal": LONG,
+    "less_than_equal": LONG,
     "json_invalid": "texts of Unicode characters, not nested deeper than 200",
 }
 
@@ -201,23 +202,13 @@ def read(kind: type[T], value: object) -> T:
     from pydantic import ValidationError
 
     text = json.dumps(value, default=_plain)
-    if LONG_NUMBER.search(text) and (large := list(_large_numbers(value, ()))):
-        raise Misfits(large)
     try:
-        made: T = _adapter(cast(Hashable, kind)).validate_json(text, strict=True, extra="forbid")
+        made: T = _validator(cast(Hashable, kind)).validate_json(text, strict=True, extra="forbid")
     except ValidationError as error:
         found = [_misfit(kind, each) for each in error.errors(include_url=False)]
         once = {(each.place, each.wanted): each for each in found}  # a list too short lacks each entry
         raise Misfits(list(once.values())) from None
     return made
-
-
-def _large_numbers(value: object, place: Place) -> Iterator[Misfit]:
-    if isinstance(value, int) and abs(value) > LARGEST:
-        yield Misfit(place, value, "a whole number of at most 63 bits")
-    items = value.items() if isinstance(value, Mapping) else ()
-    for key, item in enumerate(value) if isinstance(value, list | tuple) else items:
-        yield from _large_numbers(item, (*place, key))
 
 
 def _plain(value: object) -> object:
@@ -226,10 +217,21 @@ def _plain(value: object) -> object:
 
 
 @cache
-def _adapter(kind: Hashable) -> TypeAdapter[Any]:
+def _validator(kind: Hashable) -> SchemaValidator:
     from pydantic import TypeAdapter
+    from pydantic_core import SchemaValidator
 
-    return TypeAdapter(cast(Any, kind))
+    return SchemaValidator(_with_bounds(TypeAdapter(cast(Any, kind)).core_schema))
+
+
+def _with_bounds(schema: Any) -> Any:
+    """The same for whole numbers of at most 63 bits, wherever one is read."""
+    if isinstance(schema, list):
+        return [_with_bounds(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: item if key == "metadata" else _with_bounds(item) for key, item in schema.items()}
+    return {"ge": -LARGEST, "le": LARGEST, **inner} if schema.get("type") == "int" else inner
 
 
 def path_of(place: Place) -> str:
@@ -263,7 +265,7 @@ def _misfit(root: Any, error: ErrorDetails) -> Misfit:
 def _wanted(root: Any, code: str, loc: Place, message: str, context: Mapping[str, Any]) -> str:
     if code == "wanted":
         return message
-    if code == "greater_than_equal":
+    if code == "greater_than_equal" and context["ge"] > -LARGEST:
         return f"an integer of at least {context['ge']}"
     if code == "value_error":
         return str(context["error"])
@@ -305,8 +307,10 @@ def _hint_at(hint: Any, loc: Place, strip: bool = True) -> Any:
 def _inner(hint: Any, part: str | int) -> Any:
     if isinstance(hint, dict):
         return hint[part]
-    if is_dataclass(hint):
-        return _hints(cast(Hashable, hint)).get(str(part), object)
+    names = getattr(hint, "_fields", ())
+    if names or is_dataclass(hint):
+        name = names[part] if isinstance(part, int) else part
+        return _hints(cast(Hashable, hint)).get(name, object)
     inner = get_args(hint) or (object,)
     if get_origin(hint) is tuple and inner[-1] is not Ellipsis and isinstance(part, int):
         return inner[min(part, len(inner) - 1)]

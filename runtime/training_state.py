@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -62,10 +62,7 @@ class Progress:
             found = json.loads(text)
         except RecursionError as error:
             raise ValueError("nested too deep") from error
-        data = found.get("data") if isinstance(found, dict) else None
-        if not isinstance(data, dict):
-            return read(cls, found)
-        return replace(read(cls, {**found, "data": {}}), data=data)  # its numbers may be of any length
+        return read(cls, found)
 
 
 def _survives_json(state: Mapping[str, object]) -> bool:
