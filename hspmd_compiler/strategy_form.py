@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
+from .codec import encode
 from .forms import VERSION, Count, DeviceIds, Version, at_most, read_form
 from .limits import MOST_MICRO_BATCHES
 from .strategy import (
@@ -171,48 +172,16 @@ def form_of(strategy: Strategy, context_parallel: tuple[int, ...] = ()) -> dict[
     form: dict[str, object] = {"version": VERSION}
     if strategy.name:
         form["name"] = strategy.name
-    form["pipelines"] = [_pipeline_form(pipeline) for pipeline in strategy.pipelines]
+    form["pipelines"] = encode(strategy.pipelines)
     form["accumulation"] = strategy.accumulation
     form["schedule"] = strategy.schedule.value
     form["sequence_parallel"] = strategy.sequence_parallel
     if strategy.zero:
         form["zero"] = strategy.zero
     if strategy.overrides:
-        form["overrides"] = [_override_form(override) for override in strategy.overrides]
+        form["overrides"] = encode(strategy.overrides)
     if strategy.device_kinds:
         form["device_kinds"] = {str(device): kind.value for device, kind in strategy.device_kinds}
     if any(degree > 1 for degree in context_parallel):
         form["context_parallel"] = list(context_parallel)
     return form
-
-
-def _pipeline_form(pipeline: PipelineSpec) -> dict[str, object]:
-    form: dict[str, object] = {
-        "stages": [_stage_form(stage) for stage in pipeline.stages],
-        "micro_batches": list(pipeline.micro_batches),
-    }
-    if pipeline.recompute:
-        form["recompute"] = [_recompute_form(item) for item in pipeline.recompute]
-    return form
-
-
-def _recompute_form(item: Recompute) -> dict[str, object]:
-    form: dict[str, object] = {"layers": list(item.layers), "kind": item.kind.value}
-    return form if item.every == 1 else {**form, "every": item.every}
-
-
-def _stage_form(stage: StageSpec) -> dict[str, object]:
-    form: dict[str, object] = {"devices": list(stage.devices), "layers": list(stage.layers)}
-    return form if stage.shares is None else {**form, "shares": list(stage.shares)}
-
-
-def _override_form(override: Override) -> dict[str, object]:
-    values = {
-        "match": override.match,
-        "split": override.split,
-        "duplicate": override.duplicate or None,
-        "tp": override.tp,
-        "shares": None if override.shares is None else list(override.shares),
-        "annotation": override.annotation,
-    }
-    return {key: value for key, value in values.items() if value is not None}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -141,18 +141,6 @@ class Either:
 
     def _way(self, value: object) -> str:
         return "<first>" if isinstance(value, self.types) else "<second>"
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A value that stands in JSON as a text; read: as of `Converted`, from any JSON value."""
-
-    read: Callable[[object], Any]
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_plain_validator_function(self.read)
 
 
 class Bare:
@@ -288,13 +276,6 @@ def _length(hint: Any) -> str:
 def keys_of(kind: Any) -> tuple[str, ...]:
     """The fields of a dataclass."""
     return tuple(item.name for item in fields(kind)) if is_dataclass(kind) else ()
-
-
-def required_of(kind: Any) -> tuple[str, ...]:
-    """Those of them that have no default."""
-    return tuple(
-        item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING
-    )
 
 
 def _hint_at(hint: Any, loc: Place, strip: bool = True) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, TypeAlias
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from .. import codec
 from ..codec import Literals, Tag, damaged, natural
 from ..errors import ArtifactError, InternalError
-from ..typed import Converted, Named, Place, Rule, Unfit
+from ..typed import As, Converted, Place, Rule, Unfit
 from .ir import InputInfo, LogicalGraph, Meta, Origin, OriginKind, ParamInfo, Phase, Ref, Row, row_inputs
 from .type_text import dtype_name
 
@@ -59,7 +59,7 @@ LITERALS = Literals(
     Tag("memory_format", torch.memory_format, lambda it: str(it).removeprefix("torch."), _memory_format),
 )
 Literal: TypeAlias = Annotated[object, LITERALS]
-Dtype: TypeAlias = Annotated[torch.dtype, Named(_dtype)]
+Dtype: TypeAlias = Annotated[torch.dtype, As(object, _dtype)]
 MetaForm: TypeAlias = Annotated[tuple[Any, ...], Converted(_meta)]
 InputForm: TypeAlias = tuple[str, int, tuple[int, ...], Dtype]
 ParamForm: TypeAlias = tuple[
@@ -105,8 +105,8 @@ def encode(graph: LogicalGraph) -> Json:
         "tangent": graph.tangent,
         "layers": list(graph.layers),
         "mutated": dict(graph.mutated),
-        "params": [_encode_param(p) for p in graph.params.values()],
-        "inputs": [[i.name, i.row, list(i.shape), dtype_name(i.dtype)] for i in graph.inputs.values()],
+        "params": [_encode_fields(param) for param in graph.params.values()],
+        "inputs": [_encode_fields(item) for item in graph.inputs.values()],
         "modules": list(modules.index),
         "lines": list(lines.index),
         "rows": rows,
@@ -143,19 +143,9 @@ def _encode_meta(meta: Meta | None) -> list[object] | None:
     return None if meta is None else [dtype_name(meta[1]), *meta[0]]
 
 
-def _encode_param(param: ParamInfo) -> list[object]:
-    flags = [param.trainable, param.is_buffer]
-    return [
-        param.name,
-        param.row,
-        list(param.shape),
-        dtype_name(param.dtype),
-        *flags,
-        list(param.aliases),
-        param.grad,
-        param.persistent,
-        None if param.stored is None else dtype_name(param.stored),
-    ]
+def _encode_fields(info: ParamInfo | InputInfo) -> list[object]:
+    held = (getattr(info, item.name) for item in fields(info))
+    return [dtype_name(each) if isinstance(each, torch.dtype) else codec.encode(each) for each in held]
 
 
 def _encode_literal(value: object) -> object:

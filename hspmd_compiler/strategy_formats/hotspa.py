@@ -7,8 +7,9 @@ begins and ends with strategy 0, which updates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ..limits import MOST_DEVICES
 from ..strategy import PipelineSpec, StageSpec, Strategy
@@ -60,7 +61,7 @@ def looks_like_hotspa(content: object) -> bool:
 def hotspa_entries(content: object, choices: Choices, at: str = "") -> list[Entry]:
     """The strategies of a literal list of tuples, of an object with buckets, or of a list of those."""
     return [
-        Entry(_entry_id(plan, index), _reader(plan, index, choices, at))
+        Entry(_entry_id(plan, index), partial(_expand, plan, index, choices, at))
         for plan in _plans(content, at)
         for index in range(len(plan.strategies))
     ]
@@ -100,10 +101,6 @@ def _plan(item: Mapping[str, object], index: int, count: int, path: str, values:
     layers = model.get("layers") if isinstance(model, Mapping) else item.get("layers")
     name = item.get("id", index if count > 1 else "")
     return _Plan(str(name), path, strategies, item["bucket_sizes"], item.get("num_gpus"), layers)
-
-
-def _reader(plan: _Plan, index: int, choices: Choices, at: str) -> Callable[[], Expanded]:
-    return lambda: _expand(plan, index, choices, at)
 
 
 def _expand(plan: _Plan, index: int, choices: Choices, at: str) -> Expanded:

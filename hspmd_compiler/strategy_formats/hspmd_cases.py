@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ..bad_values import Problem
 from ..errors import StrategyError
@@ -59,16 +60,13 @@ def case_entries(content: object, choices: Choices, at: str) -> list[Entry]:
     ]
     raise_if_any(bad, at, FIX, "a list of HSPMD cases")
     return [
-        Entry(_id(case, index, len(cases)), _reader(case, choices, at)) for index, case in enumerate(cases)
+        Entry(_id(case, index, len(cases)), partial(expand_case, case, choices, at))
+        for index, case in enumerate(cases)
     ]
 
 
 def _id(case: Mapping[str, object], index: int, count: int) -> str:
     return str(case.get("id", index if count > 1 else ""))
-
-
-def _reader(case: Mapping[str, object], choices: Choices, at: str) -> Callable[[], Expanded]:
-    return lambda: expand_case(case, choices, at)
 
 
 def expand_case(case: Mapping[str, object], choices: Choices, at: str = "") -> Expanded:

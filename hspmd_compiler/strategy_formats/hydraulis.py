@@ -6,8 +6,9 @@ names strategies. The format says neither layers per stage, which are equal, nor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from ..limits import MOST_DEVICES
 from ..shell_values import literal, read_assignments
@@ -115,11 +116,7 @@ def _sources(key: str, value: object) -> Iterator[_Source]:
 
 
 def _entry(source: _Source, choices: Choices, at: str) -> Entry:
-    return Entry(source.id, _reader(source, choices, at))
-
-
-def _reader(source: _Source, choices: Choices, at: str) -> Callable[[], Expanded]:
-    return lambda: _expand(source, choices, at)
+    return Entry(source.id, partial(_expand, source, choices, at))
 
 
 def _expand(source: _Source, choices: Choices, at: str) -> Expanded:
