@@ -10,36 +10,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from .launch_values import MODEL_AND_RUN_KEYS, LaunchValues
 from .limits import MOST_DEVICES, MOST_MICRO_BATCHES
 from .shell_values import ShellValues, read_assignments
 from .strategy import PipelineSpec, StageSpec, Strategy
 from .strategy_check import check, raise_if_any
-from .strategy_formats.recompute import Recompute, read_recompute
+from .strategy_formats.expanded import AnnotationStyle, Choices, Expanded
+from .strategy_formats.recompute import read_recompute
 
 FIRST_LINE = re.compile(r"\s*(export\s+)?[A-Z][A-Z0-9_]*=")
 FIX = "give the lines of one case; docs/strategy.md lists the keys and their rules"
 
 Counts = list[list[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchLines:
-    """The Strategy of a launch script's lines, and remarks on what was read but doesn't decide it.
-
-    context_parallel: degree per data-parallel group. sequence_lengths: tokens per pipeline, empty:
-    equal. homogeneous: HETERO=false. num_gpus: as written.
-    """
-
-    strategy: Strategy
-    notes: tuple[str, ...]
-    context_parallel: tuple[int, ...] = ()
-    sequence_lengths: tuple[int, ...] = ()
-    homogeneous: bool = False
-    num_gpus: int | None = None
-    recompute: Recompute | None = None
+NO_CHOICES = Choices()
 
 
 def looks_like_lines(text: str) -> bool:
@@ -49,63 +33,44 @@ def looks_like_lines(text: str) -> bool:
 
 
 def read_lines(
-    text: str,
-    *,
-    num_layers: int | None = None,
-    micro_batch_size: int | None = None,
-    micro_batches: int | None = None,
-    context_parallel: bool = False,
-    at: str = "",
-) -> LaunchLines:
-    """The Strategy of KEY=VALUE lines.
+    text: str, choices: Choices = NO_CHOICES, at: str = "", context_parallel: bool = False
+) -> Expanded:
+    """The strategy of KEY=VALUE lines.
 
-    num_layers: the model's, else NUM_LAYERS; needed with HETERO=false. micro_batch_size: samples
-    per micro-batch, else MICRO_BATCH_SIZE, else 1. micro_batches: per pipeline, else
-    MICRO_BATCH_NUM_LIST, else as many as the pipeline has stages. context_parallel: whether degrees
-    above 1 are taken; they are refused by name otherwise.
+    choices say what the lines may too: NUM_LAYERS, needed with HETERO=false; MICRO_BATCH_SIZE;
+    MICRO_BATCH_NUM_LIST. context_parallel: whether degrees above 1 are taken; they are refused by name
+    otherwise.
     """
-    return read_values(
-        LaunchValues(read_assignments(text)),
-        num_layers=num_layers,
-        micro_batch_size=micro_batch_size,
-        micro_batches=micro_batches,
-        context_parallel=context_parallel,
-        at=at,
-    )
+    return read_values(LaunchValues(read_assignments(text)), choices, at, context_parallel)
 
 
 def read_values(
-    values: LaunchValues,
-    *,
-    num_layers: int | None = None,
-    micro_batch_size: int | None = None,
-    micro_batches: int | None = None,
-    context_parallel: bool = False,
-    at: str = "",
-) -> LaunchLines:
-    """The Strategy of a launch script's values, as `read_lines` has it."""
-    size = values.integer("MICRO_BATCH_SIZE", 1) if micro_batch_size is None else micro_batch_size
-    layers = values.count("NUM_LAYERS", values.of("NUM_LAYERS")) if num_layers is None else num_layers
+    values: LaunchValues, choices: Choices, at: str = "", context_parallel: bool = False
+) -> Expanded:
+    """The strategy of a launch script's values, as `read_lines` has it."""
+    size, layers = choices.micro_batch_size, choices.num_layers
+    size = values.integer("MICRO_BATCH_SIZE", 1) if size is None else size
+    layers = values.count("NUM_LAYERS", values.of("NUM_LAYERS")) if layers is None else layers
     homogeneous = not values.flag("HETERO", "LAYERS_NUM_LIST" in values.shell.values)
     degrees = _context_degrees(values, homogeneous, context_parallel)
     if homogeneous:
         pipelines = _homogeneous_pipelines(values, layers, degrees)
     else:
         pipelines = _hetero_pipelines(values, layers, degrees)
-    counts = _micro_batch_counts(values, pipelines, degrees, micro_batches)
+    counts = _micro_batch_counts(values, pipelines, degrees, choices.micro_batches)
     recompute = read_recompute(values, len(pipelines))
     raise_if_any(values.problems, at, FIX)
     specs = [PipelineSpec(stages, (size,) * count) for stages, count in zip(pipelines, counts, strict=True)]
     strategy = Strategy(tuple(specs) if recompute is None else recompute.applied(specs))
     check(strategy, at=at)
-    return LaunchLines(
+    return Expanded(
         strategy,
-        tuple(_notes(values.shell, strategy)),
         context_parallel=tuple(degrees),
         sequence_lengths=tuple(values.integers("SEQ_LEN_LIST", 1) or ()),
-        homogeneous=homogeneous,
-        num_gpus=values.count("NUM_GPUS", values.of("NUM_GPUS")),
         recompute=recompute,
+        style=AnnotationStyle.ONE_GROUP if homogeneous else AnnotationStyle.UNION,
+        num_gpus=values.count("NUM_GPUS", values.of("NUM_GPUS")),
+        notes=tuple(_notes(values.shell, strategy)),
     )
 
 

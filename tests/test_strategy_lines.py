@@ -10,6 +10,7 @@ import pytest
 
 from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.strategy_formats.expanded import Choices
 from hspmd_compiler.strategy_formats.recognise import read_strategy
 from hspmd_compiler.strategy_lines import looks_like_lines, read_lines
 
@@ -57,7 +58,7 @@ def test_slots_become_stages() -> None:
     )
     assert read.notes == ("NUM_GPUS=6 is not checked: the stages use 5 devices",)
     assert read_lines(SMALL + "MICRO_BATCH_SIZE=4\n").strategy.global_batch == 20
-    assert read_lines(SMALL, micro_batch_size=2).strategy.global_batch == 10
+    assert read_lines(SMALL, Choices(micro_batch_size=2)).strategy.global_batch == 10
 
 
 def test_a_strategy_file_may_hold_lines(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_null_is_the_documented_default() -> None:
 
 def test_without_hetero_all_stages_are_equal() -> None:
     text = "HETERO=false\nNUM_GPUS=8\nTP=2\nPP=2\nDP=2\nCP=1\n"
-    strategy = read_lines(text, num_layers=6).strategy
+    strategy = read_lines(text, Choices(num_layers=6)).strategy
     assert strategy == Strategy(
         (
             PipelineSpec((StageSpec((0, 1), (0, 3)), StageSpec((4, 5), (3, 6))), (1, 1)),
@@ -100,7 +101,7 @@ def test_published_cases_give_their_pipelines(reference: Path, number: int) -> N
     """The CASEs of HSPMD's launch script, against stages derived independently."""
     cases = json.loads((reference / "hspmd" / "strategies_hetero_cluster.json").read_text())
     case = next(case for case in cases if case["id"].endswith(f"/case{number}"))
-    strategy = read_lines(lines_of(case), num_layers=case["model"]["layers"]).strategy
+    strategy = read_lines(lines_of(case), Choices(num_layers=case["model"]["layers"])).strategy
     stages = [
         [{"layers": list(s.layers), "devices": list(s.devices), "tp": s.tp} for s in pipeline.stages]
         for pipeline in strategy.pipelines

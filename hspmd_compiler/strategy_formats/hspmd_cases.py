@@ -16,8 +16,8 @@ from ..errors import StrategyError
 from ..launch_values import KEYS, LaunchValues
 from ..shell_values import ShellValue, ShellValues
 from ..strategy_check import raise_if_any
-from ..strategy_lines import LaunchLines, read_lines, read_values
-from .expanded import AnnotationStyle, Choices, Entry, Expanded
+from ..strategy_lines import read_lines, read_values
+from .expanded import Choices, Entry, Expanded
 
 ABOUT_THE_CASE = (
     "id",
@@ -37,15 +37,7 @@ FIX = "a case has the keys of HSPMD's launch script in lower case; docs/strategy
 
 def expand_lines(text: str, choices: Choices, at: str) -> Expanded:
     """The strategy of a launch script's lines."""
-    found = read_lines(
-        text,
-        num_layers=choices.num_layers,
-        micro_batch_size=choices.micro_batch_size,
-        micro_batches=choices.micro_batches,
-        context_parallel=True,
-        at=at,
-    )
-    return _expanded(found, ())
+    return read_lines(text, choices, at, context_parallel=True)
 
 
 def case_entries(content: object, choices: Choices, at: str) -> list[Entry]:
@@ -73,17 +65,11 @@ def expand_case(case: Mapping[str, object], choices: Choices, at: str = "") -> E
     """The strategy of one case."""
     where = f"{at}, {case['id']}" if at and "id" in case else at
     try:
-        found = read_values(
-            LaunchValues(ShellValues(_values(case))),
-            num_layers=choices.num_layers,
-            micro_batch_size=choices.micro_batch_size,
-            micro_batches=choices.micro_batches,
-            context_parallel=True,
-            at=where,
-        )
+        found = read_values(LaunchValues(ShellValues(_values(case))), choices, where, context_parallel=True)
     except StrategyError as error:
         raise _in_lower_case(error) from None
-    return _expanded(found, tuple(_case_notes(case, found)), case.get("zero") is True)
+    strategy = replace(found.strategy, zero=1) if case.get("zero") is True else found.strategy
+    return replace(found, strategy=strategy, notes=(*_case_notes(case, found), *found.notes))
 
 
 def _values(case: Mapping[str, object]) -> dict[str, ShellValue]:
@@ -113,7 +99,7 @@ def _model_layers(case: Mapping[str, object]) -> int | None:
     return layers if isinstance(layers, int) else None
 
 
-def _case_notes(case: Mapping[str, object], found: LaunchLines) -> Iterator[str]:
+def _case_notes(case: Mapping[str, object], found: Expanded) -> Iterator[str]:
     layers = _model_layers(case)
     if layers is not None and layers != found.strategy.num_layers:
         yield f"model.layers={layers} is not checked: layers_num_list has {found.strategy.num_layers}"
@@ -125,19 +111,6 @@ def _case_notes(case: Mapping[str, object], found: LaunchLines) -> Iterator[str]
 
 def _items(value: object) -> list[object]:
     return list(value) if isinstance(value, list) else []
-
-
-def _expanded(found: LaunchLines, notes: tuple[str, ...], zero: bool = False) -> Expanded:
-    style = AnnotationStyle.ONE_GROUP if found.homogeneous else AnnotationStyle.UNION
-    return Expanded(
-        replace(found.strategy, zero=1) if zero else found.strategy,
-        context_parallel=found.context_parallel,
-        sequence_lengths=found.sequence_lengths,
-        recompute=found.recompute,
-        style=style,
-        num_gpus=found.num_gpus,
-        notes=(*notes, *found.notes),
-    )
 
 
 def _in_lower_case(error: StrategyError) -> StrategyError:
