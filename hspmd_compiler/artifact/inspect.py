@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ..comm_plan import Box, CommStep, GradBucket
 from ..dtypes import BYTES
@@ -52,7 +52,9 @@ def overview(artifact: Artifact) -> list[Section]:
         "param bytes",
         "instructions",
     )
-    ranks = tuple(_rank_row(own) for own in program.ranks)
+    shards = {id(shard): shard for own in program.ranks for shard in own.shards if not shard.is_buffer}
+    sizes = {number: shard_bytes(shard) for number, shard in shards.items()}
+    ranks = tuple(_rank_row(own, sizes) for own in program.ranks)
     return [
         Table("artifact", "artifact", ("fact", "value"), tuple(facts)),
         Table("ranks", f"{len(ranks)} of {program.world_size} ranks", columns, ranks),
@@ -61,8 +63,8 @@ def overview(artifact: Artifact) -> list[Section]:
     ]
 
 
-def _rank_row(own: RankProgram) -> tuple[Cell, ...]:
-    held = sum(shard_bytes(shard) for shard in own.shards if not shard.is_buffer)
+def _rank_row(own: RankProgram, sizes: Mapping[int, int]) -> tuple[Cell, ...]:
+    held = sum(sizes.get(id(shard), 0) for shard in own.shards)
     place = (own.rank, own.device, own.device_kind, own.pipeline, own.stage, own.coordinate)
     rows = " ".join(f"{low}:{high}" for low, high in own.rows)
     return (*place, own.class_name, rows, held, len(own.instructions))

@@ -26,12 +26,25 @@ def _encoder() -> Callable[[object], str]:
 _encode = _encoder()
 
 
+class Ready(str):
+    """JSON text of a value, to be written as it is."""
+
+    __slots__ = ()
+
+
+def ready(value: object) -> Ready:
+    """The text of a value on one line."""
+    return Ready(_compact(value))
+
+
 def to_text(value: object, depth: int) -> str:
     """`value` with its outer `depth` levels one item a line and everything below on that line."""
     return _lines(value, depth, "") + "\n"
 
 
 def _lines(value: object, depth: int, indent: str) -> str:
+    if type(value) is Ready:
+        return value
     if depth == 0 or not value or not isinstance(value, (dict, list)):
         return _compact(value)
     inner = indent + " "

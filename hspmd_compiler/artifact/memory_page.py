@@ -69,8 +69,12 @@ def sum_type(shard: Shard) -> str:
 def memory_table(artifact: Artifact) -> Table:
     """A line per rank."""
     rows: list[tuple[Cell, ...]] = []
+    known: dict[object, StoredBytes] = {}  # ranks of many pipelines hold the same
     for own in artifact.program.ranks:
-        held = stored_bytes(own, artifact.manifest.optimizer)
+        alike = (*map(id, own.shards), *map(id, own.grad_buckets), *own.saved)
+        if alike not in known:
+            known[alike] = stored_bytes(own, artifact.manifest.optimizer)
+        held = known[alike]
         rows.append((own.rank, held.parameters, held.gradients, held.state, held.saved))
     columns = ("rank", "parameters", "gradients", "optimizer state", "kept for backward")
     return Table(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..codec import SHOWN, Json, damaged, decode
@@ -55,6 +55,12 @@ class Artifact:
             if own.rank == rank:
                 return own
         raise no_rank(rank, [own.rank for own in self.program.ranks])
+
+    def of_rank(self, rank: int | None) -> Artifact:
+        """What of it is written for one rank; all of it for None."""
+        if rank is None:
+            return self
+        return replace(self, program=replace(self.program, ranks=[self.rank_program(rank)]))
 
 
 def load(directory: str | Path, rank: int | None = None) -> Artifact:

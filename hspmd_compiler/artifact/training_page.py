@@ -39,8 +39,10 @@ def _options(config: OptimizerConfig) -> Iterator[str]:
 
 def trained_shards(program: Program) -> Mapping[str, Shard]:
     """A shard of each parameter that a step updates, by name, in the order of the names."""
-    updated = {piece.param for own in program.ranks for bucket in own.grad_buckets for piece in bucket.kept}
-    found = {shard.name: shard for own in program.ranks for shard in own.shards if shard.name in updated}
+    buckets = {id(bucket): bucket for own in program.ranks for bucket in own.grad_buckets}
+    updated = {piece.param for bucket in buckets.values() for piece in bucket.kept}
+    shards = {id(shard): shard for own in program.ranks for shard in own.shards}
+    found = {shard.name: shard for shard in shards.values() if shard.name in updated}
     return dict(sorted(found.items()))
 
 

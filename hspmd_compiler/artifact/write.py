@@ -16,6 +16,7 @@ from ..collection import without_collection
 from ..errors import ArtifactError, HspmdError
 from ..log import task
 from . import paths
+from .encode_shared import SharingWriter
 from .json_text import parse, to_text
 from .manifest import FORMAT, FileEntry, manifest_to_json
 from .program import RankProgram
@@ -49,10 +50,11 @@ def write(
     with without_collection(), task("write the artifact"), _fresh_directory(target, force) as fresh:
         own = artifact.program.ranks if rank is None else [artifact.rank_program(rank)]
         entries = {path: _put(fresh, path, text.encode()) for path, text in _texts(artifact, own, rank)}
+        sharing = SharingWriter()
         with task("write the ranks", len(own)) as progress:
             for each in own:
                 path = paths.rank_file(each.rank)
-                entries[path] = _put(fresh, path, to_text(encode(each), RANK_DEPTH).encode())
+                entries[path] = _put(fresh, path, to_text(sharing.encode(each), RANK_DEPTH).encode())
                 progress.advance()
         if weights is not None:
             entries[paths.WEIGHTS] = _put_weights(fresh / paths.WEIGHTS, weights)

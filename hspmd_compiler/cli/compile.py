@@ -50,7 +50,7 @@ def run(args: Namespace) -> int:
 
     from ..artifact.inspect import overview
     from ..artifact.sections import Listing
-    from ..artifact.store import load, no_rank
+    from ..artifact.store import no_rank
     from ..artifact.write import check_target
     from ..models import load_model
 
@@ -73,7 +73,7 @@ def run(args: Namespace) -> int:
             precision=args.precision,
         )
         program.save(args.output, weights=False, rank=args.rank, force=args.force)
-        artifact = load(args.output)
+    artifact = program.artifact.of_rank(args.rank)
     show_sections([*overview(artifact), Listing("traced", "traced", (program.traced,))], args.json)
     return 0
 

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hspmd_compiler.artifact.encode_shared import SharingWriter
 from hspmd_compiler.artifact.json_text import fingerprint, parse, to_text
 from hspmd_compiler.artifact.program import Argument, ClassProgram, DType, Hole, RankProgram, Value
 from hspmd_compiler.codec import Json, decode, encode, literals_in
 from hspmd_compiler.errors import ArtifactError, InternalError
 from tests.artifact_store import sample
+from tests.verify.hand_made import pipeline
 
 LEAVES = (
     st.none()
@@ -59,6 +61,12 @@ def test_programs_come_back_the_same() -> None:
         assert decode(ClassProgram, through_text(encode(shared)), "f.json") == shared
     for own in program.ranks:
         assert decode(RankProgram, through_text(encode(own)), "f.json") == own
+
+
+def test_ranks_that_share_entries_are_written_as_if_they_did_not() -> None:
+    sharing = SharingWriter()
+    for own in [*sample.program().ranks, *pipeline().ranks, *pipeline().ranks]:
+        assert to_text(sharing.encode(own), 2) == to_text(encode(own), 2)
 
 
 def test_no_other_type_gets_into_an_argument() -> None:

@@ -59,6 +59,22 @@ def test_one_rank(workplace: Path) -> None:
     assert len([path for path in contents("part") if path.startswith(("ranks/", "classes/"))]) == 2
 
 
+@pytest.mark.parametrize("flags", [(), ("--rank", "2"), ("--optimizer", "adamw", "--weight-decay", "0.1")])
+def test_what_a_compile_shows_is_what_was_written(
+    flags: tuple[str, ...],
+    workplace: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as without_reading:
+        without_reading.setattr("hspmd_compiler.artifact.store._loaded", None)
+        assert compile_mlp("-o", "out", "--json", *flags) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said.pop("traced")
+    assert main(["inspect", "out", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == said
+
+
 def test_mistakes_write_nothing(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(path.name for path in workplace.iterdir())
     assert compile_mlp("-o", "out", strategy="deep.yaml") == 2
