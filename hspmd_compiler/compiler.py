@@ -1,4 +1,4 @@
-"""The way of a program, in plain sight: trace, annotate, deduce, lower; each step timed and dumped."""
+"""From a model and a strategy to an artifact; `passes/pipeline.py` has the steps in order."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from .artifact.lower import Lowered, lower
+from .artifact.lower import Lowered
 from .artifact.manifest import describe
-from .artifact.program_text import program_text
 from .artifact.store import Artifact
 from .artifact.training_page import narrow_warning
 from .collection import without_collection
@@ -19,18 +18,14 @@ from .errors import OptionError, TraceError
 from .graph import graph_json
 from .graph.init_record import record_factory
 from .graph.ir import LogicalGraph
-from .graph.printer import format_graph
-from .graph.templates import TraceResult, trace_step
 from .init_program import InitProgram
 from .log import logger, task
 from .models import ModelSource, load_model, source_of_factory
 from .optimizer_check import check_optimizer
 from .options import Capture, OptimizerConfig, Precision
-from .passes.annotate import annotate, parameter_text
-from .passes.annotated_text import annotated_text
-from .passes.causal_mask import retarget_masks
-from .passes.deduce_all import deduce_all
-from .passes.schedules_text import schedules_text
+from .passes.compile_state import Example, Traced
+from .passes.pass_chain import Dump
+from .passes.pipeline import planning, tracing
 from .strategy import DeviceKind, Strategy
 from .strategy_check import check
 from .strategy_form import form_of
@@ -40,34 +35,8 @@ Made = tuple[nn.Module, dict[str, torch.Tensor]]
 Factory = Callable[[], Made]
 
 
-@dataclass(slots=True)
-class Dump:
-    """Writes the text of each step to `NN-name.txt` in a folder; does nothing without one."""
-
-    folder: Path | None
-    count: int = 0
-
-    def write(self, name: str, text: Callable[[], str]) -> None:
-        """The text is made only if it is written."""
-        if self.folder is not None:
-            self._write(self.folder, f"{self.count:02d}-{name}.txt", text())
-        self.count += 1
-
-    def _write(self, folder: Path, name: str, text: str) -> None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise OptionError(
-                f"the dump can't be written to {folder}",
-                details=[("reason", error.strerror or str(error))],
-                fix="name a folder that can be written, with --dump (dump= in Python)",
-            ) from error
-
-
 DYNAMO = "torch._dynamo."
 """Where the class of what torch.compile makes lives; importing it takes long."""
-NO_DUMP = Dump(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +90,15 @@ def _compiled(
     strategy: Strategy,
     optimizer: OptimizerConfig,
     device: DeviceKind,
-    texts: Dump,
+    dump: Dump,
     capture: Capture,
     precision: Precision,
 ) -> Compiled:
     batch = strategy.global_batch
-    traced = trace_graph(subject.model, subject.inputs, batch, capture, precision, texts)
+    traced = trace_graph(subject.model, subject.inputs, batch, capture, precision, dump)
     graph = traced.graph
     check_optimizer(optimizer, graph.params)
-    lowered = lower_graph(graph, strategy, device, texts)
+    lowered = lower_graph(graph, strategy, device, dump)
     if (warning := narrow_warning(lowered.program)) is not None:
         logger.warning("%s", warning)
     form = form_of(strategy)
@@ -154,32 +123,17 @@ def trace_graph(
     batch: int,
     capture: Capture = Capture.AUTO,
     precision: Precision = Precision.MODEL,
-    texts: Dump = NO_DUMP,
-) -> TraceResult:
+    dump: Dump | None = None,
+) -> Traced:
     """The training step at a global batch of `batch` samples, attention retargeted."""
-    with task("trace"):
-        traced = trace_step(model, inputs, batch=batch, capture=capture, precision=precision)
-    texts.write("trace", lambda: format_graph(traced.graph))
-    with task("causal mask"):
-        graph = retarget_masks(traced.graph)
-    texts.write("causal_mask", lambda: format_graph(graph))
-    return TraceResult(graph, traced.how)
+    return tracing(capture, precision).run(Example(model, inputs, batch), dump)
 
 
 def lower_graph(
-    graph: LogicalGraph, strategy: Strategy, device: DeviceKind, texts: Dump = NO_DUMP
+    graph: LogicalGraph, strategy: Strategy, device: DeviceKind, dump: Dump | None = None
 ) -> Lowered:
-    """The passes, in order: layouts of parameters, layouts of all values, programs of all ranks."""
-    with task("annotate"):
-        layouts, placements = annotate(graph, strategy)
-    texts.write("annotate", lambda: parameter_text(layouts))
-    pipelines = deduce_all(graph, strategy, placements)
-    texts.write("deduce", lambda: annotated_text(graph, strategy, pipelines))
-    texts.write("schedule", lambda: schedules_text(strategy))
-    with task("specialize"):
-        lowered = lower(graph, strategy, pipelines, device.value)
-    texts.write("specialize", lambda: program_text(lowered.program))
-    return lowered
+    """The programs of all ranks that train a graph by a strategy."""
+    return planning(strategy, device).run(Traced(graph), dump)
 
 
 def _subject(model: ModelSource | Factory | nn.Module | str, example_inputs: Inputs | None) -> Subject:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from ..graph.annotated import PipelineGraph
 from ..graph.comm_marker import is_marker
 from ..graph.ir import LogicalGraph
-from ..log import task
 from ..strategy import PipelineSpec, Strategy
 from .batch_warning import warn_of_batch_values
 from .computed_whole import warn_of_whole
@@ -25,13 +24,11 @@ def deduce_all(
     by_device |= any(is_marker(row.op) for row in graph.rows)
     known: dict[object, PipelineGraph] = {}
     result = []
-    with task("deduce", len(placements)) as progress:
-        for number, spec in enumerate(strategy.pipelines):
-            key = _structure(spec, by_device)
-            if key not in known:
-                known[key] = deduce(graph, number, spec, placements[number], facts)
-            result.append(replace(known[key], pipeline=number))
-            progress.advance()
+    for number, spec in enumerate(strategy.pipelines):
+        key = _structure(spec, by_device)
+        if key not in known:
+            known[key] = deduce(graph, number, spec, placements[number], facts)
+        result.append(replace(known[key], pipeline=number))
     warn_of_whole(graph, strategy, result)
     warn_of_batch_values(graph, strategy, result)
     return result

@@ -31,12 +31,19 @@ def validate(schedule: PipelineSchedule) -> None:
     """Raise one StrategyError with every misplaced action, else with the actions that deadlock."""
     rule = "every stage runs each micro-batch, from 0 on, forward once and later backward once"
     _refuse(list(_action_problems(schedule)), "breaks a rule", rule=rule)
-    blocked = [
-        (f"stage {stage}", f"{action.text(stage)} waits for {_awaited(schedule, stage, action)}")
-        for stage, action in simulate(schedule).blocked
-    ]
+    blocked = list(_blocked(schedule))
     rule = "a forward follows the same micro-batch's in the stage before, a backward in the stage behind"
     _refuse(blocked, "deadlocks", rule=rule, fix="reorder the actions of these stages")
+
+
+def schedule_problems(schedule: PipelineSchedule) -> Problems:
+    """Every misplaced action, else the actions that deadlock."""
+    return list(_action_problems(schedule)) or list(_blocked(schedule))
+
+
+def _blocked(schedule: PipelineSchedule) -> Iterator[tuple[str, str]]:
+    for stage, action in simulate(schedule).blocked:
+        yield f"stage {stage}", f"{action.text(stage)} waits for {_awaited(schedule, stage, action)}"
 
 
 def _read_row(stage: int, words: Sequence[str], problems: Problems) -> Iterator[Action]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from ..strategy import Strategy
-from .schedule import build_schedule
+from collections.abc import Sequence
+
+from .schedule import PipelineSchedule
 from .schedule_time import grid
 
 
-def schedules_text(strategy: Strategy) -> str:
+def schedules_text(schedules: Sequence[PipelineSchedule]) -> str:
     """One block per pipeline."""
     blocks = []
-    for number, pipeline in enumerate(strategy.pipelines):
-        count = len(strategy.rows(number))
-        schedule = build_schedule(strategy.schedule, len(pipeline.stages), count)
-        title = f"pipeline {number}: {len(pipeline.stages)} stages, {count} micro-batches"
+    for number, schedule in enumerate(schedules):
+        count = schedule.num_micro_batches
+        title = f"pipeline {number}: {schedule.num_stages} stages, {count} micro-batches"
         blocks.append("\n".join([title, schedule.text().rstrip("\n"), grid(schedule)]))
     return "\n".join(blocks)

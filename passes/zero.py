@@ -6,14 +6,18 @@ there are holders, so that neither odd groups nor short parameters lose or doubl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 from ..comm_plan import Box, Interval, box_volume
 from .flat_boxes import flat_part
 from .grad_sync import GradLayout, merged, parties_of
 
 Ranks = tuple[int, ...]
+
+UNIT_ELEMENTS = 1 << 25
+"""Most elements of parameters that move together, unless a single one has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class Ownership:
     rows: elements of each (parameter, rank).
     """
 
+    trained: tuple[Trained, ...]
     runs: tuple[Run, ...]
     parts: Mapping[str, list[Part]]
     cuts: Mapping[tuple[str, int], Mapping[int, Cut]]
@@ -91,9 +96,32 @@ class Ownership:
                 found[rank] = (*found.get(rank, ()), *cut.boxes)
         return found
 
-    def is_shared(self, name: str) -> bool:
-        """Whether any element of a parameter has several holders."""
-        return any(len(part.holders) > 1 for part in self.parts[name])
+    @property
+    def shared(self) -> frozenset[str]:
+        """Parameters of which some element has several holders."""
+        return frozenset(name for name, parts in self.parts.items() if has_several_holders(parts))
+
+
+def has_several_holders(parts: Iterable[Part]) -> bool:
+    """Whether any element of a parameter has."""
+    return any(len(part.holders) > 1 for part in parts)
+
+
+def units_of(layouts: Mapping[str, GradLayout], alone: Collection[str]) -> dict[str, int]:
+    """What is gathered `alone` is shared out alone, so that every holder gives as much; other parameters
+    go together up to a size, so that no second copy of all of them is made to be moved."""
+    units: dict[str, int] = {}
+    first, together = 0, 0
+    for index, (name, layout) in enumerate(layouts.items()):
+        if name in alone:
+            units[name] = index
+            continue
+        size = prod(layout.shape)
+        if together + size > UNIT_ELEMENTS or not together:
+            first, together = index, 0
+        units[name] = first
+        together += size
+    return units
 
 
 def parts_of(layout: GradLayout) -> list[Part]:
@@ -124,7 +152,7 @@ def share_out(trained: list[Trained]) -> Ownership:
     for run in runs:
         sharing.cut(run)
     cuts, rows = sharing.placed()
-    return Ownership(runs, parts, cuts, rows)
+    return Ownership(tuple(trained), runs, parts, cuts, rows)
 
 
 @dataclass(slots=True)

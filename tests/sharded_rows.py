@@ -15,7 +15,7 @@ from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, 
 from hspmd_compiler.artifact.arrays import TorchArrays
 from hspmd_compiler.artifact.interpret import compute_row, read_row
 from hspmd_compiler.artifact.kernels import kernel
-from hspmd_compiler.artifact.lower_stage import Outputs, StageLowering
+from hspmd_compiler.artifact.lower_stage import StageLowering
 from hspmd_compiler.comm_plan import Combine, CommKind, CommStep
 from hspmd_compiler.counter_random import KEY_SIZE, key_tensor
 from hspmd_compiler.graph.annotated import COMM, STEP_REDUCE, AnnotatedRow, AnnotatedValue, PipelineGraph
@@ -26,6 +26,7 @@ from hspmd_compiler.passes.deduce import Deducer, _Place
 from hspmd_compiler.passes.liveness import StageRows, operands_of
 from hspmd_compiler.passes.placement import GraphFacts, Placement
 from hspmd_compiler.passes.resolve_comm import CommResolver
+from hspmd_compiler.passes.segments import Outputs
 from hspmd_compiler.strategy import PipelineSpec, StageSpec
 from hspmd_compiler.verify.assemble import Piece, assemble, gap, index_of, local_view, whole_view
 

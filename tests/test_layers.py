@@ -47,6 +47,7 @@ FLOORS = {
     "counter_numbers": 1,
     "kept_arguments": 1,
     "counter_random": 1,
+    "program": 1,
     "grouped_product": 1,
     "graph": 1,
     "builtin_models": 1,
@@ -82,6 +83,33 @@ ANNEXES = {
     "strategy_form": "strategy",
     "strategy_lines": "strategy_formats",
     "strategy_write": "strategy",
+}
+
+# Modules of `artifact` by the room that they belong to: what a program is, and how the passes write one.
+PLACED = {
+    "arguments": "program",
+    "attention_kernels": "program",
+    "batch_norm_kernels": "program",
+    "batch_sums": "passes",
+    "check": "program",
+    "check_segment": "program",
+    "class_programs": "program",
+    "convolution_kernels": "program",
+    "image_kernels": "program",
+    "index_check": "program",
+    "kernels": "program",
+    "layout_kernels": "program",
+    "liveness": "program",
+    "lower": "passes",
+    "lower_params": "passes",
+    "lower_stage": "passes",
+    "program": "program",
+    "program_text": "program",
+    "random_kernels": "program",
+    "stage_tables": "passes",
+    "strategy_ranks": "passes",
+    "value_layouts": "program",
+    "vocab_kernels": "program",
 }
 
 # Beyond the order of the floors: rooms that do not know each other.
@@ -157,6 +185,8 @@ def room(name: str) -> str | None:
     if parts[0] != PACKAGE:
         return None
     first = parts[1] if len(parts) > 1 else "__init__"
+    if first == "artifact" and len(parts) > 2 and parts[2] in PLACED:
+        return PLACED[parts[2]]
     return ANNEXES.get(first, first)
 
 

@@ -13,15 +13,13 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from hspmd_compiler.artifact.lower import lower
 from hspmd_compiler.artifact.program import Program
+from hspmd_compiler.compiler import lower_graph
 from hspmd_compiler.graph.ir import LogicalGraph
 from hspmd_compiler.graph.tracer import trace
-from hspmd_compiler.passes.annotate import annotate
 from hspmd_compiler.passes.causal_mask import retarget_masks
-from hspmd_compiler.passes.deduce import deduce
+from hspmd_compiler.strategy import DeviceKind, ScheduleKind, Strategy
 from hspmd_compiler.strategy import PipelineSpec as P
-from hspmd_compiler.strategy import ScheduleKind, Strategy
 from hspmd_compiler.strategy import StageSpec as S
 
 BATCH = 10
@@ -211,12 +209,7 @@ def traced(model: nn.Module, example: Batch, samples: int) -> LogicalGraph:
 
 def program_for(graph: LogicalGraph, strategy: Strategy) -> Program:
     """The passes in a row."""
-    _, placements = annotate(graph, strategy)
-    pipelines = [
-        deduce(graph, number, strategy.pipelines[number], placement)
-        for number, placement in enumerate(placements)
-    ]
-    return lower(graph, strategy, pipelines, "cpu").program
+    return lower_graph(graph, strategy, DeviceKind.CPU).program
 
 
 @cache

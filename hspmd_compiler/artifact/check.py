@@ -37,7 +37,7 @@ TAGGED = frozenset({Op.SEND, Op.RECV})
 
 def check(program: Program) -> None:
     """Raises one error that lists every problem of the program's own references."""
-    problems = list(_problems(program))
+    problems = list(problems_of_program(program))
     if not problems:
         return
     shown = problems[:SHOWN_PROBLEMS]
@@ -50,7 +50,8 @@ def check(program: Program) -> None:
     )
 
 
-def _problems(program: Program) -> Iterator[Problem]:
+def problems_of_program(program: Program) -> Iterator[Problem]:
+    """Each place that refers to something that is not there, and what."""
     yield from _problems_of_inputs(program)
     yield from _problems_of_groups(program)
     for name, shared in program.classes.items():

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..annotations.layout import Axis, Coordinate, Factor
+from ..annotations.layout import Coordinate
 from ..errors import InternalError
 from ..graph.annotated import COMM, GATHER, AnnotatedRow, AnnotatedValue, PerCoordinate, PipelineGraph
 from ..passes.liveness import StageRows, operands_of
-from ..passes.resolve_comm import round_count
+from ..passes.segments import Outputs
 from .program import (
     DType,
     Hole,
@@ -29,20 +29,12 @@ ALIAS = "aten.alias.default"
 SAME_VALUE = frozenset({"aten.clone.default", "hspmd.comm.default", "hspmd.comm_backward.default"})
 
 
-@dataclass(frozen=True, slots=True)
-class Outputs:
-    """What a segment has to give: values kept for later, and gradients, the loss or step shares."""
-
-    micro: tuple[AnnotatedValue, ...] = ()
-    special: tuple[tuple[OutputKind, AnnotatedValue, str], ...] = ()
-
-
 @dataclass(slots=True)
 class StageLowering:
-    """Lowers the rows of one stage. ranks: number of ranks. slots: comm rows, with their variant
-    and round, in order of their slot. variant: the one that is being lowered.
+    """Lowers the rows of one stage. ranks: number of ranks. rounds: of each communicating row, in the order
+    in which rows are lowered, how many steps it takes.
 
-    literals: per rank, the values of the class program's holes.
+    literals: per rank, the values of the class program's holes. slots: of steps that were taken.
     """
 
     graph: PipelineGraph
@@ -50,14 +42,15 @@ class StageLowering:
     ranks: int
     logical_rows: int
     rows: StageRows
+    rounds: Sequence[int] = ()
     numbers: dict[int, int] = field(default_factory=dict)
     taken: set[int] = field(default_factory=set)
-    slots: list[tuple[AnnotatedRow, int, int]] = field(default_factory=list)
     literals: list[list[object]] = field(default_factory=list)
     renamed: dict[int, AnnotatedValue] = field(default_factory=dict)
     leaves: dict[int, tuple[InputKind, str]] = field(default_factory=dict)
     next_number: int = 0
-    variant: int = 0
+    slots: int = 0
+    communicated: int = 0
 
     def __post_init__(self) -> None:
         self.literals = [[] for _ in range(self.ranks)]
@@ -114,21 +107,20 @@ class StageLowering:
 
     def _rows(self, row: AnnotatedRow, batch: int) -> list[LocalRow]:
         if row.op in (COMM, GATHER):
-            return self._rounds(row, batch)
+            return self._rounds(row)
         return [self._row(row, batch)]
 
-    def _rounds(self, row: AnnotatedRow, batch: int) -> list[LocalRow]:
+    def _rounds(self, row: AnnotatedRow) -> list[LocalRow]:
         """A communication, one row for each of its rounds."""
         source, out = Value(self.number(operands_of(row)[0])), Value(self.number(row.out))
-        count = 1 if row.marker is None else round_count(row.marker, self.ranks, batch, row.out.dtype)
+        last = self.rounds[self.communicated] - 1
+        self.communicated += 1
         made: list[LocalRow] = []
-        for number in range(count):
-            self.slots.append((row, self.variant, number))
-            last = number == count - 1
-            result = out if last else self._unnamed()
-            made.append(
-                LocalRow(result, COMM, (source, len(self.slots) - 1), {}, row.out.logical if last else None)
-            )
+        for number in range(last + 1):
+            result = out if number == last else self._unnamed()
+            logical = row.out.logical if number == last else None
+            made.append(LocalRow(result, COMM, (source, self.slots), {}, logical))
+            self.slots += 1
             source = result
         return made
 
@@ -180,31 +172,3 @@ class StageLowering:
         for own, value in zip(self.literals, values, strict=True):
             own.append(value)
         return Hole(len(self.literals[0]) - 1)
-
-
-def sample_cuts(rows: StageRows) -> list[Factor]:
-    """How micro-batches cut values; of a slice over samples, those of one size may hold unlike pieces."""
-    values = (value for row in _every(rows) for value in (row.out, *row.reads))
-    layouts = dict.fromkeys(value.layout for value in values)
-    factors = (factor for layout in layouts for factor in layout.factors())
-    return list(dict.fromkeys(factor for factor in factors if factor.axis is Axis.BATCH))
-
-
-def _every(rows: StageRows) -> list[AnnotatedRow]:
-    return [*rows.forward, *rows.backward, *(row for step in rows.steps for row in step.rows)]
-
-
-def by_position(rows: StageRows) -> list[PerCoordinate]:
-    """Literals that differ between micro-batches of one size."""
-    found: list[PerCoordinate] = []
-    for row in _every(rows):
-        _collect_literals(row.args, found)
-    return [literal for literal in found if literal.by_position]
-
-
-def _collect_literals(values: Sequence[object], found: list[PerCoordinate]) -> None:
-    for value in values:
-        if isinstance(value, PerCoordinate):
-            found.append(value)
-        elif isinstance(value, (tuple, list)):
-            _collect_literals(value, found)

@@ -10,10 +10,9 @@ from ..strategy import PipelineSpec, Rows, Strategy
 
 @dataclass(slots=True)
 class StrategyRanks:
-    """rows: of the global batch, per pipeline and micro-batch. device_kind: of devices that name none."""
+    """rows: of the global batch, per pipeline and micro-batch."""
 
     strategy: Strategy
-    device_kind: str
     rows: list[list[Rows]] = field(init=False)
     _stages: dict[tuple[int, int], tuple[int, ...]] = field(init=False)
     _kinds: dict[int, str] = field(init=False)
@@ -40,9 +39,9 @@ class StrategyRanks:
         """Devices of a stage."""
         return self.strategy.pipelines[pipeline].stages[stage].devices
 
-    def kind(self, device: int) -> str:
-        """What a device is."""
-        return self._kinds.get(device, self.device_kind)
+    def kind(self, device: int, default: str) -> str:
+        """What a device is; those that the strategy binds to no kind are of the default."""
+        return self._kinds.get(device, default)
 
     def first_coordinate(self, pipeline: int) -> int:
         """BATCH coordinate of the pipeline's first micro-batch."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
-from hspmd_compiler.artifact.lower import lower
 from hspmd_compiler.artifact.manifest import describe
 from hspmd_compiler.artifact.store import Artifact
+from hspmd_compiler.compiler import lower_graph
 from hspmd_compiler.errors import AnnotationError
 from hspmd_compiler.options import OptimizerConfig
-from hspmd_compiler.passes.annotate import annotate
-from hspmd_compiler.passes.deduce_all import deduce_all
-from hspmd_compiler.strategy import Strategy
+from hspmd_compiler.strategy import DeviceKind, Strategy
 from hspmd_compiler.strategy_form import form_of
 from hspmd_compiler.verify.rows import compare_rows
 
@@ -36,8 +34,7 @@ def check(marks: Marks, strategy: Strategy) -> Case:
 
 def check_rows(case: Case, strategy: Strategy) -> None:
     """Every value, put together by its layout, is that of one device."""
-    _, placements = annotate(case.graph, strategy)
-    made = lower(case.graph, strategy, deduce_all(case.graph, strategy, placements), "cpu")
+    made = lower_graph(case.graph, strategy, DeviceKind.CPU)
     manifest = describe({}, {}, OptimizerConfig(), made.program, form_of(strategy))
     artifact = Artifact(manifest, made.program, None, None, layouts=made.layouts.to_json())
     compare_rows(artifact, case.graph, case.state, case.batch)

@@ -1,31 +1,48 @@
-"""A stage's segments: one set per kind of micro-batch, shared by equal stages of equal pipelines."""
+"""How a stage's rows fall into segments: one set per kind of micro-batch, shared by equal stages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ..annotations.layout import Coordinate, Factor
+from ..annotations.layout import Axis, Coordinate, Factor
+from ..artifact.program import OutputKind
+from ..artifact.strategy_ranks import StrategyRanks
 from ..graph.annotated import AnnotatedRow, AnnotatedValue, PerCoordinate, PipelineGraph
 from ..graph.ir import Phase
-from ..passes.batch_levels import BatchLevels, Part
-from ..passes.liveness import StageRows, StepValue, operands_of
-from .lower_stage import Outputs, StageLowering, by_position, sample_cuts
-from .program import OutputKind, Segment
-from .strategy_ranks import StrategyRanks
+from .batch_levels import BatchLevels, Part
+from .liveness import StageRows, StepValue, operands_of
 
 Keys = tuple[tuple[object, ...], ...]
 EARLY = (OutputKind.LOSS, OutputKind.BUFFER)
 Given = tuple[tuple[OutputKind, AnnotatedValue, str], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What a segment has to give: values kept for later, and gradients, the loss or step shares."""
+
+    micro: tuple[AnnotatedValue, ...] = ()
+    special: Given = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPlan:
+    """What one segment computes, for the micro-batches of one variant."""
+
+    name: str
+    variant: int
+    rows: Sequence[AnnotatedRow]
+    outputs: Outputs
+
+
 @dataclass(slots=True)
 class StagePlan:
-    """A lowered stage. variants: per local micro-batch, which variant of the segments it runs.
+    """A stage. variants: per local micro-batch, which variant of the segments it runs.
 
     first_of: per variant the batch coordinate that stands for it. parts: the segments that each variant has,
     in order: of forward and backward passes by level, and of step values by round. segments: those of the
-    first variant, then of the next.
+    first variant, then of the next; one list for stages that do the same.
     """
 
     pipeline: int
@@ -33,11 +50,10 @@ class StagePlan:
     ranks: tuple[int, ...]
     rows: StageRows
     levels: BatchLevels
-    lowering: StageLowering
     variants: list[int]
     first_of: list[int]
-    parts: list[Part | int]
-    segments: list[Segment]
+    parts: list[Part | int] = field(default_factory=list)
+    segments: list[SegmentPlan] = field(default_factory=list)
 
     def segment_of(self, part: Part | int, mb: int) -> int | None:
         """The number of a local micro-batch's segment; None where a stage has nothing to do in that part."""
@@ -60,29 +76,26 @@ class StagePlan:
 
 @dataclass(slots=True)
 class StagePlanner:
-    """Makes the plans of all stages. logical_rows: number of rows of the logical graph."""
+    """Makes the plans of all stages."""
 
     pipelines: Sequence[PipelineGraph]
     ranks: StrategyRanks
-    logical_rows: int
     levels: BatchLevels
     known: dict[tuple[int, Keys], StagePlan] = field(default_factory=dict)
     positional: dict[int, list[PerCoordinate]] = field(default_factory=dict)
     cuts: dict[int, list[Factor]] = field(default_factory=dict)
 
     def plan(self, pipeline: int, stage: int, rows: StageRows) -> StagePlan:
-        """Lower a stage, or take over what an equal stage of an equal pipeline has been lowered to."""
+        """Plan a stage, or take over the plan of an equal stage of an equal pipeline."""
         ranks = self.ranks.of_stage(pipeline, stage)
         variants, first_of, keys = self._variants(pipeline, rows)
         known = self.known.get((id(rows), keys))
         if known is not None:
             return replace(known, pipeline=pipeline, ranks=ranks, variants=variants, first_of=first_of)
-        lowering = StageLowering(self.pipelines[pipeline], stage, len(ranks), self.logical_rows, rows)
-        plan = StagePlan(pipeline, stage, ranks, rows, self.levels, lowering, variants, first_of, [], [])
+        plan = StagePlan(pipeline, stage, ranks, rows, self.levels, variants, first_of)
         plan.parts = _parts(plan)
-        for variant, batch in enumerate(first_of):
-            lowering.variant = variant
-            plan.segments += _segments(plan, self.pipelines[pipeline], batch)
+        for variant in range(len(first_of)):
+            plan.segments += _segments(plan, self.pipelines[pipeline], variant)
         self.known[id(rows), keys] = plan
         return plan
 
@@ -107,6 +120,34 @@ class StagePlanner:
         return variants, first_of, tuple(numbers)
 
 
+def sample_cuts(rows: StageRows) -> list[Factor]:
+    """How micro-batches cut values; of a slice over samples, those of one size may hold unlike pieces."""
+    values = (value for row in _every(rows) for value in (row.out, *row.reads))
+    layouts = dict.fromkeys(value.layout for value in values)
+    factors = (factor for layout in layouts for factor in layout.factors())
+    return list(dict.fromkeys(factor for factor in factors if factor.axis is Axis.BATCH))
+
+
+def by_position(rows: StageRows) -> list[PerCoordinate]:
+    """Literals that differ between micro-batches of one size."""
+    found: list[PerCoordinate] = []
+    for row in _every(rows):
+        _collect_literals(row.args, found)
+    return [literal for literal in found if literal.by_position]
+
+
+def _every(rows: StageRows) -> list[AnnotatedRow]:
+    return [*rows.forward, *rows.backward, *(row for step in rows.steps for row in step.rows)]
+
+
+def _collect_literals(values: Sequence[object], found: list[PerCoordinate]) -> None:
+    for value in values:
+        if isinstance(value, PerCoordinate):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            _collect_literals(value, found)
+
+
 def _parts(plan: StagePlan) -> list[Part | int]:
     """What a stage has to do: the first forward and backward pass always, others if they have rows."""
     levels, first = plan.levels, {(Phase.FORWARD, 0), (Phase.BACKWARD, plan.levels.turn)}
@@ -117,9 +158,8 @@ def _parts(plan: StagePlan) -> list[Part | int]:
     return [*found, *sorted(rounds)]
 
 
-def _segments(plan: StagePlan, graph: PipelineGraph, batch: int) -> list[Segment]:
+def _segments(plan: StagePlan, graph: PipelineGraph, variant: int) -> list[SegmentPlan]:
     """The segments of one variant: what each part keeps is what others read, or another stage."""
-    number = f"{plan.first_of.index(batch)}"
     given = _given(graph, plan)
     passes = [part for part in plan.parts if not isinstance(part, int)]
     rows_of = {part: plan.rows_of(part) for part in passes}
@@ -133,27 +173,25 @@ def _segments(plan: StagePlan, graph: PipelineGraph, batch: int) -> list[Segment
         kept = tuple(row.out for row in rows_of[part] if row.out.id in wanted)
         sums = tuple((OutputKind.STEP, item.share, "") for item in plan.sums_of(part))
         outputs = Outputs(kept, (*given[part], *sums))
-        segments.append(
-            plan.lowering.segment(_name(part, plan.levels, number), rows_of[part], outputs, batch)
-        )
+        segments.append(SegmentPlan(_name(part, plan.levels, variant), variant, rows_of[part], outputs))
     rounds = [part for part in plan.parts if isinstance(part, int)]
-    return [*segments, *(_step_segment(plan, number, batch, at) for at in rounds)]
+    return [*segments, *(_step_segment(plan, variant, at) for at in rounds)]
 
 
-def _name(part: Part, levels: BatchLevels, number: str) -> str:
+def _name(part: Part, levels: BatchLevels, variant: int) -> str:
     """`forward.0` of variant 0; where passes have levels, `forward.0.1`."""
     name = "forward" if part[0] is Phase.FORWARD else "backward"
-    return f"{name}.{number}.{part[1]}" if levels.last else f"{name}.{number}"
+    return f"{name}.{variant}.{part[1]}" if levels.last else f"{name}.{variant}"
 
 
-def _step_segment(plan: StagePlan, number: str, batch: int, at: int) -> Segment:
+def _step_segment(plan: StagePlan, variant: int, at: int) -> SegmentPlan:
     """The shares of one round of step values, made of inputs and of what was reduced before."""
     steps = [step for step in plan.rows.steps if plan.levels.rounds[step.key] == at]
     needed = {row.out.id: row for step in steps for row in step.rows}
     rows = list(needed.values())  # those of each count are in order, and read no others
     special = tuple((OutputKind.STEP, step.share, "") for step in steps)
-    name = f"step.{number}.{at}" if at else f"step.{number}"
-    return plan.lowering.segment(name, rows, Outputs((), special), batch)
+    name = f"step.{variant}.{at}" if at else f"step.{variant}"
+    return SegmentPlan(name, variant, rows, Outputs((), special))
 
 
 def _given(graph: PipelineGraph, plan: StagePlan) -> dict[Part, Given]:

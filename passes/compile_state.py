@@ -1,0 +1,145 @@
+"""What a compile holds between its passes; from `Deduced` on, each has what the one before has, and more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from ..artifact.strategy_ranks import StrategyRanks
+from ..graph.annotated import BatchSum, PipelineGraph
+from ..graph.ir import LogicalGraph
+from ..strategy import Strategy
+from .annotate import ParameterLayouts
+from .batch_levels import BatchLevels
+from .liveness import LivePipeline
+from .param_places import ParamPlaces
+from .placement import Placement
+from .reductions import Reductions
+from .resolve_comm import CommResolver
+from .schedule import PipelineSchedule
+from .segments import StagePlan
+from .stage_comm import StageComm, Tags
+from .step_counts import Key
+from .zero import Ownership
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A model with an example batch. batch: samples of a global step."""
+
+    model: nn.Module
+    inputs: Mapping[str, Tensor]
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """The logical graph: a training step on one device. how: how much of the model was traced, and why."""
+
+    graph: LogicalGraph
+    how: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Annotated:
+    """Layouts of parameters. placements: what the deduction of each pipeline starts from."""
+
+    graph: LogicalGraph
+    strategy: Strategy
+    layouts: ParameterLayouts
+    placements: Sequence[Placement]
+
+
+@dataclass(frozen=True, slots=True)
+class Deduced:
+    """Annotated graphs, one per pipeline; pipelines of one structure share their rows."""
+
+    graph: LogicalGraph
+    ranks: StrategyRanks
+    pipelines: Sequence[PipelineGraph]
+
+    @property
+    def strategy(self) -> Strategy:
+        return self.ranks.strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Live(Deduced):
+    """The needed rows of each pipeline, by stage; pipelines that work alike share them."""
+
+    live: Sequence[LivePipeline]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered(Live):
+    """Where parameters lie. inside: those that ZeRO gathers where they are used."""
+
+    places: ParamPlaces
+    inside: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Levelled(Gathered):
+    """Levels of passes. step_groups: per sum over the batch, the ranks that reduce it between levels.
+    sum_groups: the same of each sum within a pass."""
+
+    levels: BatchLevels
+    step_groups: Mapping[Key, tuple[int, ...]]
+    sum_groups: Mapping[BatchSum, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared(Levelled):
+    """Who stores what, None without ZeRO. scatters: per pipeline, the micro-batches behind whose backward
+    pass gradients are handed over."""
+
+    ownership: Ownership | None
+    scatters: Sequence[frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Synced(Shared):
+    """How gradients are summed and parameters gathered. resolver: numbers the steps of communication."""
+
+    resolver: CommResolver
+    reductions: Reductions
+
+
+@dataclass(frozen=True, slots=True)
+class Segmented(Synced):
+    """What the segments of each stage of each pipeline hold."""
+
+    stages: Sequence[StagePlan]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved(Segmented):
+    """The steps of each stage's communication, in the order of `stages`."""
+
+    comms: Sequence[StageComm]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled(Resolved):
+    """In which order each pipeline runs its micro-batches. tags: the first of each crossing."""
+
+    schedules: Sequence[PipelineSchedule]
+    tags: Tags
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Scheduled):
+    """Bytes that each rank of a stage keeps of each micro-batch, in the order of `stages`."""
+
+    saved: Sequence[Sequence[list[int]]]
+
+
+def grown(kind: type[S], state: Deduced, **more: object) -> S:
+    """The state of the next kind: what is there, with what is new."""
+    held = {item.name: getattr(state, item.name) for item in fields(state)}
+    return kind(**held, **more)

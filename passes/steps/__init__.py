@@ -1,0 +1,1 @@
+"""The passes as values, each in a file of its name: its options, what it decides as text, its check."""

@@ -1,0 +1,33 @@
+"""How every value lies, by the rules of its operator; where producer and consumer differ, communication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ...artifact.strategy_ranks import StrategyRanks
+from ..annotated_text import annotated_text
+from ..compile_state import Annotated, Deduced
+from ..deduce_all import deduce_all
+from ..pass_chain import Pass
+from ..row_checks import deduced_problems
+
+
+@dataclass(frozen=True, slots=True)
+class Deduce(Pass[Annotated, Deduced]):
+    """Pipelines of one structure are deduced once."""
+
+    name: ClassVar[str] = "deduce"
+
+    def run(self, state: Annotated) -> Deduced:
+        pipelines = deduce_all(state.graph, state.strategy, state.placements)
+        return Deduced(state.graph, StrategyRanks(state.strategy), pipelines)
+
+    def text(self, before: Annotated, after: Deduced) -> str:
+        return annotated_text(after.graph, after.strategy, after.pipelines)
+
+    def problems(self, before: Annotated, after: Deduced) -> Iterator[str]:
+        distinct = {id(graph.rows): graph for graph in after.pipelines}
+        for graph in distinct.values():
+            yield from (f"pipeline {graph.pipeline}: {text}" for text in deduced_problems(graph))

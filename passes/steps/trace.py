@@ -1,0 +1,36 @@
+"""The training step of a model on one device, as a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ...graph.printer import format_graph
+from ...graph.templates import trace_step
+from ...options import Capture, Precision
+from ..compile_state import Example, Traced
+from ..pass_chain import Pass
+from ..row_checks import graph_problems
+
+
+@dataclass(frozen=True, slots=True)
+class Trace(Pass[Example, Traced]):
+    """capture: how much of the model is traced. precision: what it computes in."""
+
+    name: ClassVar[str] = "trace"
+
+    capture: Capture = Capture.AUTO
+    precision: Precision = Precision.MODEL
+
+    def run(self, state: Example) -> Traced:
+        found = trace_step(
+            state.model, state.inputs, batch=state.batch, capture=self.capture, precision=self.precision
+        )
+        return Traced(found.graph, found.how)
+
+    def text(self, before: Example, after: Traced) -> str:
+        return format_graph(after.graph)
+
+    def problems(self, before: Example, after: Traced) -> Iterator[str]:
+        return graph_problems(after.graph)
