@@ -12,17 +12,22 @@ from enum import Enum, StrEnum
 
 from . import name_glob
 from .errors import StrategyError
+from .passes.schedule import PipelineSchedule, ScheduleKind, build_schedule
+
+__all__ = [
+    "DeviceKind",
+    "Override",
+    "PipelineSpec",
+    "Recompute",
+    "RecomputeKind",
+    "ScheduleKind",
+    "StageSpec",
+    "Strategy",
+]
 
 Rows = tuple[int, int]
 
 ZERO_STAGES = (0, 1, 2, 3)
-
-
-class ScheduleKind(Enum):
-    """In which order a pipeline's stages run forward and backward."""
-
-    GPIPE = "gpipe"
-    ONE_F_ONE_B = "1f1b"
 
 
 class DeviceKind(StrEnum):
@@ -82,12 +87,14 @@ class StageSpec:
 class PipelineSpec:
     """One pipeline: its stages in order, and the size in samples of each of its micro-batches.
 
-    recompute: by ranges of layers that don't overlap; other layers keep everything.
+    recompute: by ranges of layers that don't overlap; other layers keep everything. schedule: one written by
+    hand, over all micro-batches of a step; else it is that of the strategy.
     """
 
     stages: tuple[StageSpec, ...]
     micro_batches: tuple[int, ...]
     recompute: tuple[Recompute, ...] = ()
+    schedule: PipelineSchedule | None = None
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -223,6 +230,20 @@ class Strategy:
             for number in range(self.accumulation)
             for rows in _consecutive(number * self.slice_size + before, sizes)
         ]
+
+    @property
+    def schedule_name(self) -> str:
+        """`1f1b`, and which pipelines have schedules of their own."""
+        own = [str(number) for number, spec in enumerate(self.pipelines) if spec.schedule is not None]
+        name = str(self.schedule.value)
+        return f"{name}, but of pipeline {' and '.join(own)} its own" if own else name
+
+    def schedule_of(self, pipeline: int) -> PipelineSchedule:
+        """In which order a pipeline's stages run the micro-batches of a step."""
+        spec = self.pipelines[pipeline]
+        if spec.schedule is not None:
+            return spec.schedule
+        return build_schedule(self.schedule, len(spec.stages), len(spec.micro_batches) * self.accumulation)
 
     def override_for(self, name: str) -> Override | None:
         """The override that counts for a parameter: the last that names it."""

@@ -8,6 +8,7 @@ from .bad_values import Problem, Subject
 from .errors import StrategyError
 from .limits import MOST_DEVICES, MOST_LAYERS, MOST_MICRO_BATCHES, MOST_SAMPLES, beyond
 from .name_glob import components
+from .passes.schedule_text import schedule_problems
 from .strategy import ZERO_STAGES, Override, PipelineSpec, RecomputeKind, StageSpec, Strategy
 
 PAGE = "docs/strategy.md lists every key, its values and its rule"
@@ -53,6 +54,7 @@ def find_problems(
         found += _size_problems(path, pipeline.micro_batches)
         found += [] if _layers_unread(path, pipeline, unread) else _layer_problems(path, pipeline.stages)
         found += _recompute_problems(f"{path}.recompute", pipeline, unread)
+        found += _schedule_problems(path, pipeline, strategy.accumulation, unread)
         for number, stage in enumerate(pipeline.stages):
             found += _stage_problems(f"{path}.stages[{number}]", stage, unread)
             found += _head_problems(f"{path}.stages[{number}]", stage, strategy, num_heads)
@@ -134,6 +136,21 @@ def _size_problems(path: str, sizes: tuple[int, ...]) -> Iterator[Problem]:
     for index, size in enumerate(sizes):
         if size < 1:
             yield Problem(f"{path}.micro_batches[{index}]", f"{size}: a micro-batch has at least one sample")
+
+
+def _schedule_problems(
+    path: str, pipeline: PipelineSpec, accumulation: int, unread: Collection[str]
+) -> Iterator[Problem]:
+    """A schedule of a pipeline's own runs its stages and all of its micro-batches."""
+    if pipeline.schedule is None or any(other.startswith(path) for other in unread):
+        return
+    here, schedule = f"{path}.schedule", pipeline.schedule
+    if schedule.num_stages != len(pipeline.stages):
+        yield Problem(here, f"{schedule.num_stages} lines: one for each of {len(pipeline.stages)} stages")
+        return
+    count = len(pipeline.micro_batches) * accumulation
+    for where, what in schedule_problems(schedule, count):
+        yield Problem(here, f"{where}: {what}")
 
 
 def _recompute_problems(path: str, pipeline: PipelineSpec, unread: Collection[str]) -> Iterator[Problem]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeAlias
 
+from .bad_values import Problem
 from .codec import encode
 from .forms import VERSION, Count, DeviceIds, Version, at_most, read_form
 from .limits import MOST_MICRO_BATCHES
+from .passes.schedule_text import read_schedule
 from .strategy import (
     DeviceKind,
     Override,
@@ -78,7 +81,7 @@ Sizes: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class PipelineForm:
-    """recompute: one kind for all layers, or a list of ranges."""
+    """recompute: one kind for all layers, or a list of ranges. schedule: a text with a line per stage."""
 
     stages: tuple[StageForm, ...]
     micro_batches: Sizes
@@ -86,6 +89,7 @@ class PipelineForm:
         RecomputeKind | tuple[RecomputeForm, ...],
         Either((str,), RecomputeKind, tuple[RecomputeForm, ...]),
     ] = ()
+    schedule: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +133,9 @@ def strategy_from(form: object, at: str = "") -> Strategy:
     """The Strategy a form describes; one error lists every bad value in it."""
     found = read_form(StrategyForm, form, SUBJECT, STAND_INS)
     strategy = _strategy(found.form)
+    unread_actions = list(_unread_actions(found.form.pipelines))
     unread = found.unread | {path.partition(".")[0] for path in found.unread if path.startswith("overrides")}
-    raise_if_any([*found.problems, *find_problems(strategy, unread=unread)], at)
+    raise_if_any([*found.problems, *unread_actions, *find_problems(strategy, unread=unread)], at)
     return strategy
 
 
@@ -158,7 +163,8 @@ def _pipeline(form: PipelineForm) -> PipelineSpec:
     groups = [given] if isinstance(given, GroupForm) else given
     sizes = [(item.size,) * item.count if isinstance(item, GroupForm) else (item,) for item in groups]
     layers = stages[-1].layers[1] if stages else 0
-    return PipelineSpec(tuple(stages), sum(sizes, ()), _recompute(form.recompute, layers))
+    schedule = None if form.schedule is None else read_schedule(form.schedule)[0]
+    return PipelineSpec(tuple(stages), sum(sizes, ()), _recompute(form.recompute, layers), schedule)
 
 
 def _recompute(form: RecomputeKind | tuple[RecomputeForm, ...], layers: int) -> tuple[Recompute, ...]:
@@ -167,12 +173,19 @@ def _recompute(form: RecomputeKind | tuple[RecomputeForm, ...], layers: int) -> 
     return tuple(Recompute((item.layers[0], item.layers[1]), item.kind, item.every) for item in form)
 
 
+def _unread_actions(pipelines: Sequence[PipelineForm]) -> Iterator[Problem]:
+    """What can't be read in schedules."""
+    for index, form in enumerate(pipelines):
+        for where, what in () if form.schedule is None else read_schedule(form.schedule)[1]:
+            yield Problem(f"pipelines[{index}].schedule", f"{where}: {what}")
+
+
 def form_of(strategy: Strategy, context_parallel: tuple[int, ...] = ()) -> dict[str, object]:
     """The form of a Strategy: keys in documented order, without those that say nothing."""
     form: dict[str, object] = {"version": VERSION}
     if strategy.name:
         form["name"] = strategy.name
-    form["pipelines"] = encode(strategy.pipelines)
+    form["pipelines"] = [_pipeline_form(pipeline) for pipeline in strategy.pipelines]
     form["accumulation"] = strategy.accumulation
     form["schedule"] = strategy.schedule.value
     form["sequence_parallel"] = strategy.sequence_parallel
@@ -185,3 +198,9 @@ def form_of(strategy: Strategy, context_parallel: tuple[int, ...] = ()) -> dict[
     if any(degree > 1 for degree in context_parallel):
         form["context_parallel"] = list(context_parallel)
     return form
+
+
+def _pipeline_form(pipeline: PipelineSpec) -> dict[str, object]:
+    plain = encode(replace(pipeline, schedule=None))
+    assert isinstance(plain, dict), "a dataclass is written by its fields"
+    return {**plain} if pipeline.schedule is None else {**plain, "schedule": pipeline.schedule.text()}

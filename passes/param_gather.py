@@ -30,7 +30,12 @@ def gathered_inside(
 ) -> frozenset[str]:
     """Those of the parameters that one stage of each pipeline holds, where pipelines work alike."""
     alike = {
-        (tuple(stage.layers for stage in spec.stages), len(spec.micro_batches), spec.recompute)
+        (
+            tuple(stage.layers for stage in spec.stages),
+            len(spec.micro_batches),
+            spec.recompute,
+            spec.schedule,
+        )
         for spec in strategy.pipelines
     }
     if len(alike) > 1:

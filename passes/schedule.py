@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from ..errors import StrategyError
-from ..strategy import ScheduleKind
 
 
 class ActionKind(Enum):
@@ -49,29 +48,53 @@ class PipelineSchedule:
         return "\n".join(rows) + "\n"
 
 
-def build_schedule(kind: ScheduleKind, stages: int, micro_batches: int) -> PipelineSchedule:
-    """The schedule of one pipeline, from its own number of stages and of micro-batches.
-
-    ONE_F_ONE_B: stage s runs min(micro-batches, stages - s - 1) forwards, then forward and backward
-    in turns, then the backwards that are left. GPIPE: all forwards, then all backwards. In both,
-    backwards run in the order of micro-batches, so that gradients are added in one order.
-    """
-    if stages < 1 or micro_batches < 1:
-        raise StrategyError(
-            "a schedule needs at least one stage and one micro-batch",
-            details=[("stages", str(stages)), ("micro-batches", str(micro_batches))],
-        )
-    rows = []
-    for stage in range(stages):
-        ahead = micro_batches if kind is ScheduleKind.GPIPE else min(micro_batches, stages - stage - 1)
-        rows.append(tuple(_stage_actions(ahead, micro_batches)))
-    return PipelineSchedule(tuple(rows))
+Order = Callable[[int, int, int], Iterator[Action]]
+"""What one stage runs: of its number, the number of stages, and that of micro-batches."""
 
 
-def _stage_actions(ahead: int, micro_batches: int) -> Iterator[Action]:
+def gpipe(stage: int, stages: int, micro_batches: int) -> Iterator[Action]:
+    """All forwards, then all backwards."""
+    return in_turns(micro_batches, micro_batches)
+
+
+def one_f_one_b(stage: int, stages: int, micro_batches: int) -> Iterator[Action]:
+    """As many forwards ahead as there are stages behind, then forward and backward in turns."""
+    return in_turns(min(micro_batches, stages - stage - 1), micro_batches)
+
+
+def in_turns(ahead: int, micro_batches: int) -> Iterator[Action]:
     """Forward and backward in turns, the forwards `ahead` micro-batches before the backwards."""
     for step in range(micro_batches + ahead):
         if step < micro_batches:
             yield Action(ActionKind.FORWARD, step)
         if step >= ahead:
             yield Action(ActionKind.BACKWARD, step - ahead)
+
+
+class ScheduleKind(Enum):
+    """The schedules that a strategy can name, each with its order.
+
+    To add one, write an order above and a line here. Forwards, and backwards, run in the order of
+    micro-batches, so that gradients are added in one order; the pass checks that, and that none waits.
+    """
+
+    GPIPE = "gpipe", gpipe
+    ONE_F_ONE_B = "1f1b", one_f_one_b
+
+    _value_: str
+    order: Order
+
+    def __new__(cls, text: str, order: Order) -> ScheduleKind:
+        kind = object.__new__(cls)
+        kind._value_, kind.order = text, order
+        return kind
+
+
+def build_schedule(kind: ScheduleKind, stages: int, micro_batches: int) -> PipelineSchedule:
+    """The schedule of one pipeline, from its own number of stages and of micro-batches."""
+    if stages < 1 or micro_batches < 1:
+        raise StrategyError(
+            "a schedule needs at least one stage and one micro-batch",
+            details=[("stages", str(stages)), ("micro-batches", str(micro_batches))],
+        )
+    return PipelineSchedule(tuple(tuple(kind.order(stage, stages, micro_batches)) for stage in range(stages)))

@@ -3,84 +3,69 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ..errors import StrategyError
 from .schedule import Action, ActionKind, PipelineSchedule
 from .schedule_time import simulate, waits_for
 
-WORD = re.compile(r"(\d+)([FB])(\d+)")
+WORD = re.compile(r"([0-9]{1,9})([FB])([0-9]{1,9})")
 
-Problems = list[tuple[str, str]]
+Problem = tuple[str, str]
+"""A stage, and what is wrong there."""
 
 
-def parse_schedule(text: str) -> PipelineSchedule:
-    """The schedule that a text holds, one line per stage; `#` begins a comment. Validated."""
+def read_schedule(text: str) -> tuple[PipelineSchedule, list[Problem]]:
+    """The schedule that a text holds, one line per stage, and what can't be read; `#` begins a comment."""
     lines = [line.split("#")[0].split() for line in text.splitlines()]
     rows = [words for words in lines if words]
-    problems: Problems = []
+    problems: list[Problem] = []
     stages = tuple(tuple(_read_row(stage, words, problems)) for stage, words in enumerate(rows))
-    _refuse(problems, "can't be read", fix="write one line per stage, in order, as in 0F0 0F1 0B0 0B1")
-    schedule = PipelineSchedule(stages)
-    validate(schedule)
-    return schedule
+    return PipelineSchedule(stages), problems
 
 
-def validate(schedule: PipelineSchedule) -> None:
-    """Raise one StrategyError with every misplaced action, else with the actions that deadlock."""
-    rule = "every stage runs each micro-batch, from 0 on, forward once and later backward once"
-    _refuse(list(_action_problems(schedule)), "breaks a rule", rule=rule)
-    blocked = list(_blocked(schedule))
-    rule = "a forward follows the same micro-batch's in the stage before, a backward in the stage behind"
-    _refuse(blocked, "deadlocks", rule=rule, fix="reorder the actions of these stages")
-
-
-def schedule_problems(schedule: PipelineSchedule) -> Problems:
-    """Every misplaced action, else the actions that deadlock."""
-    return list(_action_problems(schedule)) or list(_blocked(schedule))
-
-
-def _blocked(schedule: PipelineSchedule) -> Iterator[tuple[str, str]]:
-    for stage, action in simulate(schedule).blocked:
-        yield f"stage {stage}", f"{action.text(stage)} waits for {_awaited(schedule, stage, action)}"
-
-
-def _read_row(stage: int, words: Sequence[str], problems: Problems) -> Iterator[Action]:
+def _read_row(stage: int, words: Sequence[str], problems: list[Problem]) -> Iterator[Action]:
     for word in words:
         found = WORD.fullmatch(word)
         if found is None:
-            problems.append((f"stage {stage}", f"{word!r}: an action is stage, F or B, micro-batch"))
+            problems.append((f"stage {stage}", f"{word!r}: an action is stage, F or B, micro-batch: 0F0"))
         elif int(found[1]) != stage:
             problems.append((f"stage {stage}", f"{word!r}: the line of stage {stage} holds its actions only"))
         else:
             yield Action(ActionKind(found[2]), int(found[3]))
 
 
-def _action_problems(schedule: PipelineSchedule) -> Iterator[tuple[str, str]]:
-    numbers = sorted({action.micro_batch for row in schedule.stages for action in row})
-    if not numbers:
-        yield "schedule", "empty: at least one stage and one micro-batch"
-    if numbers != list(range(len(numbers))):
-        yield "schedule", f"micro-batches {', '.join(map(str, numbers))}: numbered from 0 without a gap"
-    for stage, row in enumerate(schedule.stages):
-        counts = Counter(row)
-        for micro_batch in numbers:
-            forward = Action(ActionKind.FORWARD, micro_batch)
-            backward = Action(ActionKind.BACKWARD, micro_batch)
-            for action in (forward, backward):
-                if counts[action] != 1:
-                    times = f"stands {counts[action]} times" if counts[action] else "is missing"
-                    yield f"stage {stage}", f"{action.text(stage)} {times}"
-            if counts[forward] == counts[backward] == 1 and row.index(forward) > row.index(backward):
-                yield f"stage {stage}", f"{backward.text(stage)} stands before {forward.text(stage)}"
+def schedule_problems(schedule: PipelineSchedule, micro_batches: int) -> list[Problem]:
+    """Every misplaced action, else the actions that wait for each other for ever."""
+    found = [
+        (f"stage {stage}", text)
+        for stage, row in enumerate(schedule.stages)
+        for text in _problems_of_row(stage, row, micro_batches)
+    ]
+    return found or list(_blocked(schedule))
 
 
-def _awaited(schedule: PipelineSchedule, stage: int, action: Action) -> str:
-    needed = waits_for(schedule, stage, action)
-    return needed[1].text(needed[0]) if needed else "nothing"
+def _problems_of_row(stage: int, row: Sequence[Action], count: int) -> Iterator[str]:
+    """Every micro-batch once forward and later once backward, both in their order."""
+    for kind in ActionKind:
+        numbers = [action.micro_batch for action in row if action.kind is kind]
+        held = {*numbers}
+        for number in sorted({*range(count), *held}):
+            if number >= count:
+                yield f"{Action(kind, number).text(stage)}: there are {count} micro-batches"
+            elif number not in held:
+                yield f"{Action(kind, number).text(stage)} is missing"
+        if held == {*range(count)} and numbers != list(range(count)):
+            yield f"{kind.name.lower()} runs {' '.join(map(str, numbers))}: each micro-batch once, from 0 on"
+    seen: set[int] = set()
+    for action in row:
+        if action.kind is ActionKind.FORWARD:
+            seen.add(action.micro_batch)
+        elif action.micro_batch < count and action.micro_batch not in seen:
+            yield f"{action.text(stage)} stands before its forward"
 
 
-def _refuse(problems: Problems, what: str, *, rule: str = "", fix: str = "") -> None:
-    if problems:
-        raise StrategyError(f"the pipeline schedule {what}", details=problems, rule=rule, fix=fix)
+def _blocked(schedule: PipelineSchedule) -> Iterator[Problem]:
+    for stage, action in simulate(schedule).blocked:
+        needed = waits_for(schedule, stage, action)
+        if needed is not None:
+            yield f"stage {stage}", f"{action.text(stage)} waits for ever for {needed[1].text(needed[0])}"

@@ -85,31 +85,35 @@ ANNEXES = {
     "strategy_write": "strategy",
 }
 
-# Modules of `artifact` by the room that they belong to: what a program is, and how the passes write one.
+# Modules that belong to another room than their folder: what a program is, how the passes write one, and
+# schedules, which a strategy names.
 PLACED = {
-    "arguments": "program",
-    "attention_kernels": "program",
-    "batch_norm_kernels": "program",
-    "batch_sums": "passes",
-    "check": "program",
-    "check_segment": "program",
-    "class_programs": "program",
-    "convolution_kernels": "program",
-    "image_kernels": "program",
-    "index_check": "program",
-    "kernels": "program",
-    "layout_kernels": "program",
-    "liveness": "program",
-    "lower": "passes",
-    "lower_params": "passes",
-    "lower_stage": "passes",
-    "program": "program",
-    "program_text": "program",
-    "random_kernels": "program",
-    "stage_tables": "passes",
-    "strategy_ranks": "passes",
-    "value_layouts": "program",
-    "vocab_kernels": "program",
+    "artifact.arguments": "program",
+    "artifact.attention_kernels": "program",
+    "artifact.batch_norm_kernels": "program",
+    "artifact.batch_sums": "passes",
+    "artifact.check": "program",
+    "artifact.check_segment": "program",
+    "artifact.class_programs": "program",
+    "artifact.convolution_kernels": "program",
+    "artifact.image_kernels": "program",
+    "artifact.index_check": "program",
+    "artifact.kernels": "program",
+    "artifact.layout_kernels": "program",
+    "artifact.liveness": "program",
+    "artifact.lower": "passes",
+    "artifact.lower_params": "passes",
+    "artifact.lower_stage": "passes",
+    "artifact.program": "program",
+    "artifact.program_text": "program",
+    "artifact.random_kernels": "program",
+    "artifact.stage_tables": "passes",
+    "artifact.strategy_ranks": "passes",
+    "artifact.value_layouts": "program",
+    "artifact.vocab_kernels": "program",
+    "passes.schedule": "strategy",
+    "passes.schedule_text": "strategy",
+    "passes.schedule_time": "strategy",
 }
 
 # Beyond the order of the floors: rooms that do not know each other.
@@ -185,9 +189,7 @@ def room(name: str) -> str | None:
     if parts[0] != PACKAGE:
         return None
     first = parts[1] if len(parts) > 1 else "__init__"
-    if first == "artifact" and len(parts) > 2 and parts[2] in PLACED:
-        return PLACED[parts[2]]
-    return ANNEXES.get(first, first)
+    return PLACED.get(".".join(parts[1:3])) or ANNEXES.get(first, first)
 
 
 def test_every_room_has_a_floor() -> None:

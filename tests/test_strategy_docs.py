@@ -19,9 +19,10 @@ def blocks(language: str) -> list[str]:
 
 def test_every_example_is_a_strategy() -> None:
     first, overrides, remade = (read_text(text) for text in blocks("json"))
-    (yaml,) = (read_text(text) for text in blocks("yaml"))
+    yaml, by_hand = (read_text(text) for text in blocks("yaml"))
     (lines,) = (read_text(text) for text in blocks("sh"))
     assert first == yaml
+    assert by_hand.schedule_of(0).num_micro_batches == 3
     assert first.global_batch == 15
     assert first.rows(1) == [(10, 14), (14, 15)]
     assert overrides.override_for("model.layers.1.mlp.up_proj.weight") == overrides.overrides[1]

@@ -138,7 +138,7 @@ def strategy_sections(found: Expanded, schedules: bool) -> list[Section]:
         ("layers", strategy.num_layers),
         ("global batch", found.global_batch),
         ("accumulation", strategy.accumulation),
-        ("schedule", strategy.schedule.value),
+        ("schedule", strategy.schedule_name),
         ("sequence parallel", strategy.sequence_parallel),
         ("ZeRO", strategy.zero),
         ("overrides", len(strategy.overrides)),
@@ -154,12 +154,10 @@ def strategy_sections(found: Expanded, schedules: bool) -> list[Section]:
 
 
 def _schedule_sections(strategy: Strategy) -> Iterator[Listing]:
-    from ..passes.schedule import build_schedule
     from ..passes.schedule_time import grid
 
-    for index, pipeline in enumerate(strategy.pipelines):
-        count = len(pipeline.micro_batches) * strategy.accumulation
-        lines = grid(build_schedule(strategy.schedule, len(pipeline.stages), count)).splitlines()
+    for index in range(len(strategy.pipelines)):
+        lines = grid(strategy.schedule_of(index)).splitlines()
         yield Listing(f"schedule {index}", f"schedule of pipeline {index}", tuple(lines))
 
 

@@ -50,7 +50,7 @@ def _headlines(name: str, expanded: Expanded) -> Iterator[str]:
     strategy = expanded.strategy
     yield f"strategy {name or strategy.name}".rstrip()
     yield (
-        f"{strategy.world_size} devices, {strategy.num_layers} layers, schedule {strategy.schedule.value}, "
+        f"{strategy.world_size} devices, {strategy.num_layers} layers, schedule {strategy.schedule_name}, "
         f"global batch {expanded.global_batch}"
         + (f" in {strategy.accumulation} slices" if strategy.accumulation > 1 else "")
         + (", sequence parallel" if strategy.sequence_parallel else "")

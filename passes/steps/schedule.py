@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ..compile_state import Resolved, Scheduled, grown
 from ..pass_chain import Pass
-from ..schedule import PipelineSchedule, build_schedule
+from ..schedule import PipelineSchedule
 from ..schedule_text import schedule_problems
 from ..schedules_text import schedules_text
 from ..stage_comm import first_tags
@@ -16,19 +16,16 @@ from ..stage_comm import first_tags
 
 @dataclass(frozen=True, slots=True)
 class Schedule(Pass[Resolved, Scheduled]):
-    """Which schedule it is stands in the strategy."""
+    """The strategy names a schedule, and a pipeline may have one of its own."""
 
     name: ClassVar[str] = "schedule"
 
     def run(self, state: Resolved) -> Scheduled:
-        strategy = state.strategy
-        known: dict[tuple[int, int], PipelineSchedule] = {}
+        known: dict[PipelineSchedule, PipelineSchedule] = {}
         schedules = []
-        for pipeline, rows in zip(strategy.pipelines, state.ranks.rows, strict=True):
-            size = len(pipeline.stages), len(rows)
-            if size not in known:
-                known[size] = build_schedule(strategy.schedule, *size)
-            schedules.append(known[size])
+        for number in range(len(state.pipelines)):
+            made = state.strategy.schedule_of(number)
+            schedules.append(known.setdefault(made, made))
         return grown(Scheduled, state, schedules=schedules, tags=first_tags(state.live, state.ranks))
 
     def text(self, before: Resolved, after: Scheduled) -> str:
@@ -36,5 +33,8 @@ class Schedule(Pass[Resolved, Scheduled]):
 
     def problems(self, before: Resolved, after: Scheduled) -> Iterator[str]:
         """Each micro-batch goes forward and back through every stage once, and nobody waits for ever."""
-        for schedule in {id(schedule): schedule for schedule in after.schedules}.values():
-            yield from (f"{where}: {what}" for where, what in schedule_problems(schedule))
+        counts = {
+            schedule: len(rows) for schedule, rows in zip(after.schedules, after.ranks.rows, strict=True)
+        }
+        for schedule, count in counts.items():
+            yield from (f"{where}: {what}" for where, what in schedule_problems(schedule, count))

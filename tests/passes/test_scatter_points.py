@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,10 @@ from hypothesis import strategies as st
 
 from hspmd_compiler.passes.scatter_points import scatter_points
 from hspmd_compiler.passes.schedule import Action, ActionKind, PipelineSchedule, build_schedule
+from hspmd_compiler.passes.schedule_text import schedule_problems
 from hspmd_compiler.strategy import ScheduleKind
+
+from ..drawn_schedules import drawn_schedule
 
 MEETING = None
 Item = Action | None
@@ -70,6 +74,18 @@ def test_pipelines_of_any_depth_and_length_get_through(
     assert {len(each) for each in points} == {min(counts) - 1}
     assert all(0 <= point < count - 1 for each, count in zip(points, counts, strict=True) for point in each)
     schedules = [build_schedule(kind, stages, count) for stages, count in pipelines]
+    assert finishes([items(each, at) for each, at in zip(schedules, points, strict=True)])
+
+
+@settings(max_examples=200, deadline=None)
+@given(shapes, st.integers(0, 1 << 30))
+def test_so_do_pipelines_of_schedules_by_hand(pipelines: list[tuple[int, int]], seed: int) -> None:
+    random = Random(seed)
+    schedules = [drawn_schedule(random, stages, count) for stages, count in pipelines]
+    counts = [count for _, count in pipelines]
+    for schedule, count in zip(schedules, counts, strict=True):
+        assert not schedule_problems(schedule, count)
+    points = scatter_points(counts)
     assert finishes([items(each, at) for each, at in zip(schedules, points, strict=True)])
 
 

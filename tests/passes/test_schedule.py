@@ -10,9 +10,10 @@ import pytest
 
 from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.passes.schedule import PipelineSchedule, build_schedule
-from hspmd_compiler.passes.schedule_text import parse_schedule, validate
+from hspmd_compiler.passes.schedule_text import read_schedule, schedule_problems
 from hspmd_compiler.passes.schedule_time import bubble_fraction, grid, simulate
 from hspmd_compiler.strategy import ScheduleKind
+from hspmd_compiler.strategy_form import form_of, strategy_from
 
 SIZES = [(1, 1), (1, 3), (2, 2), (3, 2), (4, 1), (4, 9), (5, 3)]
 
@@ -39,8 +40,8 @@ def test_small_schedules_are_as_written_down() -> None:
 @pytest.mark.parametrize(("stages", "micro_batches"), SIZES)
 def test_built_schedules_are_valid_and_read_back(kind: ScheduleKind, stages: int, micro_batches: int) -> None:
     schedule = build_schedule(kind, stages, micro_batches)
-    validate(schedule)
-    assert parse_schedule(schedule.text()) == schedule
+    assert not schedule_problems(schedule, micro_batches)
+    assert read_schedule(schedule.text()) == (schedule, [])
     assert (schedule.num_stages, schedule.num_micro_batches) == (stages, micro_batches)
 
 
@@ -71,21 +72,36 @@ def test_the_grid_is_pinned(expect: Callable[[str, str], None]) -> None:
 
 def test_a_comment_and_blank_lines_are_no_stage() -> None:
     text = "# hand-written\n\n0F0 0F1 0B0 0B1  # first\n1F0 1B0 1F1 1B1\n"
-    assert parse_schedule(text) == build_schedule(ScheduleKind.ONE_F_ONE_B, 2, 2)
+    assert read_schedule(text) == (build_schedule(ScheduleKind.ONE_F_ONE_B, 2, 2), [])
+
+
+def form(text: object) -> dict[str, object]:
+    stages = [{"devices": [0], "layers": 1}, {"devices": [1], "layers": 1}]
+    return {"pipelines": [{"stages": stages, "micro_batches": [2, 1], "schedule": text}]}
+
+
+def test_a_strategy_takes_a_schedule_as_text_and_writes_it() -> None:
+    text = "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n"
+    strategy = strategy_from(form(text))
+    assert strategy.schedule_of(0).text() == text
+    assert strategy_from(form_of(strategy)) == strategy
+    assert strategy_from(form(None)).schedule_of(0) == build_schedule(ScheduleKind.ONE_F_ONE_B, 2, 2)
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("deadlock", "0F0 0B0 0F1 0B1\n1F1 1B1 1F0 1B0\n"),
+        ("deadlock", "0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1\n"),
+        ("other_order", "0F0 0F1 0B1 0B0\n1F1 1B1 1F0 1B0\n"),
         ("unreadable", "0F0 0b0 x 1B0\n2F0 2B0\n"),
         ("misplaced", "0B0 0F0 0F0 0F2\n1F0 1B0 1B2 1F2\n"),
         ("empty", "# nothing\n"),
+        ("no_text", ["0F0"]),
     ],
 )
-def test_a_bad_schedule_is_refused(name: str, text: str, expect: Callable[[str, str], None]) -> None:
+def test_a_bad_schedule_is_refused(name: str, text: object, expect: Callable[[str, str], None]) -> None:
     with pytest.raises(StrategyError) as caught:
-        parse_schedule(text)
+        strategy_from(form(text))
     expect(f"schedule/{name}", str(caught.value))
 
 
