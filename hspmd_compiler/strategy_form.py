@@ -135,6 +135,7 @@ def strategy_from(form: object, at: str = "") -> Strategy:
     strategy = _strategy(found.form)
     unread_actions = list(_unread_actions(found.form.pipelines))
     unread = found.unread | {path.partition(".")[0] for path in found.unread if path.startswith("overrides")}
+    unread |= {problem.path for problem in unread_actions}
     raise_if_any([*found.problems, *unread_actions, *find_problems(strategy, unread=unread)], at)
     return strategy
 
