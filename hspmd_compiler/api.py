@@ -58,7 +58,9 @@ class CompiledProgram:
         if rank is not None:
             return inspect.rank_page(self.artifact, rank)
         if tensor is not None:
-            return inspect.tensor_page(self.artifact, tensor)
+            from .artifact.tensor_life import tensor_sections
+
+            return tensor_sections(self.artifact, tensor)
         return inspect.overview(self.artifact)
 
     def verify(

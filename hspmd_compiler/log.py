@@ -59,6 +59,17 @@ def task(title: str, total: int | None = None) -> Iterator[Task]:
 
 
 @contextmanager
+def unheard() -> Iterator[None]:
+    """Without warnings: what is done again inside has been warned of the first time."""
+    disabled = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
+
+
+@contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Makes `listener` hear every task started inside the block."""
     token = _listener.set(listener)

@@ -10,6 +10,7 @@ from ..graph.printer import aligned
 from .annotated_text import type_text
 from .batch_levels import BatchLevels
 from .liveness import Crossing, LivePipeline, StageRows
+from .recompute import made_again
 from .row_checks import value_name
 from .step_counts import Key
 
@@ -86,9 +87,8 @@ def changes_text(before: Sequence[LivePipeline], after: Sequence[LivePipeline]) 
                 (f"{title}, stage {number}", *([] if _again(was, now) else [f"{NOTHING} made again"]))
             )
             lines += [("  made again", *row_cells(row), f"for {reader}") for row, reader in _again(was, now)]
-            read = [{value.id for row in rows.backward for value in row.reads} for rows in (was, now)]
-            gone = [row for row in was.forward if row.out.id in read[0] - read[1]]
-            lines += [("  not kept", *row_cells(row)) for row in gone]
+            gone = made_again(was, now)
+            lines += [("  not kept", *row_cells(row)) for row in was.forward if row.out.id in gone]
     return joined(lines)
 
 

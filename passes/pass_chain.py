@@ -80,6 +80,14 @@ class Chain(Generic[A, B]):
         """The chain with one more pass."""
         return Chain((*self.passes, step))
 
+    def states(self, state: A) -> Iterator[tuple[Pass[Any, Any], Any, Any]]:
+        """Each pass with the states before and behind it, neither timed nor checked."""
+        before: Any = state
+        for step in self.passes:
+            after = step.run(before)
+            yield step, before, after
+            before = after
+
     def run(self, state: A, dump: Dump | None = None) -> B:
         """All passes; InternalError, naming the pass, where one leaves what the next can't take."""
         after: Any = state

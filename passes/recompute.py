@@ -94,6 +94,12 @@ def recomputed(
     return found
 
 
+def made_again(before: StageRows, after: StageRows) -> set[int]:
+    """Values of forward that backward read before the pass, and reads no more."""
+    was, now = ({value.id for row in rows.backward for value in row.reads} for rows in (before, after))
+    return {row.out.id for row in before.forward} & (was - now)
+
+
 def _unit(policy: _Policy | None) -> int | None:
     return None if policy is None else policy.unit
 

@@ -18,7 +18,11 @@ def add_flags(parser: ArgumentParser) -> None:
     parser.add_argument("directory", type=Path, metavar="DIR", help="an artifact")
     page = parser.add_mutually_exclusive_group()
     page.add_argument("--rank", type=int, metavar="R", help="the program of one rank")
-    page.add_argument("--tensor", metavar="NAME", help="the life of one parameter or buffer")
+    page.add_argument(
+        "--tensor",
+        metavar="NAME",
+        help="the life of a parameter, buffer, input, or row (%%7) of the graph",
+    )
     page.add_argument("--comm", action="store_true", help="communication by kind and by rank")
     page.add_argument("--schedule", action="store_true", help="the schedule of each pipeline over time")
     add_json(parser)
@@ -35,13 +39,15 @@ def run(args: Namespace) -> int:
 
 
 def _page(artifact: Artifact, args: Namespace) -> list[Section]:
-    from ..artifact.inspect import comm_page, overview, rank_page, tensor_page
+    from ..artifact.inspect import comm_page, overview, rank_page
     from ..artifact.schedule_page import schedule_page
 
     if args.rank is not None:
         return rank_page(artifact, args.rank)
     if args.tensor is not None:
-        return tensor_page(artifact, args.tensor)
+        from ..artifact.tensor_life import tensor_sections
+
+        return tensor_sections(artifact, args.tensor)
     if args.comm:
         return comm_page(artifact)
     return schedule_page(artifact) if args.schedule else overview(artifact)

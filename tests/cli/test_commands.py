@@ -38,7 +38,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", [[], ["--rank", "1"], ["--tensor", "w1"], ["--comm"], ["--schedule"]])
+@pytest.mark.parametrize("page", [[], ["--rank", "1"], ["--comm"], ["--schedule"]])
 def test_inspect(workplace: Path, capsys: pytest.CaptureFixture[str], page: list[str]) -> None:
     assert main(["inspect", "good", *page]) == 0
     text = capsys.readouterr().out

@@ -73,13 +73,9 @@ class Ran:
 def ran(subject: str = "mlp-ce") -> Mapping[str, Ran]:
     """Every pass of a small compile, by name."""
     made = SUBJECTS[subject]
-    found: dict[str, Ran] = {}
-    state: Any = Example(made.build(), made.batch(0), BATCH)
-    for step in (*tracing().passes, *planning(ALIKE).passes):
-        after = step.run(state)
-        found[step.name] = Ran(step, state, after)
-        state = after
-    return found
+    example = Example(made.build(), made.batch(0), BATCH)
+    traced = list(tracing().states(example))
+    return {each[0].name: Ran(*each) for each in (*traced, *planning(ALIKE).states(traced[-1][2]))}
 
 
 def test_the_list_of_passes_is_that_of_their_files() -> None:
