@@ -9,14 +9,13 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from traceback import walk_stack
 from types import TracebackType
 
-import torch
-
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)', re.MULTILINE)
-_TORCH = str(Path(torch.__file__).parent) + "/"
+_TORCH = str(Path(getattr(find_spec("torch"), "origin", "torch")).parent) + "/"
 _OURS = str(Path(__file__).parent) + "/"
 _LIBRARY = f"{sysconfig.get_paths()['stdlib']}/"
 _INSTALLED = tuple(f"{path}/" for path in set(sysconfig.get_paths().values()))

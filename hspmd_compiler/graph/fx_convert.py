@@ -25,7 +25,6 @@ from .ir import (
     Row,
     map_refs,
 )
-from .trace_checks import value_dependent
 
 FACTS = "hspmd"
 PLACEHOLDER = "placeholder"
@@ -69,6 +68,16 @@ def rows_of(
         ids[node] = len(rows)
         rows.append(_row(len(rows), node, ids, facts_of(node)))
     return rows, ids
+
+
+def value_dependent(at: Iterable[str]) -> TraceError:
+    """The error for a number or a size that depends on what a tensor holds."""
+    return TraceError(
+        "the model reads the value of a tensor as a Python number or size",
+        at=at,
+        rule="forward must run the same tensor operators whatever the values of the batch",
+        fix="keep it a tensor (no .item(), and no shape that depends on what a tensor holds)",
+    )
 
 
 def _row(id: int, node: fx.Node, ids: dict[fx.Node, int], facts: RowFacts) -> Row:

@@ -11,6 +11,8 @@ from ..counter_random import whole_mask
 
 RANDOM_MASK = "hspmd.random_mask.default"
 RANDOM_NUMBERS = "hspmd.random_numbers.default"
+MASKED = "aten.native_dropout_backward.default"
+"""Its first operand times a mask and a scale: what dropout does, forward and backward."""
 
 
 @torch.library.custom_op("hspmd::random_mask", mutates_args=())

@@ -16,14 +16,11 @@ from ..counter_numbers import EXPONENTIAL, INTEGER, NORMAL, UNIFORM
 from ..counter_random import KEY_SIZE
 from .ir import LogicalGraph, Origin, OriginKind, Phase, Ref, Row, map_refs
 from .prune import PLACEHOLDER, prune, with_rows
-from .random_operator import RANDOM_MASK, RANDOM_NUMBERS
+from .random_operator import MASKED, RANDOM_MASK, RANDOM_NUMBERS
 from .random_parts import BY_NAME
 
 NATIVE_DROPOUT = "aten.native_dropout.default"
 BERNOULLI = "aten.bernoulli.p"
-MASKED = "aten.native_dropout_backward.default"
-"""Its first operand times a mask and a scale: what dropout does, forward and backward."""
-
 
 BASIC = {
     "aten.rand.default": UNIFORM,

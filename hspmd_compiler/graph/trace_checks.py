@@ -13,6 +13,7 @@ from ..errors import TraceError
 from ..operator_names import known_operator
 from .batch_form import spelled_batch
 from .capture import LossModule, StepState, is_fake, storage_key
+from .fx_convert import value_dependent
 from .held_tensors import held_tensors
 from .ir import LogicalGraph, Row, row_inputs
 from .loss_output import loss_of
@@ -206,29 +207,9 @@ def gradient_in_forward(at: str | Iterable[str]) -> TraceError:
     )
 
 
-def value_dependent(at: Iterable[str]) -> TraceError:
-    """The error for a number or a size that depends on what a tensor holds."""
-    return TraceError(
-        "the model reads the value of a tensor as a Python number or size",
-        at=at,
-        rule="forward must run the same tensor operators whatever the values of the batch",
-        fix="keep it a tensor (no .item(), and no shape that depends on what a tensor holds)",
-    )
-
-
 def _is_data_dependent(error: Exception) -> bool:
     text = f"{type(error).__name__} {error}".lower()
-    return any(
-        word in text
-        for word in (
-            "data-dependent",
-            "datadependent",
-            "item()",
-            "unbacked",
-            "_local_scalar",
-            "dynamicoutput",
-        )
-    )
+    return any(word in text for word in _READS_VALUES)
 
 
 def check_operators(graph: LogicalGraph) -> None:
