@@ -2,7 +2,6 @@
 
 from .annotation import Addend, Annotation
 from .device import DeviceGroup
-from .normalize import normalize, same_layout
 from .split import Block, Split
 from .states import DUPLICATE, PARTIAL, DistributedStates, Duplicate, Partial, Unsplit
 from .text import parse_annotation, parse_states
@@ -19,8 +18,6 @@ __all__ = [
     "Partial",
     "Split",
     "Unsplit",
-    "normalize",
     "parse_annotation",
     "parse_states",
-    "same_layout",
 ]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 from ..comm_plan import Box, Interval
 from .check import problems_of, problems_on
 from .device import DeviceGroup
+from .intervals import Intervals, shifted
 from .problems import refuse
-from .region import Intervals, product_boxes, shift_intervals
 from .split import consecutive, even_lengths
 from .states import (
     DUPLICATE,
@@ -84,7 +85,7 @@ class Annotation:
 
     def regions(self, shape: Shape) -> dict[int, tuple[Box, ...]]:
         """The boxes that each device holds, disjoint, row-major, () for a device that holds nothing."""
-        return {device: product_boxes(dims) for device, dims in _held(self, tuple(shape))}
+        return {device: tuple(product(*dims)) for device, dims in _held(self, tuple(shape))}
 
     def local_shape(self, shape: Shape, device: int) -> Shape:
         """Shape of a device's tensor."""
@@ -163,5 +164,5 @@ def _rows(states: DistributedStates, dim: int, extent: Interval) -> tuple[Interv
         return (((low, high),) if low < high else (),) * states.size
     pieces = split.pieces(high - low)
     if low:
-        pieces = tuple(shift_intervals(rows, low) for rows in pieces)
+        pieces = tuple(shifted(rows, low) for rows in pieces)
     return tuple(map(pieces.__getitem__, states.places(dim)))

@@ -57,6 +57,11 @@ def placed(held: Intervals, wanted: Intervals) -> Intervals:
     return tuple(result)
 
 
+def shifted(intervals: Iterable[Interval], offset: int) -> Intervals:
+    """Each interval moved up by `offset`."""
+    return tuple((low + offset, high + offset) for low, high in intervals)
+
+
 def map_sets(sets: Sets, change: Callable[[Intervals], Intervals]) -> Sets:
     """Apply `change` to the set of each coordinate."""
     return tuple(change(held) for held in sets)

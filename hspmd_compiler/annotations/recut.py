@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..comm_plan import Interval
-from .region import Intervals, shift_intervals
+from .intervals import Intervals, shifted
 from .split import Block, Split, consecutive, even_lengths
 
 
@@ -45,4 +45,4 @@ def _in_order(spans: Sequence[Interval], lengths: tuple[int, ...]) -> bool:
 
 def _clip(rows: Intervals, start: int, end: int) -> Interval:
     inside = [(max(low, start), min(high, end)) for low, high in rows if low < end and high > start]
-    return shift_intervals(inside, -start)[0] if inside else (0, 0)
+    return shifted(inside, -start)[0] if inside else (0, 0)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ..comm_plan import Interval
+from .intervals import Intervals, union
 from .problems import Problem, refuse
-from .region import Intervals, merge_intervals
 
 Share = int | Interval
 
@@ -94,7 +94,7 @@ class Split:
             for rows, (low, high) in zip(held, self._spans(block), strict=True):
                 rows.append((start + low * self.unit, start + high * self.unit))
             start += block.length
-        return tuple(map(merge_intervals, held))
+        return tuple(map(union, held))
 
     def problems_on(self, length: int) -> Iterator[Problem]:
         """Why a dim of this length can't be split so."""
@@ -193,7 +193,7 @@ def _span_problems(spans: Sequence[Interval]) -> Iterator[Problem]:
                 "an interval low:high has 0 <= low <= high",
                 f"write {min(low, high)}:{max(low, high)}",
             )
-    covered = merge_intervals(spans)
+    covered = union(spans)
     if covered and (len(covered) > 1 or covered[0][0] != 0):
         gaps = [(low, high) for low, high in _gaps(covered)]
         yield Problem(

@@ -128,11 +128,6 @@ class DistributedStates:
             index = index * placement.parts + coordinates.get(placement.key, 0)
         return index
 
-    def group_along(self, index: int, key: Key) -> tuple[int, ...]:
-        """Group indices that differ from `index` in the coordinate of `key` only, itself included."""
-        here = self.coordinates(index)
-        return tuple(self.index({**here, key: place}) for place in range(self.factor(key)))
-
     def __str__(self) -> str:
         return " ".join(map(str, self.placements)) or "R"
 

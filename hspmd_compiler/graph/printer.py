@@ -113,12 +113,6 @@ def _operators(rows: Iterable[Row], phase: Phase) -> Iterator[str]:
     return (operator_text(row.op) for row in rows if row.phase is phase and row.op != "placeholder")
 
 
-def operator_table(summary: GraphSummary) -> list[str]:
-    """Lines of the operator table, with a header."""
-    body = [(op, str(forward), str(backward)) for op, forward, backward in summary.operators]
-    return list(aligned([("operator", "forward", "backward"), *body]))
-
-
 def parameter_table(summary: GraphSummary) -> list[str]:
     """Lines of the parameter table: name, type, what it is; tied names after the first."""
     return list(aligned((p.name, type_text(p.shape, p.dtype), _kind(p)) for p in summary.params))

@@ -82,11 +82,6 @@ class Mail(Generic[V]):
         waits = [box for box, other in self._receivers.items() if other is run]
         return [box[0] for box in waits if box not in self._messages]
 
-    def first_lacking(self, run: RankRun[V]) -> Box | None:
-        """The first message that a rank still waits for."""
-        waits = [box for box, other in self._receivers.items() if other is run]
-        return next((box for box in waits if box not in self._messages), None)
-
     def unread(self) -> list[tuple[str, str]]:
         """Messages that nobody has received, for an error."""
         return [

@@ -8,8 +8,7 @@ from itertools import pairwise, product
 from typing import NamedTuple
 
 from ...annotations.annotation import Held
-from ...annotations.intervals import placed
-from ...annotations.region import Intervals, merge_intervals
+from ...annotations.intervals import Intervals, placed, union
 from ...annotations.split import consecutive, even_lengths
 from ...comm_plan import Box
 from .sides import Devices, Rows, Side
@@ -93,9 +92,7 @@ def _partition(before: Mapping[Intervals, Devices], after: Mapping[Intervals, De
         if held and needed:
             together.setdefault((held, needed), []).append(interval)
     return [
-        _Rows(
-            held, needed, merge_intervals(rows) if len(rows) > 1 else tuple(rows), sum(b - a for a, b in rows)
-        )
+        _Rows(held, needed, union(rows) if len(rows) > 1 else tuple(rows), sum(b - a for a, b in rows))
         for (held, needed), rows in together.items()
     ]
 
@@ -108,7 +105,7 @@ def joined(blocks: Sequence[Block]) -> Blocks:
         rows: dict[tuple[Block, Block], list[tuple[int, int]]] = {}
         for block in blocks:
             rows.setdefault((block[:dim], block[dim + 1 :]), []).extend(block[dim])
-        blocks = [(*head, merge_intervals(found), *tail) for (head, tail), found in rows.items()]
+        blocks = [(*head, union(found), *tail) for (head, tail), found in rows.items()]
     return tuple(blocks)
 
 

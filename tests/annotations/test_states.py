@@ -20,10 +20,9 @@ from hspmd_compiler.annotations import (
     Duplicate,
     Partial,
     Split,
-    normalize,
 )
-from hspmd_compiler.annotations.region import covers_exactly, whole_box
 from hspmd_compiler.errors import AnnotationError
+from tests.annotations.boxes import times_held
 
 REFERENCE = Path(__file__).resolve().parents[2] / ".." / "shared" / "reference" / "hspmd"
 KEYS = {"-1": DUPLICATE, "-2": PARTIAL}
@@ -80,7 +79,7 @@ def test_equality_is_the_reference_one() -> None:
 def test_reference_reductions_end_an_addition() -> None:
     for source, target in pairs("allreduce") + pairs("reducescatter"):
         assert source.is_partial and not target.is_partial
-        assert normalize(source) != normalize(target)
+        assert source.addends() != target.addends()
     for source, target in pairs("allreduce"):
         assert source.regions((8, 8)) == target.regions((8, 8))
 
@@ -92,9 +91,6 @@ def test_index_and_coordinates_are_inverse(parts: list[int], order: list[Any]) -
     for index, digits in enumerate(walk):
         assert states.coordinates(index) == dict(zip(order, digits, strict=True))
         assert states.index(states.coordinates(index)) == index
-        for key in order:
-            group = states.group_along(index, key)
-            assert index in group and len(set(group)) == states.factor(key)
 
 
 def test_default_order_is_partial_then_duplicate_then_dims() -> None:
@@ -124,7 +120,7 @@ def test_whole_heads_inside_fused_blocks() -> None:
 def test_split_inside_blocks_covers_exactly() -> None:
     annotation = Annotation.single(range(4), Split.by_blocks(0, 4, (6, 3, 3)))
     boxes = [box for held in annotation.regions((12, 2)).values() for box in held]
-    assert covers_exactly(boxes, whole_box((12, 2)))
+    assert (times_held(boxes, (12, 2)) == 1).all()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hspmd_compiler.graph.ir import LogicalGraph
-from hspmd_compiler.graph.printer import format_graph, operator_table, parameter_table, summarize
+from hspmd_compiler.graph.printer import aligned, format_graph, parameter_table, summarize
 
 Made = tuple[nn.Module, dict[str, torch.Tensor]]
 
@@ -21,7 +21,9 @@ def test_text(graphs: dict[str, LogicalGraph], expect: Callable[[str, str], None
 
 def test_tables(graphs: dict[str, LogicalGraph], expect: Callable[[str, str], None]) -> None:
     summary = summarize(graphs["gpt2"])
-    expect("graph/gpt2_tables", "\n".join([*operator_table(summary), "", *parameter_table(summary)]))
+    counts = [(op, str(forward), str(backward)) for op, forward, backward in summary.operators]
+    operators = aligned([("operator", "forward", "backward"), *counts])
+    expect("graph/gpt2_tables", "\n".join([*operators, "", *parameter_table(summary)]))
 
 
 def test_summary(gpt2: Made, graphs: dict[str, LogicalGraph]) -> None:

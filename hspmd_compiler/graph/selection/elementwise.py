@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .mask_keys import plain_name
-from .selected import FILLER, SelectedRows, Selection, refused
+from .selected import FILLER, SelectedRows, refused
 
 DUNDERS = {
     "rsub": "sub",
@@ -172,8 +172,3 @@ def rows_in(value: Any) -> Iterator[SelectedRows]:
     elif isinstance(value, dict):
         for item in value.values():
             yield from rows_in(item)
-
-
-def selection_of(value: Any) -> Selection:
-    """The one mask of nested arguments."""
-    return next(rows_in(value)).selection

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import permutations, product
@@ -16,10 +16,10 @@ from hspmd_compiler.annotations import (
     Annotation,
     DeviceGroup,
     DistributedStates,
-    normalize,
 )
 from hspmd_compiler.annotations.states import Key
 
+from ...annotations.layout_key import layout_key
 from .proof import COSTS, check_pair
 
 SHAPE = (5, 3)
@@ -88,28 +88,27 @@ def test_all_pairs(count: int, start: int) -> None:
 @cache
 def layouts() -> tuple[Annotation, ...]:
     """All different layouts on up to four devices, in every order, each once."""
-    found = {
-        normalize(one, SHAPE): None
-        for count in range(1, 5)
-        for devices in permutations(range(4), count)
-        for one in annotations_of(devices)
-    }
-    return tuple(found)
+    found: dict[Hashable, Annotation] = {}
+    for count in range(1, 5):
+        for devices in permutations(range(4), count):
+            for one in annotations_of(devices):
+                found.setdefault(layout_key(one, SHAPE), one)
+    return tuple(found.values())
 
 
 @cache
-def renamed(one: Annotation, names: tuple[int, ...]) -> Annotation:
-    """The layout with names[d] in place of device d."""
+def renamed(one: Annotation, names: tuple[int, ...]) -> Hashable:
+    """The layout with names[d] in place of device d, as a key."""
     groups = tuple(DeviceGroup(tuple(names[device] for device in group)) for group in one.groups)
-    return normalize(replace(one, groups=groups), SHAPE)
+    return layout_key(replace(one, groups=groups), SHAPE)
 
 
 def apart_from_names(found: Iterable[Annotation], names: Sequence[tuple[int, ...]]) -> list[Annotation]:
     """One of each set of layouts that these names make of each other."""
     kept: list[Annotation] = []
-    known: set[Annotation] = set()
+    known: set[Hashable] = set()
     for one in found:
-        if one not in known:
+        if layout_key(one, SHAPE) not in known:
             kept.append(one)
             known |= {renamed(one, own) for own in names}
     return kept
@@ -119,7 +118,7 @@ def pairs_apart_from_names(part: int) -> Iterator[tuple[Annotation, Annotation]]
     """Each pair of layouts once, with one choice of the names of devices; a part of all."""
     every = tuple(permutations(range(4)))
     for source in apart_from_names(layouts(), every)[part::PARTS]:
-        keeping = [names for names in every if renamed(source, names) == source]
+        keeping = [names for names in every if renamed(source, names) == layout_key(source, SHAPE)]
         for target in apart_from_names(layouts(), keeping):
             if meant(source, target):
                 yield source, target
