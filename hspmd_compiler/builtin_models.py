@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -15,14 +14,6 @@ from .errors import OptionError
 Inputs = dict[str, torch.Tensor]
 Made = tuple[nn.Module, Inputs]
 SAMPLES = 2
-
-
-class Size(Protocol):
-    """Numbers that make a model; each is an argument of the built-in name."""
-
-    def clashes(self) -> Iterator[tuple[str, str]]: ...
-
-    def build(self) -> Made: ...
 
 
 @dataclass(frozen=True, slots=True)

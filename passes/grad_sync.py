@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import prod
 
 from ..annotations.intervals import Intervals, union, within
 from ..annotations.layout import Axis, Coordinate, Layout
@@ -248,8 +247,3 @@ def owned_boxes(holders: Sequence[Holder]) -> dict[int, tuple[tuple[Box, Box], .
         for rank, cells in owned.items()
         for joined in (merged(cells),)
     }
-
-
-def elements(boxes: Iterable[tuple[Box, Box]]) -> int:
-    """Elements in pairs of boxes."""
-    return sum(prod(high - low for low, high in box) for box, _ in boxes)

@@ -14,9 +14,7 @@ from torch import nn
 
 import hspmd_compiler as hspmd
 from hspmd_compiler.coverage.transformers_models import CAUSAL, DECODER, FromConfig, tokens
-from hspmd_compiler.graph.fx_convert import to_fx
 from hspmd_compiler.graph.library_operators import GROUPED, LOWERED
-from hspmd_compiler.graph.tracer import trace
 from hspmd_compiler.grouped_product import grouped_mm, grouped_mm_backward
 from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
 
@@ -71,12 +69,6 @@ def test_experts_equal_eager() -> None:
     assert GROUPED in {row.op for row in case.graph.rows}
     assert {row.op for row in case.graph.rows}.isdisjoint(LOWERED)
     case.check(STRATEGY)
-
-
-def test_a_graph_with_them_runs_as_fx() -> None:
-    graph = trace(MIXTRAL(), batch(), batch=3)
-    names = {str(node.target) for node in to_fx(graph).graph.nodes}
-    assert GROUPED in names
 
 
 def test_training_needs_no_library(tmp_path: Path) -> None:

@@ -31,16 +31,6 @@ class EagerResult:
     grads: dict[str, Tensor]
 
 
-def eager_reference(
-    build: Callable[[], nn.Module],
-    state: Mapping[str, Tensor],
-    batch: Mapping[str, Tensor],
-    widen: bool,
-) -> EagerResult:
-    """One forward and backward of a fresh model with the values `state`."""
-    return eager_step(eager_model(build, state, widen), batch, widen)
-
-
 def eager_model(build: Callable[[], nn.Module], state: Mapping[str, Tensor], widen: bool) -> nn.Module:
     """A fresh model whose parameters and buffers are copies of `state`, in double where `widen`."""
     model = build()

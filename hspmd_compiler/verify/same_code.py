@@ -12,8 +12,6 @@ from .alike import Likeness
 from .size_map import SizeMap
 
 SHOWN = 12
-Place = tuple[int, int, int]
-"""(pipeline, stage, coordinate)."""
 
 
 @dataclass(slots=True)

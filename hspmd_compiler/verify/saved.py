@@ -19,7 +19,6 @@ from .coverage import overlapping
 from .values import Rank
 
 RULE = "each element of a parameter is owned by exactly one rank, which saves it and counts it in the norm"
-SHOWN = 20
 FIX = "report it with the strategy: the compiler made a wrong program"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,9 @@ from torch import nn
 
 from hspmd_compiler.artifact.initial import replay
 from hspmd_compiler.artifact.to_fx import rank_arguments, rank_module
-from hspmd_compiler.graph.fx_convert import to_fx
+from hspmd_compiler.graph.fx_convert import target_of
 from hspmd_compiler.graph.init_record import record_factory
-from hspmd_compiler.graph.ir import LogicalGraph, OriginKind
+from hspmd_compiler.graph.ir import LogicalGraph, OriginKind, map_refs
 from hspmd_compiler.graph.tracer import trace
 from hspmd_compiler.models import load_model
 from hspmd_compiler.verify.eager import whole_state
@@ -69,22 +70,23 @@ def eager_step(model: nn.Module, batch: Batch) -> Step:
 
 
 def traced_step(graph: LogicalGraph, model: nn.Module, batch: Batch) -> Step:
-    """Loss and gradients of the graph run as an fx module."""
+    """Loss and gradients of the graph, run row by row."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    values = [
-        torch.ones((), dtype=row.dtype)
-        if row.origin.kind is OriginKind.TANGENT
-        else (batch if row.origin.kind is OriginKind.INPUT else tensors)[row.origin.name].detach()
-        for row in graph.rows
-        if row.op == "placeholder"
-    ]
-    loss, *outputs = to_fx(graph)(*values)
-    names = [p.name for p in graph.params.values() if p.grad is not None]
-    return loss, dict(zip(names, outputs, strict=False))
+    values: list[Any] = []
+    for row in graph.rows:
+        if row.op != "placeholder":
+            args, kwargs = (map_refs(given, lambda ref: values[ref.id]) for given in (row.args, row.kwargs))
+            values.append(target_of(row.op)(*args, **kwargs))
+        elif row.origin.kind is OriginKind.TANGENT:
+            values.append(torch.ones((), dtype=row.dtype))
+        else:
+            given = batch if row.origin.kind is OriginKind.INPUT else tensors
+            values.append(given[row.origin.name].detach())
+    return values[graph.loss], {p.name: values[p.grad] for p in graph.params.values() if p.grad is not None}
 
 
 def check_equal(graph: LogicalGraph, model: nn.Module, batch: Batch) -> None:
-    """Fails unless the graph, as fx and as a program of one rank, and eager give the same bits."""
+    """Fails unless the graph, by its rows and as a program of one rank, and eager give the same bits."""
     wanted, wanted_grads = eager_step(model, batch)
     program = single_device_program(graph)
     rank = rank_module(program, 0)(*rank_arguments(program, 0, whole_state(model), batch))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hspmd_compiler.graph.tracer import trace
-from hspmd_compiler.verify.eager import eager_reference, whole_state
+from hspmd_compiler.verify.eager import eager_model, eager_step, whole_state
 from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor, loss_difference
 from hspmd_compiler.verify.fit import check_fit
 from hspmd_compiler.verify.single_device import single_device_program
@@ -56,7 +56,7 @@ def test_the_executor_computes_what_eager_computes(
     report = check_fit(program)
     assert report.counts() == {"loss_reduce": 1} and report.peak[0] > 0
     found = simulate(widen_program(program) if wide else program, state, [batch])
-    reference = eager_reference(build, state, batch, wide)
+    reference = eager_step(eager_model(build, state, wide), batch, wide)
     check_equal([loss_difference(found.losses[0], reference.loss)], tolerance, "loss")
     floor = gradient_floor(reference.grads)
     check_equal(differences(found.grads[0], reference.grads, floor), tolerance, "gradients")
