@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..codec import encode, written_fields
+from ..codec import Json, encode, written_fields
 from .decode_shared import tables_of
-from .json_text import Json, Ready, ready
+from .json_text import Ready, ready
 from .program import RankProgram
 
 
