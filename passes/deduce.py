@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -22,6 +22,7 @@ from ..graph.annotated import (
     PipelineGraph,
     values_in,
 )
+from ..graph.call_rule import Alternative, CallRule, call_of
 from ..graph.ir import LogicalGraph, Phase, Ref, Row
 from ..graph.rules import batch_coupled
 from ..graph.unknown_operators import find_rule
@@ -53,7 +54,8 @@ class Deducer:
 
     used_as: what operators take parameters in that lie in several cuts, by value. made_plain: values in
     several cuts, by the plain value that was made of them. steps: sums over the batch, by what is summed.
-    gathered: of the whole batch, by the value per sample. made: the row of each value.
+    gathered: of the whole batch, by the value per sample. made: the row of each value. calls: as in
+    GraphFacts. choices: by row, what a planner chose. products: how products met.
     renamed: logical rows of values that a layout operator gives once more, in another layout.
     """
 
@@ -79,6 +81,25 @@ class Deducer:
     used_as: dict[int, Layout] = field(default_factory=dict)
     made_plain: dict[int, AnnotatedValue] = field(default_factory=dict)
     next_id: int = 0
+    calls: dict[object, CallRule] = field(default_factory=dict)
+    choices: Mapping[int, Alternative] = field(default_factory=dict)
+    products: dict[object, Any] = field(default_factory=dict)
+
+    @property
+    def stage(self) -> int:
+        """Of the row that is being deduced."""
+        return self.place.stage
+
+    def choice(self, row: Row) -> Alternative | None:
+        """What a planner chose for a row; None: the rule's own preference."""
+        return self.choices.get(row.id)
+
+    def call_rule(self, row: Row) -> CallRule:
+        """The row's rule read against its call: of the graph alone, so that all pipelines share it."""
+        found = self.calls.get(row.id)
+        if found is None:
+            found = self.calls[row.id] = call_of(self.graph.rows, row, self.memo.signatures, self.calls)
+        return found
 
     @property
     def row(self) -> Row:
@@ -210,7 +231,7 @@ class Deducer:
     def _by_rule(self, row: Row, stage: int) -> AnnotatedValue | tuple[AnnotatedValue, ...]:
         """What the row's rule gives, or gave for a row like it."""
         operands = self.operands[row.id]
-        key = self.memo.key(row, stage, operands, self.values)
+        key = None if row.id in self.choices else self.memo.key(row, stage, operands, self.values)
         found = self.memo.find(key)
         if found is not None:
             return self._again(found, [self.values[i, stage] for i in operands])  # type: ignore[misc]
@@ -385,7 +406,7 @@ def deduce(
     stages = assign_stages(graph, kinds, spec, operands)
     result, start = PipelineGraph(pipeline), _Place(graph.rows[0], 0)
     deducer = Deducer(graph, spec, placement, result, kinds, stages, operands, start)
-    deducer.memo.signatures = facts.signatures
+    deducer.memo.signatures, deducer.calls = facts.signatures, facts.calls
     try:
         return deducer.run()
     except (HspmdError, DeduceError):

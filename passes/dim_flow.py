@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ..errors import InternalError
+from ..graph.call_rule import CallRule
 from ..graph.ir import Ref, Row
 from .dim_terms import DimTerms
 
@@ -21,7 +22,7 @@ class DimFlow:
     outs: dims of the outputs of a row with several. data: rows that depend on a batch input. ids:
     rows that hold elements of a batch input, rearranged or masked. classes: by row of a log-softmax,
     the classes it is over, and a new atom for the classes of its result. losses: rows of `classes`
-    whose result a negative log-likelihood reads.
+    whose result a negative log-likelihood reads. signatures, calls: as GraphFacts has them.
     """
 
     rows: list[Row]
@@ -32,6 +33,8 @@ class DimFlow:
     ids: set[int] = field(default_factory=set)
     classes: dict[int, tuple[int, int]] = field(default_factory=dict)
     losses: set[int] = field(default_factory=set)
+    signatures: Sequence[int] = ()
+    calls: dict[object, CallRule] = field(default_factory=dict)
 
     def row(self, operand: object) -> Row:
         """The row an operand refers to."""

@@ -27,11 +27,6 @@ def dims_argument(row: Row, place: int, rank: int) -> set[int]:
     return {dim % max(rank, 1) for dim in ([value] if isinstance(value, int) else value)}
 
 
-def same(flow: DimFlow, row: Row) -> Found:
-    """The first operand's dims."""
-    return flow.of(row.args[0])
-
-
 def view(flow: DimFlow, row: Row) -> Found:
     """The same elements in other dims."""
     dims, shape = flow.of(row.args[0]), row.shape or ()
@@ -41,25 +36,6 @@ def view(flow: DimFlow, row: Row) -> Found:
     if found is None:
         flow.mark_whole(dims, "a view regroups it across its parts")
     return found
-
-
-def permute(flow: DimFlow, row: Row) -> Found:
-    """Dims in the order given."""
-    dims = flow.of(row.args[0])
-    return tuple(dims[dim] for dim in argument(row, 1))
-
-
-def transpose(flow: DimFlow, row: Row) -> Found:
-    """Two dims exchanged."""
-    dims = list(flow.of(row.args[0]))
-    a, b = dim_argument(row, 1, len(dims)), dim_argument(row, 2, len(dims))
-    dims[a], dims[b] = dims[b], dims[a]
-    return tuple(dims)
-
-
-def t(flow: DimFlow, row: Row) -> Found:
-    """The two dims of a matrix exchanged."""
-    return flow.of(row.args[0])[::-1]
 
 
 def unsqueeze(flow: DimFlow, row: Row) -> Found:
@@ -103,15 +79,6 @@ def cut(flow: DimFlow, row: Row) -> Found:
     return tuple(dims)
 
 
-def narrow(flow: DimFlow, row: Row) -> Found:
-    """A range of one dim, by start and length."""
-    dims = list(flow.of(row.args[0]))
-    dim = dim_argument(row, 1, len(dims))
-    low = argument(row, 2) % max(flow.terms.sizes[dims[dim]], 1)
-    dims[dim] = flow.terms.cut(dims[dim], low, low + argument(row, 3))
-    return tuple(dims)
-
-
 def split(flow: DimFlow, row: Row) -> Found:
     """One dim cut into ranges."""
     dims = flow.of(row.args[0])
@@ -151,14 +118,6 @@ def cat(flow: DimFlow, row: Row) -> Found:
     return (*around[:dim], flow.terms.concat([dims[dim] for dims in parts]), *around[dim:])
 
 
-def stack(flow: DimFlow, row: Row) -> Found:
-    """Operands as the elements of a new dim."""
-    parts = [flow.of(part) for part in _tensors(argument(row, 0))]
-    dim = dim_argument(row, 1, len(parts[0]) + 1)
-    around = flow.unify_all(parts)
-    return (*around[:dim], flow.terms.free(len(parts)), *around[dim:])
-
-
 def _tensors(value: Any) -> list[Ref]:
     return [item for item in value if isinstance(item, Ref)]
 
@@ -182,16 +141,9 @@ def getitem(flow: DimFlow, row: Row) -> Found:
 
 LAYOUT_RULES: dict[str, Rule] = {
     "getitem": getitem,
-    "aten.detach.default": same,
-    "aten.alias.default": same,
-    "aten._to_copy.default": same,
-    "aten.lift_fresh_copy.default": same,
     "aten.view.default": view,
     "aten._unsafe_view.default": view,
     "aten.reshape.default": view,
-    "aten.permute.default": permute,
-    "aten.transpose.int": transpose,
-    "aten.t.default": t,
     "aten.unsqueeze.default": unsqueeze,
     "aten.squeeze.default": squeeze,
     "aten.squeeze.dim": squeeze,
@@ -199,13 +151,11 @@ LAYOUT_RULES: dict[str, Rule] = {
     "aten.expand.default": expand,
     "aten.repeat.default": repeat,
     "aten.slice.Tensor": cut,
-    "aten.narrow.default": narrow,
     "aten.split.Tensor": split,
     "aten.split_with_sizes.default": split,
     "aten.chunk.default": split,
     "aten.select.int": select,
     "aten.unbind.int": unbind,
     "aten.cat.default": cat,
-    "aten.stack.default": stack,
     "aten.constant_pad_nd.default": pad,
 }

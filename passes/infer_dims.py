@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from functools import cache
-
-import torch
-
 from ..graph.ir import LogicalGraph, OriginKind, Phase, Row, row_inputs
-from ..graph.letters import LETTERS
-from ..graph.pointwise_operators import LAZY, LINEAR, PRODUCTS, SETTLING, SUMS
-from .dim_along_rules import ALONG_RULES
+from ..graph.op_rule import OP_RULES
+from ..graph.unknown_operators import Treatment, treatment
+from .deduce_memo import signatures
 from .dim_flow import DimFlow, Rule
-from .dim_image_rules import IMAGE_RULES
 from .dim_layout_rules import LAYOUT_RULES
-from .dim_letters import letters
 from .dim_math_rules import MATH_RULES, pointwise, whole
+from .dim_op_rules import by_value
 
-_RULES: dict[str, Rule] = {**ALONG_RULES, **LAYOUT_RULES, **MATH_RULES, **IMAGE_RULES}
-_POINTWISE = frozenset((*LAZY, *LINEAR, *PRODUCTS, *SETTLING, *SUMS))
-_KEEP_IDS = frozenset(LAYOUT_RULES) | {
+_RULES: dict[str, Rule] = {**LAYOUT_RULES, **MATH_RULES}
+_MOVES = (
+    *("aten.detach.default", "aten.alias.default", "aten._to_copy.default"),
+    *("aten.permute.default", "aten.transpose.int", "aten.t.default"),
+)
+_KEEP_IDS = frozenset((*LAYOUT_RULES, *_MOVES)) | {
     "aten.clone.default",
     "aten.where.self",
     "aten.clamp.default",
@@ -33,7 +31,7 @@ _KEEP_IDS = frozenset(LAYOUT_RULES) | {
 
 def infer_dims(graph: LogicalGraph) -> DimFlow:
     """The dims of every forward row that depends on a parameter's dims."""
-    flow = DimFlow(graph.rows)
+    flow = DimFlow(graph.rows, signatures=signatures(graph))
     for row in graph.rows:
         if row.phase is not Phase.FORWARD:
             continue
@@ -61,21 +59,17 @@ def _visit(flow: DimFlow, row: Row) -> None:
     if row.op in _KEEP_IDS and not flow.ids.isdisjoint(sources):
         flow.ids.add(row.id)
     if any(source in flow.dims or source in flow.outs for source in sources):
-        flow.store(row, (letters if row.op in LETTERS else _rule_of(row.op))(flow, row))
+        flow.store(row, _rule_of(row)(flow, row))
 
 
-@cache
-def _rule_of(op: str) -> Rule:
-    return _RULES.get(op) or (pointwise if _is_pointwise(op) else whole)
-
-
-def _is_pointwise(op: str) -> bool:
-    if op in _POINTWISE:
-        return True
-    target: object = torch.ops
-    for name in op.split("."):
-        target = getattr(target, name, None)
-    return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+def _rule_of(row: Row) -> Rule:
+    """What is said by hand goes before the line of letters."""
+    found = _RULES.get(row.op)
+    if found is not None:
+        return found
+    if row.op in OP_RULES:
+        return by_value
+    return pointwise if treatment(row) is Treatment.POINTWISE else whole
 
 
 def _settle_classes(flow: DimFlow) -> None:

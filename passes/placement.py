@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..annotations.intervals import Sets
 from ..annotations.layout import Layout
 from ..errors import InternalError
+from ..graph.call_rule import CallRule
 from ..graph.ir import LogicalGraph
 from ..strategy import Strategy
 from .deduce_memo import signatures
@@ -43,11 +44,15 @@ def first_coordinate(strategy: Strategy, pipeline: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
-    """What all pipelines share: ids of the rows that each row reads, what each depends on, what is alike."""
+    """What all pipelines share: ids of the rows that each row reads, what each depends on, what is alike.
+
+    calls: rules read against calls, by row and by what rows have in common.
+    """
 
     operands: list[list[int]]
     kinds: RowKinds
     signatures: list[int]
+    calls: dict[object, CallRule] = field(default_factory=dict)
 
     @staticmethod
     def of(graph: LogicalGraph) -> GraphFacts:

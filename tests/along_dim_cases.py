@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hspmd_compiler.graph.reduction_rules import OVER_ALL
+from hspmd_compiler.graph.along_lines import OVER_ALL
 
 from .rule_cases import COUNT, FLAG, FULL, WEIGHT, Case, picked
 from .sharded_rows import Operand

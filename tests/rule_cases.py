@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hspmd_compiler.artifact.kernels import kernel
-from hspmd_compiler.graph.constant_rules import TRIANGLES
+from hspmd_compiler.graph.along_lines import TRIANGLES
 from hspmd_compiler.graph.ir import Ref
 from hspmd_compiler.graph.norm_attention_rules import FLASH, FLASH_BACKWARD
 from hspmd_compiler.graph.pointwise_operators import LINEAR, PRODUCTS, SETTLING, SUMS

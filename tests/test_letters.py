@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import hspmd_compiler as hspmd
 from hspmd_compiler.errors import DeduceError, OptionError
 from hspmd_compiler.graph.ir import Row
-from hspmd_compiler.graph.letters import LETTERS
+from hspmd_compiler.graph.op_rule import OP_RULES
 from hspmd_compiler.graph.rule_book import RULES
 from hspmd_compiler.graph.rules import Result, RuleContext
 from hspmd_compiler.graph.unknown_operators import compute_whole
@@ -45,7 +45,7 @@ def forget(own_rules: None) -> None:
     """Operators of a test have no rule of the package."""
     for op, *_ in RULED:
         RULES.pop(op, None)
-        LETTERS.pop(op, None)
+        OP_RULES.pop(op, None)
 
 
 @pytest.mark.parametrize(("op", "letters", "more", "arguments"), RULED, ids=[op for op, *_ in RULED])
@@ -115,7 +115,7 @@ def test_one_rule_for_an_operator(expect: Callable[[str, str], None]) -> None:
             hspmd.rule(op, letters, whole="k")
         expect(f"letters/other_rule_for_{op}", caught.value.text())
     hspmd.rule("aten.mv.default", "m k, k -> m", whole="k", override=True)
-    assert LETTERS["aten.mv.default"].whole == {"k"}
+    assert OP_RULES["aten.mv.default"].whole == {"k"}
 
 
 def test_no_rule_for_what_no_program_may_call() -> None:

@@ -36,7 +36,6 @@ class Statistics:
         return ctx.emit("aten.div.Scalar", args, self.squares.layout, dtype=self.squares.dtype)
 
 
-@rule_for(TRAINING)
 def batch_norm(ctx: RuleContext, row: Row) -> Result:
     """With the batch's own statistics; running ones are moved towards them."""
     running, momentum, epsilon = row.args[3:5], row.args[6], row.args[7]
@@ -49,7 +48,6 @@ def batch_norm(ctx: RuleContext, row: Row) -> Result:
     return _normalised(ctx, row, value, found.mean, spread), found.mean, spread, *kept
 
 
-@rule_for(WITHOUT_BUFFERS)
 def batch_norm_without_buffers(ctx: RuleContext, row: Row) -> Result:
     """With the batch's own statistics, which are not kept."""
     value, found = _measured(ctx, row)
@@ -57,7 +55,6 @@ def batch_norm_without_buffers(ctx: RuleContext, row: Row) -> Result:
     return _normalised(ctx, row, value, found.mean, spread), found.mean, spread
 
 
-@rule_for(EVALUATION)
 def batch_norm_in_evaluation(ctx: RuleContext, row: Row) -> Result:
     """With running statistics: pointwise."""
     return _with_running(ctx, row, row.args[3:5], row.args[6])

@@ -65,19 +65,3 @@ def _with_dtype(row: Row) -> dict[str, object]:
         key: value for key, value in row.kwargs.items() if key not in ("device", "pin_memory", "layout")
     }
     return kwargs | {"dtype": row.dtype}
-
-
-TRIANGLES = ("aten.tril.default", "aten.triu.default")
-
-
-@rule_for(*TRIANGLES)
-def triangle(ctx: RuleContext, row: Row) -> Result:
-    """The last two dims are whole; a triangle of a sum is the sum of triangles."""
-    from .cuts import whole_dim
-    from .pointwise_rules import settled_over_ranks
-
-    value = settled_over_ranks(ctx, ctx.operand(row.args[0]))
-    rank = len(value.layout.dims)
-    for dim in (rank - 2, rank - 1):
-        value = whole_dim(ctx, value, dim)
-    return ctx.emit(row.op, (value, *row.args[1:]), value.layout)

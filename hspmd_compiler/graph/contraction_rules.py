@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..annotations.intervals import is_exact
@@ -10,54 +11,24 @@ from .annotated import AnnotatedValue
 from .ir import Row
 from .pointwise_rules import join_dims, most_split, one_batch_sum
 from .rules import (
-    Result,
     RuleContext,
     at_first,
     consistent,
     contrib_factor,
     is_addend,
-    rule_for,
     uncut,
 )
 from .view_maps import deduplicated
 
-SUMMED = "k"
-
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """Letters of both operands' dims and of the result's; `k` is summed, a letter in both is a batch."""
+    """Letters of both operands' dims and of the result's; `summed` is summed, a letter in both is a batch."""
 
-    left: str
-    right: str
-    out: str
-
-
-MATRIX = Contraction("mk", "kn", "mn")
-BATCHED = Contraction("bmk", "bkn", "bmn")
-
-
-@rule_for("aten.mm.default")
-def mm(ctx: RuleContext, row: Row) -> Result:
-    """Matrix product."""
-    left, right, layout = contract(ctx, row, MATRIX, ctx.operand(row.args[0]), ctx.operand(row.args[1]))
-    return ctx.emit(row.op, (left, right), layout)
-
-
-@rule_for("aten.bmm.default")
-def bmm(ctx: RuleContext, row: Row) -> Result:
-    """Batched matrix product."""
-    left, right, layout = contract(ctx, row, BATCHED, ctx.operand(row.args[0]), ctx.operand(row.args[1]))
-    return ctx.emit(row.op, (left, right), layout)
-
-
-@rule_for("aten.addmm.default")
-def addmm(ctx: RuleContext, row: Row) -> Result:
-    """Matrix product plus a bias; where the product is a pending sum, the bias is added at one place."""
-    left, right = plain_at(ctx, ctx.operand(row.args[1]), 0), plain_at(ctx, ctx.operand(row.args[2]), 1)
-    left, right, layout = contract(ctx, row, MATRIX, left, right)
-    bias = add_once(ctx, ctx.operand(row.args[0]), layout)
-    return ctx.emit(row.op, (bias, left, right), layout, kwargs=row.kwargs)
+    left: Sequence[str]
+    right: Sequence[str]
+    out: Sequence[str]
+    summed: str = "k"
 
 
 def add_once(ctx: RuleContext, bias: AnnotatedValue, layout: Layout) -> AnnotatedValue:
@@ -139,7 +110,7 @@ def _blocks(value: AnnotatedValue, other: AnnotatedValue) -> bool:
     return is_addend(other.layout) or other.layout.cut(ranks=True) is not None
 
 
-def _cut_letter(letters: str, layout: Layout) -> str | None:
+def _cut_letter(letters: Sequence[str], layout: Layout) -> str | None:
     cut = layout.cut(ranks=True)
     return letters[cut[0]] if cut is not None else None
 
@@ -206,7 +177,7 @@ def _match_summed(
     ctx: RuleContext, row: Row, letters: Contraction, left: AnnotatedValue, right: AnnotatedValue
 ) -> tuple[AnnotatedValue, AnnotatedValue, frozenset[Axis]]:
     """The summed dim in one cut on both sides, each element at one holder (or addends on one side)."""
-    i, j = letters.left.index(SUMMED), letters.right.index(SUMMED)
+    i, j = letters.left.index(letters.summed), letters.right.index(letters.summed)
     dim = _summed_dim(left.layout, right.layout, i, j)
     plain = _copies(dim)
     left_contrib = _contrib_dim(left.layout) == i

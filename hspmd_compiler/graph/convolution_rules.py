@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..annotations.layout import Axis, Dim, Factor, Layout, make_layout
 from .annotated import AnnotatedValue
 from .channel_groups import held_groups, in_groups, meet_in_groups, same_samples
-from .contraction_rules import Contraction, add_once, contract, plain_at
+from .contraction_rules import Contraction, contract
 from .cuts import exact, whole_dim
 from .ir import Row
 from .reduction_rules import reduced_layout
@@ -41,32 +41,6 @@ class Window:
     def literals(self, groups: object) -> tuple[object, ...]:
         """For a local kernel, which has some of the groups."""
         return self.stride, self.padding, self.dilation, self.transposed, self.output_padding, groups
-
-
-@rule_for(CONVOLUTION)
-def convolution(ctx: RuleContext, row: Row) -> Result:
-    """Channels in are summed over, channels out are parallel; a bias is added at one place."""
-    window = Window.of(row.args[3:9])
-    image, weight = ctx.operand(row.args[0]), ctx.operand(row.args[1])
-    image, weight = _whole_tail(ctx, image), _whole_tail(ctx, weight)
-    space = _whole(row.shape or ())
-    groups: object = 1
-    if window.groups == 1:
-        filters = "km" if window.transposed else "mk"
-        letters = _letters("nk" + SPACE, filters + KERNEL, "nm", image)
-        image, weight = plain_at(ctx, image, 0), plain_at(ctx, weight, filters.index("m"))
-        image, weight, met = contract(ctx, row, letters, image, weight)
-        layout = make_layout((*met.dims, *space), met.partial)
-    else:
-        (image, weight), blocks = meet_in_groups(ctx, window.groups, [(image, 1), (weight, 0)])
-        groups = held_groups(blocks)
-        size = (row.shape or ())[1] // window.groups
-        layout = make_layout((image.layout.dims[0], in_groups(blocks, size), *space), image.layout.partial)
-    bias = ctx.optional(row.args[2])
-    if bias is not None:
-        bias = add_once(ctx, bias, make_layout((layout.dims[1],), layout.partial))
-    args = (image, weight, bias, local_shape(layout), *window.literals(groups))
-    return ctx.emit("hspmd.convolution", args, layout)
 
 
 def _letters(left: str, right: str, out: str, value: AnnotatedValue) -> Contraction:

@@ -19,7 +19,6 @@ def _whole_space(ctx: RuleContext, value: AnnotatedValue) -> AnnotatedValue:
     return value
 
 
-@rule_for(GROUP_NORM)
 def group_norm(ctx: RuleContext, row: Row) -> Result:
     """Statistics are per sample and group."""
     groups = integer(row.args[6])

@@ -51,7 +51,6 @@ def _own(op: str) -> str:
     return op.replace("aten.", "hspmd.").removesuffix(".default")
 
 
-@rule_for(*(f"aten.{name}.default" for name in POOLINGS))
 def pool(ctx: RuleContext, row: Row) -> Result:
     """Windows are whole; an average is linear."""
     kind = POOLINGS[row.op.split(".")[1]]

@@ -26,7 +26,6 @@ EMBEDDING = "aten.embedding.default"
 VIEWED = ("aten.unsqueeze.default", "aten.view.default", "aten.reshape.default", "aten.alias.default")
 
 
-@rule_for(EMBEDDING)
 def embedding(ctx: RuleContext, row: Row) -> Result:
     """A table cut along its rows is looked up where the row lives: a pending sum."""
     table, index = ctx.settle(ctx.operand(row.args[0])), ctx.settle(ctx.operand(row.args[1]))

@@ -17,7 +17,6 @@ from .view_maps import deduplicated
 NLL_BACKWARD = "aten.nll_loss_backward.default"
 
 
-@rule_for("aten._log_softmax.default")
 def log_softmax(ctx: RuleContext, row: Row) -> Result:
     """Over a cut dim: maximum and sum of exponentials are reduced, the result stays cut."""
     value = ctx.settle(ctx.operand(row.args[0]))

@@ -7,23 +7,11 @@ from .annotated import AnnotatedValue
 from .cuts import dense, exact, whole_dim
 from .ir import Row, refs_of
 from .pointwise_rules import join_dims, operand_layout, operands, settled_but_batch
-from .rules import Result, RuleContext, items, rule_for
+from .rules import Result, RuleContext, items
 
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 FLASH_BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
 HEAD_DIMS = 2
-
-
-@rule_for("aten.native_layer_norm.default")
-def layer_norm(ctx: RuleContext, row: Row) -> Result:
-    """Normalised dims are whole; statistics keep the others."""
-    value = ctx.settle(ctx.operand(row.args[0]))
-    count = len(items(row.args[1]))
-    value = _whole_tail(ctx, value, count)
-    scale, shift = (_whole_parameter(ctx, argument) for argument in row.args[2:4])
-    stats = _stats(value.layout, count)
-    args = (value, row.args[1], scale, shift, *row.args[4:])
-    return ctx.emit_many(row.op, args, (value.layout, stats, stats))
 
 
 def _whole_tail(ctx: RuleContext, value: AnnotatedValue, count: int) -> AnnotatedValue:
@@ -51,7 +39,6 @@ def _dense(ctx: RuleContext, value: AnnotatedValue, layout: Layout) -> Annotated
     return dense(ctx, converted)
 
 
-@rule_for("aten.native_layer_norm_backward.default")
 def layer_norm_backward(ctx: RuleContext, row: Row) -> Result:
     """Gradients of scale and shift are pending sums over every axis that cuts the tokens."""
     count = len(items(row.args[2]))
@@ -72,7 +59,6 @@ def layer_norm_backward(ctx: RuleContext, row: Row) -> Result:
     return ctx.emit_many(row.op, args, (grad.layout, parameter, parameter))
 
 
-@rule_for(FLASH)
 def attention(ctx: RuleContext, row: Row) -> Result:
     """Batch and heads are parallel; tokens and head dim are whole; the mask follows."""
     query, key, value = (_whole_tail(ctx, ctx.settle(ctx.operand(a)), HEAD_DIMS) for a in row.args[:3])
@@ -109,7 +95,6 @@ def _mask(ctx: RuleContext, row: Row, dims: tuple[Dim, ...]) -> AnnotatedValue |
     return ctx.convert(mask, operand_layout(mask, full, shape))
 
 
-@rule_for(FLASH_BACKWARD)
 def attention_backward(ctx: RuleContext, row: Row) -> Result:
     """Heads from the saved output; everything else follows."""
     grad, query, key, value, out, stats = (ctx.settle(ctx.operand(argument)) for argument in row.args[:6])

@@ -9,26 +9,52 @@ import torch
 from ..errors import OptionError
 from ..operator_names import is_listed
 from . import rules
-from .letters import LETTERS, add_letters, parse_letters
+from .op_apply import put
+from .op_rule import OP_RULES, Along, Linear, parse
 from .rule_book import RULES
 from .rules import PULLS, Rule, RuleT
 
 
 def rule(
-    op: str | torch._ops.OpOverload, letters: str, *, sum: str = "", whole: str = "", override: bool = False
+    op: str | torch._ops.OpOverload,
+    letters: str,
+    *,
+    sum: str = "",
+    whole: str = "",
+    along: str = "",
+    linear: str = "no",
+    flops: float = 1.0,
+    override: bool = False,
 ) -> None:
     """Say how an operator splits: each dim of its tensors, in order, by a letter or word.
 
     letters: `operands -> results`, separated by commas; `...` for any leading dims. A letter in operands
     and results is parallel, with the same length in all. sum: letters over which the results are sums:
     every operand has them. whole: letters that must not be split. Other arguments may not be sizes.
+    along: the argument that names dims, which must not be split. linear: through which operands sums may
+    pass that are not complete yet: "one" (the only one), "each" (a product), "together" (a sum).
+    flops: per product of the lengths of all letters.
     override: take the place of the rule that the operator has; the same one may be registered again.
     """
     name = str(op)
-    made = parse_letters(name, letters, sum=sum, whole=whole)
-    if LETTERS.get(name) != made:
+    way = Along(along) if along else None
+    made = parse(name, letters, sum=sum, whole=whole, along=way, linear=_linear(linear), flops=flops)
+    if name not in OP_RULES or OP_RULES[name].text() != made.text():
         _make_room([name], override)
-        add_letters(name, made)
+        put(made)
+
+
+LINEAR = {way.value: way for way in (Linear.NO, Linear.ONE, Linear.EACH, Linear.TOGETHER)}
+
+
+def _linear(word: str) -> Linear:
+    if word not in LINEAR:
+        raise OptionError(
+            f"linear={word!r} is not known",
+            rule=f"linear is one of {', '.join(LINEAR)}",
+            fix='leave it out where the operator is not linear; "each" for a product, "together" for a sum',
+        )
+    return LINEAR[word]
 
 
 def rule_for(*ops: str, override: bool = False) -> Callable[[RuleT], RuleT]:
@@ -63,7 +89,7 @@ def _make_room(ops: Sequence[str], override: bool) -> None:
             fix="drop yours, or say override=True to put it in the other's place",
         )
     for op in taken:
-        for table in (RULES, LETTERS, PULLS):
+        for table in (RULES, OP_RULES, PULLS):
             table.pop(op, None)
 
 
@@ -81,7 +107,7 @@ def _check_callable(ops: Sequence[str]) -> None:
 
 def _described(op: str) -> str:
     """The letters of a rule, or the function that it is."""
-    if op in LETTERS:
-        return LETTERS[op].text()
+    if op in OP_RULES:
+        return OP_RULES[op].text()
     held = RULES[op]
     return f"{held.__module__}.{getattr(held, '__qualname__', held)}"

@@ -7,13 +7,11 @@ from dataclasses import replace
 from functools import cache
 from math import prod
 
-import torch
-
 from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout
 from .addends import as_equal_addends
 from .annotated import AnnotatedValue, PerCoordinate
 from .ir import Ref, Row, map_refs, refs_of
-from .pointwise_operators import CHOICES, LAZY, LINEAR, MOVES, PRODUCTS, SETTLING, SUMS
+from .pointwise_operators import CHOICES, LAZY, LINEAR, PRODUCTS, SETTLING, SUMS
 from .rules import (
     Result,
     RuleContext,
@@ -22,7 +20,6 @@ from .rules import (
     contrib_factor,
     is_addend,
     pull_for,
-    rule_for,
     uncut,
 )
 
@@ -126,7 +123,6 @@ def meet(
     return dims
 
 
-@rule_for(*SETTLING)
 def settling(ctx: RuleContext, row: Row) -> Result:
     """Operators that are not linear: operands are settled, then meet."""
     values = operands(ctx, row)
@@ -196,27 +192,6 @@ def _apply(ctx: RuleContext, row: Row, values: dict[int, AnnotatedValue]) -> Ann
     return ctx.emit(row.op, localized(ctx, row, values), make_layout(dims, partial), kwargs=row.kwargs)
 
 
-@rule_for(*LINEAR, *LAZY)
-def linear(ctx: RuleContext, row: Row) -> Result:
-    """One operand, linear: pending sums and addends pass."""
-    ((key, value),) = operands(ctx, row).items()
-    if row.dtype is not None and not (has_fractions(row.dtype) and has_fractions(value.dtype)):
-        value = ctx.settle(value)
-    via = value if row.op in MOVES else None
-    args = localized(ctx, row, {key: value})
-    return ctx.emit(LAZY.get(row.op, row.op), args, value.layout, kwargs=row.kwargs, via=via)
-
-
-def has_fractions(dtype: torch.dtype) -> bool:
-    """Whether a type takes real or complex numbers, so that sums of it may be pending."""
-    return dtype.is_floating_point or dtype.is_complex
-
-
-def _has_fractions(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point or dtype.is_complex
-
-
-@rule_for(*SUMS)
 def sums(ctx: RuleContext, row: Row) -> Result:
     """Sums: addends stay addends; a settled operand settles the other one into its own layout."""
     refs = list(refs_of(row.args))
@@ -291,7 +266,6 @@ def _plus_literal(ctx: RuleContext, row: Row, value: AnnotatedValue) -> Annotate
     return ctx.emit(row.op, tuple(args), value.layout, kwargs=row.kwargs)
 
 
-@rule_for(*PRODUCTS)
 def products(ctx: RuleContext, row: Row) -> Result:
     """Products: one operand with addends passes them, the other is settled (linear in one factor).
 

@@ -7,7 +7,7 @@ from ..errors import InternalError
 from .annotated import AnnotatedValue, PerCoordinate
 from .ir import Row
 from .pointwise_rules import meet_product, one_batch_sum, settled_over_ranks
-from .random_operator import MASKED, RANDOM_MASK, RANDOM_NUMBERS
+from .random_operator import RANDOM_MASK, RANDOM_NUMBERS
 from .rules import Result, RuleContext, contrib_factor, local_shape, pull_for, rule_for, sample_factor
 
 
@@ -53,7 +53,6 @@ def _part(factor: Factor, batch: int, at: Coordinate) -> tuple[int, tuple[tuple[
     return factor.size, ((0, high - low),), per_sample
 
 
-@rule_for(MASKED)
 def masked(ctx: RuleContext, row: Row) -> Result:
     """A value times a mask and a scale, linear in the value.
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from math import prod
 
 from ..annotations.layout import Dim, Factor, Layout, dim_size, make_layout, sum_axis
 from .annotated import AnnotatedValue
 from .cuts import exact, schema_argument, whole_dim
-from .empty_pieces import emit_unless_empty
 from .ir import Row
-from .pointwise_rules import has_fractions, join_dims, operand_layout, settled_but_batch, settled_over_ranks
+from .pointwise_rules import join_dims, operand_layout
 from .rules import Result, RuleContext, integer, is_addend, items, rule_for
 
 SUM = 2
@@ -41,16 +40,6 @@ def reduced_layout(layout: Layout, reduced: Sequence[int], keep: bool) -> Layout
     return make_layout(tuple(dims), frozenset(partial))
 
 
-@rule_for("aten.sum.dim_IntList", "aten.sum.default")
-def sum_(ctx: RuleContext, row: Row) -> Result:
-    """A sum is linear; each element is counted by one holder."""
-    value = _counted_once(ctx, row, ctx.operand(row.args[0]))
-    reduced, keep = _axes(row, len(value.layout.dims))
-    layout = reduced_layout(value.layout, reduced, keep)
-    args = (value, *row.args[1:])
-    return ctx.emit(row.op, args, layout, kwargs=row.kwargs)
-
-
 def _counted_once(ctx: RuleContext, row: Row, value: AnnotatedValue) -> AnnotatedValue:
     if row.dtype is not None and not value.dtype.is_floating_point:
         value = ctx.settle(value)
@@ -59,7 +48,6 @@ def _counted_once(ctx: RuleContext, row: Row, value: AnnotatedValue) -> Annotate
     return exact(ctx, value) if cut is not None and cut[0] in reduced else value
 
 
-@rule_for("aten.mean.dim", "aten.mean.default")
 def mean(ctx: RuleContext, row: Row) -> Result:
     """A mean over whole dims is local; over a cut dim it is a sum over the global count."""
     value = ctx.operand(row.args[0])
@@ -80,59 +68,6 @@ def _dtype(row: Row) -> dict[str, object]:
     return {"dtype": row.kwargs["dtype"]} if row.kwargs.get("dtype") is not None else {}
 
 
-_ALONG = """
-    linalg_vector_norm.default _softmax.default _safe_softmax.default cumsum.default cumprod.default
-    logcumsumexp.default amax.default amin.default any.dim any.dims all.dim all.dims argmax.default
-    argmin.default logsumexp.default flip.default roll.default
-    sort.default sort.stable argsort.default argsort.stable topk.default kthvalue.default mode.default
-    median.dim nanmedian.dim max.dim min.dim aminmax.default cummax.default cummin.default prod.dim_int
-    count_nonzero.default count_nonzero.dim_IntList nansum.default
-    _fft_r2c.default _fft_c2c.default _fft_c2r.default
-"""
-ALONG_DIMS = tuple(f"aten.{name}" for name in _ALONG.split())
-"""Operators along the dims that an argument names; without it, along all."""
-_OVER_ALL = "max.default min.default median.default nanmedian.default prod.default"
-OVER_ALL = tuple(f"aten.{name}" for name in _OVER_ALL.split())
-_LINEAR = (
-    *("aten.cumsum.default", "aten.flip.default", "aten.roll.default"),
-    *("aten._fft_r2c.default", "aten._fft_c2c.default", "aten._fft_c2r.default"),
-)
-_DIMS = {"aten.flip.default": "dims", "aten.roll.default": "dims"}
-"""What this argument is called, if not `dim`."""
-
-
-@rule_for(*ALONG_DIMS, *OVER_ALL)
-def along_dims(ctx: RuleContext, row: Row) -> Result:
-    """The dims it works along are whole; the others are parallel."""
-    value = ctx.operand(row.args[0])
-    linear = row.op in _LINEAR and row.dtype is not None and has_fractions(value.dtype)
-    value = settled_over_ranks(ctx, value) if linear else ctx.settle(value)
-    along = dims_along(row, len(value.layout.dims))
-    for dim in sorted(along):
-        value = whole_dim(ctx, value, dim)
-    layouts = [
-        _without(value.layout, along, meta[0] if meta else ())
-        for meta in row.outs or ((row.shape or (), row.dtype),)
-    ]
-    return emit_unless_empty(ctx, row, (value, *row.args[1:]), layouts, (value,))
-
-
-def dims_along(row: Row, rank: int) -> set[int]:
-    """The dims that an operator of ALONG_DIMS or OVER_ALL works along, counted from the front."""
-    argument = None if row.op in OVER_ALL else schema_argument(row, _DIMS.get(row.op, "dim"))
-    given = [argument] if isinstance(argument, int) else list(items(argument) if argument else range(rank))
-    return {integer(dim) % max(rank, 1) for dim in given}
-
-
-def _without(layout: Layout, along: Collection[int], shape: Sequence[int]) -> Layout:
-    """The layout of a result of `shape`: the dims `along` have another length, or are gone."""
-    if len(shape) == len(layout.dims):
-        return layout.with_dims(
-            (Factor(shape[index]),) if index in along else dim for index, dim in enumerate(layout.dims)
-        )
-    return layout.with_dims(dim for index, dim in enumerate(layout.dims) if index not in along)
-
-
 @rule_for("aten.histc.default")
 def histogram(ctx: RuleContext, row: Row) -> Result:
     """Counts between given bounds add up over pieces; without bounds they are the whole value's own."""
@@ -144,18 +79,6 @@ def histogram(ctx: RuleContext, row: Row) -> Result:
     partial = reduced_layout(value.layout, range(len(value.layout.dims)), keep=False).partial
     layout = make_layout(((Factor(integer(schema_argument(row, "bins"))),),), partial)
     return ctx.emit(row.op, (value, *row.args[1:]), layout, kwargs=row.kwargs)
-
-
-@rule_for("aten._softmax_backward_data.default")
-def softmax_backward(ctx: RuleContext, row: Row) -> Result:
-    """The softmax dim is whole in gradient and output."""
-    values = {index: ctx.operand(argument) for index, argument in enumerate(row.args[:2])}
-    pair = list(settled_but_batch(ctx, row, values).values())
-    dim = integer(row.args[2]) % len(pair[0].layout.dims)
-    pair = [whole_dim(ctx, value, dim) for value in pair]
-    dims = join_dims([value.layout for value in pair], row.shape or ())
-    pair = [ctx.convert(value, operand_layout(value, dims, row.shape or ())) for value in pair]
-    return ctx.emit(row.op, (*pair, *row.args[2:]), make_layout(dims, pair[0].layout.partial))
 
 
 ELEMENT_LOSSES = {
@@ -176,7 +99,6 @@ ELEMENT_LOSS_GRADS = {
 }
 
 
-@rule_for(*ELEMENT_LOSSES)
 def element_loss(ctx: RuleContext, row: Row) -> Result:
     """Losses per element: summed locally, divided once by the global count."""
     position = ELEMENT_LOSSES[row.op]
@@ -195,7 +117,6 @@ def element_loss(ctx: RuleContext, row: Row) -> Result:
     return ctx.emit("aten.div.Scalar", (total, prod(layout.shape)), partial)
 
 
-@rule_for(*ELEMENT_LOSS_GRADS)
 def element_loss_grad(ctx: RuleContext, row: Row) -> Result:
     """The gradient of a mean is the gradient of the sum over the global count."""
     position = ELEMENT_LOSS_GRADS[row.op]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (  # noqa: F401  (rules register on import)
+    along_lines,
     batch_norm_rules,
     comm_rules,
     constant_rules,
@@ -12,15 +13,19 @@ from . import (  # noqa: F401  (rules register on import)
     image_rules,
     index_bounds,
     index_put_rules,
-    letter_rules,
+    layer_lines,
     lookup_rules,
     loss_rules,
+    matrix_lines,
     norm_attention_rules,
+    pointwise_lines,
     pointwise_rules,
+    product_lines,
     random_rules,
     reduction_rules,
     scatter_rules,
     slice_rules,
+    space_lines,
     variance_rules,
     view_rules,
     window_rules,

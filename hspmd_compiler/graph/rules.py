@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -13,6 +13,7 @@ from ..annotations.layout import Axis, Coordinate, Factor, Layout, make_layout, 
 from ..comm_plan import Combine
 from ..errors import DeduceError, InternalError
 from .annotated import AnnotatedValue, PerCoordinate
+from .call_rule import Alternative, CallRule
 from .ir import Row
 
 Result = AnnotatedValue | tuple[AnnotatedValue, ...]
@@ -121,6 +122,24 @@ class RuleContext(Protocol):
 
     def row_of(self, argument: object) -> Row:
         """The row that a Ref names."""
+        ...
+
+    @property
+    def stage(self) -> int:
+        """The number of this stage."""
+        ...
+
+    @property
+    def products(self) -> dict[object, Any]:
+        """How products of this pipeline met, by their calls and layouts."""
+        ...
+
+    def call_rule(self, row: Row) -> CallRule:
+        """The row's rule read against its call; rows that are alike share it."""
+        ...
+
+    def choice(self, row: Row) -> Alternative | None:
+        """What a planner chose for a row; None: the rule's own preference."""
         ...
 
 

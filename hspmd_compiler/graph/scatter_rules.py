@@ -8,7 +8,7 @@ from .cuts import dim_argument, whole_dim
 from .index_bounds import in_bounds
 from .ir import Ref, Row
 from .pointwise_rules import is_batch_sum, join_dims, jointly_linear, settled_over_ranks
-from .rules import Result, RuleContext, rule_for
+from .rules import Result, RuleContext
 
 SCATTERS = (
     "aten.scatter.src",
@@ -19,7 +19,6 @@ SCATTERS = (
 LINEAR = ("aten.scatter.src", "aten.scatter_add.default")
 
 
-@rule_for("aten.gather.default")
 def gather(ctx: RuleContext, row: Row) -> Result:
     """The result is cut like the index; the table meets it in its other dims."""
     table, index = ctx.operand(row.args[0]), ctx.settle(ctx.operand(row.args[2]))
@@ -49,7 +48,6 @@ def _first_of(ctx: RuleContext, value: AnnotatedValue, dim: int, size: int) -> A
     return ctx.emit("aten.slice.Tensor", (value, dim, 0, size), layout, dtype=value.dtype)
 
 
-@rule_for(*SCATTERS)
 def scatter(ctx: RuleContext, row: Row) -> Result:
     """Index, source and result are whole along the dim and meet in the others."""
     index = ctx.settle(ctx.operand(row.args[2]))
@@ -97,7 +95,6 @@ def _with(dims: tuple[Dim, ...], dim: int, new: Dim) -> tuple[Dim, ...]:
     return tuple(new if place == dim else own for place, own in enumerate(dims))
 
 
-@rule_for("aten.select_scatter.default")
 def select_scatter(ctx: RuleContext, row: Row) -> Result:
     """One index of a whole dim replaced; the other dims meet."""
     value, source = jointly_linear(ctx, row, [ctx.operand(argument) for argument in row.args[:2]])
@@ -110,7 +107,6 @@ def select_scatter(ctx: RuleContext, row: Row) -> Result:
     return ctx.emit(row.op, (value, source, dim, row.args[3]), value.layout)
 
 
-@rule_for("aten.slice_scatter.default")
 def slice_scatter(ctx: RuleContext, row: Row) -> Result:
     """A stretch of a whole dim replaced; the other dims meet."""
     value, source = jointly_linear(ctx, row, [ctx.operand(argument) for argument in row.args[:2]])

@@ -8,19 +8,19 @@ from math import prod
 from .annotated import AnnotatedValue
 from .cuts import exact, schema_argument
 from .ir import Row
+from .op_apply import by_letters
 from .pointwise_rules import operand_layout
-from .reduction_rules import along_dims, reduced_layout
-from .rules import Result, RuleContext, integer, items, rule_for
+from .reduction_rules import reduced_layout
+from .rules import Result, RuleContext, integer, items
 
 
-@rule_for("aten.var.correction", "aten.var_mean.correction")
 def variance(ctx: RuleContext, row: Row) -> Result:
     """Along whole dims as one device does it; over samples in two sums, which loses no digits."""
     value = ctx.settle(ctx.operand(row.args[0]))
     reduced = _reduced(row, len(value.layout.dims))
     cut = value.layout.cut(ranks=False)
     if cut is None or cut[0] not in reduced:
-        return along_dims(ctx, row)
+        return by_letters(ctx, row, ctx.call_rule(row))
     value = exact(ctx, value)
     keep, correction = bool(schema_argument(row, "keepdim")), schema_argument(row, "correction")
     shape = value.layout.shape

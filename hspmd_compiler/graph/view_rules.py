@@ -89,15 +89,6 @@ _PERMUTED: dict[str, Callable[[Row, int], list[int]]] = {
 }
 
 
-@rule_for(*_PERMUTED)
-def permute(ctx: RuleContext, row: Row) -> Result:
-    """Dims change places with their cuts."""
-    value = ctx.operand(row.args[0])
-    order = _PERMUTED[row.op](row, len(value.layout.dims))
-    layout = value.layout.with_dims(value.layout.dims[origin] for origin in order)
-    return ctx.emit(row.op, (value, *row.args[1:]), layout, kwargs=row.kwargs, via=value)
-
-
 @rule_for("aten.unsqueeze.default")
 def unsqueeze(ctx: RuleContext, row: Row) -> Result:
     """A dim of length 1 is put in."""

@@ -1,0 +1,220 @@
+"""Deduces one row from its rule's value: settle, make whole, take the choice or meet, convert, emit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..annotations.layout import Axis, Layout
+from .annotated import AnnotatedValue
+from .call_layouts import met_layouts, product_layouts
+from .call_rule import Alternative, CallRule, has_fractions, tensors
+from .contraction_rules import Contraction, add_once, contract, plain_at
+from .cuts import dense, exact, schema_place, whole_dim
+from .empty_pieces import emit_unless_empty
+from .ir import Ref, Row, map_refs
+from .op_rule import OP_RULES, Dims, Linear, OpRule, parse
+from .pointwise_operators import MOVES
+from .pointwise_rules import settled_but_batch, settled_over_ranks
+from .rules import Result, RuleContext, local_shape, rule_for
+
+Values = list[AnnotatedValue]
+MOVED = frozenset((*MOVES, "aten.t.default", "aten.transpose.int", "aten.permute.default"))
+"""Layout operators: a conversion of what they give moves before them."""
+
+
+def put(rule: OpRule) -> None:
+    """One line of the table, from which deduction, dims, alternatives, flops and cases derive."""
+    rule_for(rule.op)(apply)
+    OP_RULES[rule.op] = rule
+
+
+def line(op: str, text: str, **more: Any) -> None:
+    """A line by its letters; more: as `parse` takes them."""
+    put(parse(op, text, **more))
+
+
+def apply(ctx: RuleContext, row: Row) -> Result:
+    """The rule of every operator that has a value."""
+    call, choice = ctx.call_rule(row), ctx.choice(row)
+    if call.rule.code is not None and choice is None:
+        return call.rule.code(ctx, row)  # type: ignore[no-any-return]
+    return by_letters(ctx, row, call, choice)
+
+
+def by_letters(ctx: RuleContext, row: Row, call: CallRule, choice: Alternative | None = None) -> Result:
+    """What the letters say, without a pattern's own code unless a planner placed its operands."""
+    rule = call.rule
+    refs = [a for a in row.args if type(a) is Ref] if call.positional else [r for r in tensors(row) if r]
+    values = [ctx.operand(ref) for ref in refs]
+    if choice is not None:
+        values = [ctx.convert(value, layout) for value, layout in zip(values, choice.operands, strict=True)]
+        if rule.code is not None and rule.linear not in (Linear.EACH, Linear.TOGETHER):
+            placed = {ref.id: value for ref, value in zip(refs, _dense(ctx, rule, values), strict=True)}
+            return rule.code(Chosen(ctx, placed), row)  # type: ignore[no-any-return]
+    if call.contracts:
+        return _contracted(ctx, row, call, refs, values)
+    if choice is None or rule.linear not in (Linear.EACH, Linear.TOGETHER):
+        values = _carried(ctx, row, call, values)
+    values = _wholes(ctx, call, values)
+    if call.summed:
+        values = [_once(ctx, call, v, dims) for v, dims in zip(values, call.operands, strict=True)]
+    targets, results = met_layouts(call, tuple([value.layout for value in values]))
+    values = [ctx.convert(value, target) for value, target in zip(values, targets, strict=True)]
+    return _emitted(ctx, row, call, refs, _dense(ctx, rule, values), results)
+
+
+def _dense(ctx: RuleContext, rule: OpRule, values: Values) -> Values:
+    """A copy of what a kernel reads without strides: a conversion may leave gaps."""
+    if not rule.dense:
+        return values
+    return [dense(ctx, value) if place in rule.dense else value for place, value in enumerate(values)]
+
+
+def _emitted(
+    ctx: RuleContext,
+    row: Row,
+    call: CallRule,
+    refs: Sequence[Ref],
+    values: Values,
+    results: Sequence[Layout | None],
+) -> Result:
+    """The local rows: by the rule's own code, else the operator itself with local literals."""
+    rule = call.rule
+    if rule.emit is not None:
+        return rule.emit(ctx, row, call, values, results)  # type: ignore[no-any-return]
+    by_id = {ref.id: value for ref, value in zip(refs, values, strict=True)}
+    args = tuple([map_refs(argument, lambda ref: by_id[ref.id]) for argument in row.args])
+    if rule.shape:
+        place = schema_place(row.op, rule.shape)
+        args = (*args[:place], local_shape(_first(results)), *args[place + 1 :])
+    op = rule.kernel or row.op
+    if rule.empty_ok and row.outs is None:
+        via = values[0] if op in MOVED else None
+        return ctx.emit(op, args, _first(results), kwargs=row.kwargs, via=via)
+    return emit_unless_empty(ctx, row, args, results, values, op)
+
+
+def _first(results: Sequence[Layout | None]) -> Layout:
+    assert results[0] is not None
+    return results[0]
+
+
+def _carried(ctx: RuleContext, row: Row, call: CallRule, values: Values) -> Values:
+    """What passes pending sums, the rest settled."""
+    linear = call.rule.linear
+    floats = (row.dtype is None or has_fractions(row.dtype)) and has_fractions(values[0].dtype)
+    if linear is Linear.ONE and floats:
+        return values
+    if linear is Linear.BATCH and floats and row.dtype is not None:
+        return [settled_over_ranks(ctx, values[0]), *(ctx.settle(value) for value in values[1:])]
+    if linear is Linear.FIRST:
+        return list(settled_but_batch(ctx, row, dict(enumerate(values))).values())
+    return [ctx.settle(value) for value in values]
+
+
+def _wholes(ctx: RuleContext, call: CallRule, values: Values) -> Values:
+    made = []
+    for value, places in zip(values, call.whole_places, strict=True):
+        for place in places:
+            value = whole_dim(ctx, value, place)
+        made.append(value)
+    return made
+
+
+def _once(ctx: RuleContext, call: CallRule, value: AnnotatedValue, dims: Dims) -> AnnotatedValue:
+    """Each element of a summed dim is counted by one holder."""
+    cut = value.layout.cut(ranks=True)
+    return exact(ctx, value) if cut is not None and not call.summed.isdisjoint(dims[cut[0]]) else value
+
+
+def _contracted(ctx: RuleContext, row: Row, call: CallRule, refs: Sequence[Ref], values: Values) -> Result:
+    """A product that sums over a letter; a bias is added once."""
+    values = _wholes(ctx, call, values)
+    added, ((first, second), mine, others, out, summed) = call.rule.added, call.factors
+    biased = added is not None and added < len(values)
+    left, right = values[first], values[second]
+    if biased:
+        left = plain_at(ctx, left, next((i for i, n in enumerate(mine) if n in out and n not in others), -1))
+        right = plain_at(
+            ctx, right, next((i for i, n in enumerate(others) if n in out and n not in mine), -1)
+        )
+    letters = Contraction(mine, others, out, summed)
+    values[first], values[second], met = _as_before(ctx, row, call, letters, left, right)
+    results, bias = product_layouts(call, met)
+    if biased and added is not None:
+        values[added] = add_once(ctx, values[added], bias)
+    return _emitted(ctx, row, call, refs, _dense(ctx, call.rule, values), results)
+
+
+def _as_before(
+    ctx: RuleContext,
+    row: Row,
+    call: CallRule,
+    letters: Contraction,
+    left: AnnotatedValue,
+    right: AnnotatedValue,
+) -> tuple[AnnotatedValue, AnnotatedValue, Layout]:
+    """`contract`, whose conversions depend on layouts alone: a call like an earlier one makes the same."""
+    key = (call, left.layout, right.layout, left.static, right.static, left.pure, right.pure, ctx.stage)
+    plan = ctx.products.get(key)
+    if plan is None:
+        log = ConversionLog(ctx, [left, right], replays=left is not right)
+        left, right, met = contract(log, row, letters, left, right)  # type: ignore[arg-type]
+        if log.replays:
+            ctx.products[key] = (tuple(log.steps), met)
+        return left, right, met
+    pair = [left, right]
+    for which, target in plan[0]:
+        pair[which] = ctx.convert(pair[which], target)
+    return pair[0], pair[1], plan[1]
+
+
+@dataclass(slots=True)
+class ConversionLog:
+    """A context that notes the conversions of a product's operands, in order.
+
+    replays: whether they can be made again by layouts alone.
+    """
+
+    ctx: RuleContext
+    current: Values
+    replays: bool
+    steps: list[tuple[int, Layout]] = field(default_factory=list)
+
+    def convert(self, value: AnnotatedValue, layout: Layout) -> AnnotatedValue:
+        """As the context does."""
+        return self._noted(value, self.ctx.convert(value, layout))
+
+    def settle(self, value: AnnotatedValue) -> AnnotatedValue:
+        """As the context does; a sum over the batch is settled in another way than by a conversion."""
+        self.replays = self.replays and Axis.BATCH not in value.layout.partial
+        return self._noted(value, self.ctx.settle(value))
+
+    def _noted(self, before: AnnotatedValue, after: AnnotatedValue) -> AnnotatedValue:
+        if before is not after:
+            which = 0 if before is self.current[0] else 1
+            self.replays = self.replays and before is self.current[which]
+            self.current[which] = after
+            self.steps.append((which, after.layout))
+        return after
+
+
+class Chosen:
+    """The context of a pattern whose operands a planner has placed."""
+
+    def __init__(self, ctx: RuleContext, values: dict[int, AnnotatedValue]) -> None:
+        self._ctx, self._values = ctx, values
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._ctx, name)
+
+    def operand(self, argument: object) -> AnnotatedValue:
+        """An operand as it was placed."""
+        found = self._values.get(argument.id) if isinstance(argument, Ref) else None
+        return self._ctx.operand(argument) if found is None else found
+
+    def optional(self, argument: object) -> AnnotatedValue | None:
+        """As `operand`, or None."""
+        return None if argument is None else self.operand(argument)
