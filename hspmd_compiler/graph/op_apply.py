@@ -47,7 +47,7 @@ def by_letters(ctx: RuleContext, row: Row, call: CallRule, choice: Alternative |
     """What the letters say, without a pattern's own code unless a planner placed its operands."""
     rule = call.rule
     refs = [a for a in row.args if type(a) is Ref] if call.positional else [r for r in tensors(row) if r]
-    values = [ctx.operand(ref) for ref in refs]
+    values = _operands(ctx, rule, refs)
     if choice is not None:
         values = [ctx.convert(value, layout) for value, layout in zip(values, choice.operands, strict=True)]
         if rule.code is not None and rule.linear not in (Linear.EACH, Linear.TOGETHER):
@@ -63,6 +63,14 @@ def by_letters(ctx: RuleContext, row: Row, call: CallRule, choice: Alternative |
     targets, results = met_layouts(call, tuple([value.layout for value in values]))
     values = [ctx.convert(value, target) for value, target in zip(values, targets, strict=True)]
     return _emitted(ctx, row, call, refs, _dense(ctx, rule, values), results)
+
+
+def _operands(ctx: RuleContext, rule: OpRule, refs: Sequence[Ref]) -> Values:
+    """The operands; what is added is asked for, and so gathered, when the product's are there."""
+    if rule.added is None or rule.added >= len(refs):
+        return [ctx.operand(ref) for ref in refs]
+    others = [ctx.operand(ref) for place, ref in enumerate(refs) if place != rule.added]
+    return [*others[: rule.added], ctx.operand(refs[rule.added]), *others[rule.added :]]
 
 
 def _dense(ctx: RuleContext, rule: OpRule, values: Values) -> Values:
