@@ -19,6 +19,7 @@ from hspmd_compiler.artifact.lower_stage import StageLowering
 from hspmd_compiler.comm_plan import Combine, CommKind, CommStep
 from hspmd_compiler.counter_random import KEY_SIZE, key_tensor
 from hspmd_compiler.graph.annotated import COMM, STEP_REDUCE, AnnotatedRow, AnnotatedValue, PipelineGraph
+from hspmd_compiler.graph.call_rule import Alternative
 from hspmd_compiler.graph.constant_rules import FILLS
 from hspmd_compiler.graph.fx_convert import target_of
 from hspmd_compiler.graph.ir import LogicalGraph, Meta, Ref, Row, map_refs
@@ -171,6 +172,7 @@ class Sketch:
     pieces: dict[int, Locals] = field(default_factory=dict)
     pure: set[int] = field(default_factory=set)
     rng: Random = field(default_factory=lambda: Random(0))
+    choices: dict[int, Alternative] = field(default_factory=dict)
 
     def operand(self, operand: Operand, layout: Layout) -> Ref:
         """A placeholder with random local tensors."""
@@ -262,6 +264,7 @@ def deduced(sketch: Sketch) -> tuple[Deducer, dict[int, AnnotatedValue]]:
     deducer = Deducer(
         graph, spec, placement, PipelineGraph(0), facts.kinds, stages, facts.operands, place=place
     )
+    deducer.choices = sketch.choices
     for number, layout in sketch.layouts.items():
         dtype = sketch.rows[number].dtype
         assert dtype is not None

@@ -129,21 +129,24 @@ def call_of(
     rows: Sequence[Row], row: Row, signatures: Sequence[int], known: dict[object, CallRule]
 ) -> CallRule:
     """The call of one of the rows of a graph; rows that are alike share one, in `known`."""
-    shapes = tuple([None if ref is None else rows[ref.id].shape for ref in tensors(row)])
-    key = (signatures[row.id] if signatures else (row.id, "alone"), shapes)
+    given = [None if ref is None else rows[ref.id] for ref in tensors(row)]
+    shapes = tuple([None if held is None else held.shape for held in given])
+    floats = all(held is None or held.dtype is None or has_fractions(held.dtype) for held in given)
+    key = (signatures[row.id] if signatures else (row.id, "alone"), shapes, floats)
     found = known.get(key)
     if found is None:
-        found = known[key] = bind(row, shapes)
+        found = known[key] = bind(row, shapes, floats=floats)
     return found
 
 
-def bind(row: Row, shapes: Sequence[Shape | None]) -> CallRule:
-    """A rule read against a call. shapes: of its tensor arguments, None where one is left out.
+def bind(row: Row, shapes: Sequence[Shape | None], *, floats: bool = True) -> CallRule:
+    """A rule read against a call.
 
+    shapes: of its tensor arguments, None where one is left out. floats: whether all have fractions.
     Raises DeduceError where the call has other dims than the rule's letters.
     """
     rule = OP_RULES[row.op]
-    return _Binding(row, rule if rule.variants is None else rule.variants(row)).bound(shapes)
+    return _Binding(row, rule if rule.variants is None else rule.variants(row), floats).bound(shapes)
 
 
 @dataclass(slots=True)
@@ -152,6 +155,7 @@ class _Binding:
 
     row: Row
     rule: OpRule
+    floats: bool
     sizes: dict[str, int] = field(default_factory=dict)
     short: set[str] = field(default_factory=set)
     lengths: dict[str, int] = field(default_factory=dict)
@@ -187,7 +191,8 @@ class _Binding:
             summed & order.keys(),
             rule.whole | _those(along, rule.along_kind is Kind.WHOLE) | self.short | new,
             rule.pattern | _those(along, rule.along_kind is Kind.PATTERN),
-            floats=(row.dtype is None or has_fractions(row.dtype))
+            floats=self.floats
+            and (row.dtype is None or has_fractions(row.dtype))
             and (rule.linear is not Linear.TOGETHER or len(given) > 1),
         )
 
