@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hspmd_compiler.graph.along_lines import OVER_ALL
+from hspmd_compiler.verify.split_operands import Operand
 
 from .rule_cases import COUNT, FLAG, FULL, WEIGHT, Case, picked
-from .sharded_rows import Operand
 
 ONE_RESULT: list[tuple[str, Operand, tuple[object, ...], dict[str, object]]] = [
     ("logcumsumexp.default", FULL, (1,), {}),

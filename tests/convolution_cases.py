@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from hspmd_compiler.graph.ir import Ref
-
-from .sharded_rows import Operand, Sketch
+from hspmd_compiler.verify.split_operands import Operand
+from hspmd_compiler.verify.split_operator import Sketch
 
 B, C, OUT = 4, 6, 4
 BATCH_NORM = "aten._native_batch_norm_legit_functional.default"

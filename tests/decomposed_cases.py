@@ -12,6 +12,8 @@ from hspmd_compiler.graph.decompose import parts_of
 from hspmd_compiler.graph.fx_convert import GETITEM, metas_of
 from hspmd_compiler.graph.ir import Ref, Row, map_refs
 from hspmd_compiler.verify.assemble import gap
+from hspmd_compiler.verify.split_operands import Operand
+from hspmd_compiler.verify.split_operator import Sketch
 
 from .rule_cases import (
     FLAG,
@@ -32,7 +34,6 @@ from .rule_cases import (
     normal,
     probability,
 )
-from .sharded_rows import Operand, Sketch
 
 EXACT = 1e-12
 C = 4

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from hspmd_compiler.graph.index_put_rules import PUTS
 from hspmd_compiler.graph.ir import Ref
+from hspmd_compiler.verify.split_operands import Operand
+from hspmd_compiler.verify.split_operator import Sketch
 
 from .rule_cases import FULL, INDEX, MATRIX, TARGET, VOCAB, B, Case, F, T, Take, below, normal
-from .sharded_rows import Operand, Sketch
 
 PUT = "aten.index_put.default"
 ADDED = (True,)

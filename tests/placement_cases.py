@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hspmd_compiler.graph.scatter_rules import SCATTERS
+from hspmd_compiler.verify.split_operands import Operand
+from hspmd_compiler.verify.split_operator import Sketch
 
 from .rule_cases import FULL, INDEX, MATRIX, B, Case, F, T, Take, below, normal
-from .sharded_rows import Operand, Sketch
 
 LAST = 2**63 - 1
 

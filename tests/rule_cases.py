@@ -13,12 +13,12 @@ from hspmd_compiler.graph.along_lines import TRIANGLES
 from hspmd_compiler.graph.ir import Ref
 from hspmd_compiler.graph.norm_attention_rules import FLASH, FLASH_BACKWARD
 from hspmd_compiler.graph.pointwise_operators import LINEAR, PRODUCTS, SETTLING, SUMS
-from hspmd_compiler.graph.random_operator import RANDOM_MASK, RANDOM_NUMBERS
-from hspmd_compiler.graph.random_rows import MASKED
+from hspmd_compiler.graph.random_operator import MASKED, RANDOM_MASK, RANDOM_NUMBERS
 from hspmd_compiler.graph.reduction_rules import ELEMENT_LOSS_GRADS, ELEMENT_LOSSES
+from hspmd_compiler.verify.split_operands import Operand
+from hspmd_compiler.verify.split_operator import Sketch
 
 from .convolution_cases import convolution_calls
-from .sharded_rows import Operand, Sketch
 
 B, T, F = 4, 4, 6
 VOCAB = 7

@@ -65,6 +65,7 @@ FLOORS = {
     "coverage": 7,
     "twin": 7,
     "proof_data": 7,
+    "rule_pages": 7,
     "api": 7,
     "cli": 7,
     "__init__": 7,

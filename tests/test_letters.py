@@ -21,10 +21,11 @@ from hspmd_compiler.graph.rule_book import RULES
 from hspmd_compiler.graph.rules import Result, RuleContext
 from hspmd_compiler.graph.unknown_operators import compute_whole
 from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.verify.split_operands import Mesh, Operand
+from hspmd_compiler.verify.split_operator import Sketch, check
 
 from .equal_to_eager import Case as TrainingCase
 from .rule_cases import FULL, MATRIX, Case, F, Take, normal, picked
-from .sharded_rows import Mesh, Operand, Sketch, check
 from .test_rules_brute_force import WAYS, try_one
 
 ROW = Operand((F,), normal, sample=None)
@@ -162,7 +163,8 @@ def test_a_rule_of_the_user_is_there_first() -> None:
 
 def test_a_call_that_the_letters_do_not_fit() -> None:
     hspmd.rule("aten.mv.default", "m k -> m", whole="k")
-    from .sharded_rows import Sketch, random_layout
+    from hspmd_compiler.verify.split_operands import random_layout
+    from hspmd_compiler.verify.split_operator import Sketch
 
     mesh = Mesh(2)
     sketch = Sketch(mesh)

@@ -16,12 +16,13 @@ from hspmd_compiler.errors import DeduceError
 from hspmd_compiler.graph.comm_marker import COMM, COMM_BACKWARD
 from hspmd_compiler.graph.ir import Ref
 from hspmd_compiler.graph.rules import RULES
+from hspmd_compiler.verify.split_operands import Mesh, Operand, random_layout
+from hspmd_compiler.verify.split_operator import Sketch, check
 
 from .along_dim_cases import along_dims
 from .index_put_cases import index_puts
 from .placement_cases import placements
 from .rule_cases import B, Case, cases
-from .sharded_rows import Mesh, Operand, Sketch, check, random_layout
 from .transform_cases import transforms
 from .window_cases import windows
 

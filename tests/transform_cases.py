@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from hspmd_compiler.graph.ir import Ref
+from hspmd_compiler.verify.split_operands import Operand
+from hspmd_compiler.verify.split_operator import Sketch
 
 from .rule_cases import FULL, WEIGHT, B, Case, F, T, Take, picked
-from .sharded_rows import Operand, Sketch
 
 PAIRS = replace(FULL, shape=(B, T, F, 2))
 VIEWS: list[tuple[str, Operand, tuple[object, ...]]] = [

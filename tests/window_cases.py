@@ -8,8 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from hspmd_compiler.verify.split_operands import Operand
+from hspmd_compiler.verify.split_operator import Sketch
+
 from .rule_cases import FULL, MATRIX, ROW, B, Case, F, T, Take, normal, picked
-from .sharded_rows import Operand, Sketch
 
 C = 3
 SIZES = {1: (5,), 2: (4, 5), 3: (4, 3, 5)}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..errors import OUR_FAILURE, HspmdError, InternalError, OptionError
-from . import compile, coverage, demo, inspect, launch, run, strategy, trace, verify
+from . import compile, coverage, demo, inspect, launch, rules, run, strategy, trace, verify
 from .command import Command
 
 COMMANDS: tuple[Command, ...] = (
@@ -24,6 +24,7 @@ COMMANDS: tuple[Command, ...] = (
     launch.COMMAND,
     inspect.COMMAND,
     strategy.COMMAND,
+    rules.COMMAND,
     coverage.COMMAND,
     demo.COMMAND,
 )

@@ -76,6 +76,7 @@ CASES: dict[str, list[str]] = {
     "trace-argument-twice": ["trace", "mlp", "--arg", "hidden=1", "--arg", "hidden=2"],
     "trace-unknown-argument": ["trace", "mlp", "--arg", "hidde=3"],
     "coverage-unknown-flag": ["coverage", "--models"],
+    "rules-unknown-operator": ["rules", "softmx"],
     "trace-batch": ["trace", "mlp", "--batch", "0"],
     "compile-no-strategy": ["compile", "mlp", *TO],
     "compile-missing-strategy": ["compile", "mlp", "--strategy", "nowhere.json", *TO],

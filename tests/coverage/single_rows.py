@@ -16,9 +16,9 @@ from hspmd_compiler.coverage.matrix import Traced
 from hspmd_compiler.graph.ir import OriginKind, Ref, Row, map_refs, row_inputs
 from hspmd_compiler.passes.stages import classify
 from hspmd_compiler.verify.single_device import PLACEHOLDER, local_row
+from hspmd_compiler.verify.split_operands import Locals, Mesh, copied_sets, cut_sets, joined, scatter
+from hspmd_compiler.verify.split_operator import Sketch
 from hspmd_compiler.verify.widen import default_type
-
-from ..sharded_rows import Locals, Mesh, Sketch, copied_sets, cut_sets, joined, scatter
 
 GETITEM = "getitem"
 SEED_AND_STEP = (3, 5)

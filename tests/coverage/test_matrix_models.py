@@ -20,9 +20,9 @@ from hspmd_compiler.coverage.strategies import COLUMNS, Column
 from hspmd_compiler.coverage.table import markdown
 from hspmd_compiler.errors import HspmdError
 from hspmd_compiler.graph.rules import RULES
+from hspmd_compiler.verify.split_operator import UNDEFINED, check
 from hspmd_compiler.verify.widen import default_type
 
-from ..sharded_rows import UNDEFINED, check
 from ..test_rules_brute_force import BY_OP, WAYS, describe
 from .single_rows import GETITEM, PLACEHOLDER, SingleRow, single_rows, split_row
 from .traces import traced

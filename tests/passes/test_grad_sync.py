@@ -25,8 +25,16 @@ from hspmd_compiler.passes.grad_sync import (
     region,
     shard_boxes,
 )
-
-from ..sharded_rows import Mesh, Operand, any_sets, copied_sets, cut_sets, joined, random_pieces, scatter
+from hspmd_compiler.verify.split_operands import (
+    Mesh,
+    Operand,
+    any_sets,
+    copied_sets,
+    cut_sets,
+    joined,
+    random_pieces,
+    scatter,
+)
 
 SHAPES = ((6,), (4, 6), (1,), (2, 3, 4), (1, 4))
 MIXES = tuple(range(40))

@@ -24,12 +24,9 @@ from hspmd_compiler.passes.resolve_annotations.price import FlatCost, priced_on
 from hspmd_compiler.passes.resolve_annotations.ways import Method
 from hspmd_compiler.passes.resolve_comm import CommResolver
 from hspmd_compiler.passes.resolve_layouts import Wanted, plan, plan_text
-
-from ..rule_cases import normal
-from ..sharded_rows import (
+from hspmd_compiler.verify.split_operands import (
     Mesh,
     Operand,
-    answered,
     any_sets,
     copied_sets,
     cut_sets,
@@ -37,6 +34,9 @@ from ..sharded_rows import (
     random_pieces,
     scatter,
 )
+from hspmd_compiler.verify.split_operator import answered
+
+from ..rule_cases import normal
 from .resolve_annotations.proof import COSTS
 
 SHAPES = ((4, 6), (6,), (2, 3, 4), (1, 5), (4, 4))

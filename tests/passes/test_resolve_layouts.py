@@ -23,10 +23,10 @@ from hspmd_compiler.graph.rules import is_addend
 from hspmd_compiler.passes.resolve_layouts import Wanted, plan
 from hspmd_compiler.passes.resolve_rounds import rounds
 from hspmd_compiler.verify.assemble import Assembled, Piece, assemble, index_of, local_view, whole_view
+from hspmd_compiler.verify.split_operator import answered
 
 from ..annotations.strategies import splits
 from ..by_bytes import by_bytes
-from ..sharded_rows import answered
 from .resolve_annotations.proof import COSTS
 
 QUIET = list(HealthCheck)

@@ -17,9 +17,10 @@ from hspmd_compiler.passes.infer_dims import infer_dims
 from hspmd_compiler.passes.split_units import find_split_groups, split_groups
 from hspmd_compiler.passes.whole_parameters import TAKEN, whole_lines, whole_parameters
 from hspmd_compiler.strategy import Override, PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.verify.split_operands import Mesh, Operand
+from hspmd_compiler.verify.split_operator import Sketch
 
 from ..rule_cases import probability
-from ..sharded_rows import Mesh, Operand, Sketch
 from ..test_rules_brute_force import BY_OP, MARKERS
 
 LOOKUP = "aten.embedding.default"
