@@ -120,6 +120,11 @@ class ClassProgram:
     name: str
     segments: list[Segment]
 
+    @property
+    def draws(self) -> bool:
+        """Whether a segment reads the key of random numbers."""
+        return any(item.kind is InputKind.KEY for segment in self.segments for item in segment.inputs)
+
 
 class Op(Enum):
     """Instructions of a rank program."""

@@ -19,7 +19,7 @@ from .execute import RankPlan, RankState, micro_batches, plan_rank, run_step
 from .interpret import RowCall, function_of, read_rows, walk_rows
 from .kernels import ALIASES
 from .literals import torch_dtype
-from .program import ZERO_PARAMS, InputKind, Program
+from .program import ZERO_PARAMS, Program
 from .random_kernels import step_keys
 from .requests import (
     AllReduce,
@@ -71,13 +71,8 @@ def rank_arguments(
         for name in plan.shards
     ]
     rows = micro_batches(plan.program, batch)
-    keys = step_keys(plan.program.rows, seed, step) if _draws(plan) else []
+    keys = step_keys(plan.program.rows, seed, step) if plan.shared.draws else []
     return [*shards, *(of[key] for of in rows for key in program.inputs), *keys]
-
-
-def _draws(plan: RankPlan) -> bool:
-    """Whether the rank draws random masks."""
-    return any(item.kind is InputKind.KEY for part in plan.shared.segments for item in part.inputs)
 
 
 def _local(plan: RankPlan, name: str, params: Mapping[str, Tensor]) -> Tensor:
@@ -147,7 +142,7 @@ class _Builder:
             {key: self.graph.placeholder(_identifier(f"{key}_{mb}"), Tensor) for key in keys}
             for mb in range(count)
         ]
-        if _draws(self.plan):
+        if self.plan.shared.draws:
             state.keys = [self.graph.placeholder(f"key_{mb}", Tensor) for mb in range(count)]
         return state, batches
 

@@ -14,7 +14,7 @@ import torch
 from ..artifact.boxes import sent_volumes, volume
 from ..artifact.execute import RankPlan, RankState, run_step
 from ..artifact.literals import torch_dtype
-from ..artifact.program import ZERO_PARAMS, InputKind, Program, RankProgram
+from ..artifact.program import ZERO_PARAMS, Program, RankProgram
 from ..artifact.requests import (
     AllReduce,
     Exchange,
@@ -160,8 +160,7 @@ def _state(plan: RankPlan, arrays: ShapeArrays) -> RankState[ShapeValue]:
 
 def _keys(plan: RankPlan, arrays: ShapeArrays) -> list[ShapeValue]:
     """Keys of random masks, where the program draws any."""
-    inputs = (item for segment in plan.shared.segments for item in segment.inputs)
-    if not any(item.kind is InputKind.KEY for item in inputs):
+    if not plan.shared.draws:
         return []
     return [arrays.make((KEY_SIZE,), torch.int64) for _ in plan.program.rows]
 
