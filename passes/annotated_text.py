@@ -116,9 +116,9 @@ def _move_line(strategy: Strategy, pipeline: int, row: AnnotatedRow) -> tuple[st
     if source != target:
         groups += " -> " + ",".join(map(str, target))
     change = f"{marker.combine.value} {before}" if before == after else f"{before} -> {after}"
-    receivers = len(target) if marker.source_stage != marker.target_stage else 0
+    receivers = target if marker.source_stage != marker.target_stage else ()
     batch, dtype = first_coordinate(strategy, pipeline), str(row.out.dtype).removeprefix("torch.")
-    plan = "" if marker.batch_sum else plan_text(Wanted.of(marker, len(source), receivers, batch, dtype))
+    plan = "" if marker.batch_sum else plan_text(Wanted.of(marker, source, receivers, batch, dtype))
     return (
         "  comm",
         type_text(row.out),

@@ -8,7 +8,6 @@ import torch
 
 from ..comm_plan import Combine, CommKind, CommStep, CostModel
 from ..graph.annotated import CommMarker
-from .resolve_annotations.price import priced_on
 from .resolve_layouts import Wanted
 from .resolve_rounds import on_ranks, rounds
 
@@ -31,7 +30,7 @@ class CommResolver:
         self, marker: CommMarker, ranks: Ranks, batch: int, dtype: str
     ) -> tuple[dict[int, CommStep], ...]:
         """The step of each rank of a stage for a conversion inside it, at one micro-batch, in each round."""
-        wanted = Wanted.of(marker, len(ranks), 0, batch, dtype, priced_on(self.cost, ranks))
+        wanted = Wanted.of(marker, ranks, (), batch, dtype, self.cost)
         if wanted.reduces:
             return (self._all_reduce(ranks, marker.combine, dtype),)
         return self._rounds(wanted, ranks)
@@ -40,10 +39,8 @@ class CommResolver:
         self, marker: CommMarker, source_ranks: Ranks, target_ranks: Ranks, batch: int, dtype: str
     ) -> dict[int, CommStep]:
         """The step of each rank of two stages for a value that crosses between them."""
-        ranks = source_ranks + target_ranks
-        cost = priced_on(self.cost, ranks)
-        wanted = Wanted.of(marker, len(source_ranks), len(target_ranks), batch, dtype, cost)
-        (steps,) = self._rounds(wanted, ranks)
+        wanted = Wanted.of(marker, source_ranks, target_ranks, batch, dtype, self.cost)
+        (steps,) = self._rounds(wanted, source_ranks + target_ranks)
         return steps
 
     def reduce(self, ranks: Ranks, dtype: str) -> dict[int, CommStep]:
@@ -64,7 +61,8 @@ class CommResolver:
             found = rounds(wanted)
             numbers = sorted({step.id for steps in found for step in steps.values()})
             ids = {number: self.next_id() for number in numbers}
-            self.planned[key] = tuple(on_ranks(steps, ranks, ids) for steps in found)
+            names = dict(zip(wanted.ranks + wanted.receivers, ranks, strict=True))
+            self.planned[key] = tuple(on_ranks(steps, names, ids) for steps in found)
         return self.planned[key]
 
     def next_id(self) -> int:
@@ -75,5 +73,5 @@ class CommResolver:
 
 def round_count(marker: CommMarker, ranks: int, batch: int, dtype: torch.dtype) -> int:
     """How many steps each rank has for a communication, without a cost model."""
-    wanted = Wanted.of(marker, ranks, 0, batch, str(dtype).removeprefix("torch."))
+    wanted = Wanted.of(marker, range(ranks), (), batch, str(dtype).removeprefix("torch."))
     return len(rounds(wanted)) if wanted.priced and not wanted.reduces else 1

@@ -1,7 +1,4 @@
-"""Conversions between layouts, inside a stage or from one stage to another, planned by cells.
-
-Ranks are numbered from 0 in their stage, so that equal stages have equal plans.
-"""
+"""Conversions between layouts, inside a stage or from one stage to another, planned by cells."""
 
 from __future__ import annotations
 
@@ -36,15 +33,14 @@ from .resolve_annotations.ways import PREFERRED, Method, Pricing, Way
 class Wanted:
     """A conversion at one micro-batch.
 
-    ranks: how many have the source. receivers: how many ranks of another stage get it, numbered behind those;
-    0: the same ranks do. planned: see CommMarker. cost: what ways are compared by, of ranks by these numbers;
-    None: see PREFERRED.
+    ranks: of the stage that has the source. receivers: of another stage that gets the value; (): the same
+    ranks do. planned: see CommMarker. cost: what ways are compared by; None: see PREFERRED.
     """
 
     source: Layout
     target: Layout
-    ranks: int
-    receivers: int
+    ranks: tuple[int, ...]
+    receivers: tuple[int, ...]
     batch: int
     dtype: str
     planned: bool
@@ -54,14 +50,17 @@ class Wanted:
     def of(
         cls,
         marker: CommMarker,
-        ranks: int,
-        receivers: int,
+        ranks: Sequence[int],
+        receivers: Sequence[int],
         batch: int,
         dtype: str,
         cost: CostModel | None = None,
     ) -> Wanted:
-        """What a marker asks for."""
-        return cls(marker.source, marker.target, ranks, receivers, batch, dtype, marker.planned, cost)
+        """What a marker asks for. Without a cost model all ranks are alike, and numbered in their order."""
+        if cost is None:
+            ranks, receivers = range(len(ranks)), range(len(ranks), len(ranks) + len(receivers))
+        ends = tuple(ranks), tuple(receivers)
+        return cls(marker.source, marker.target, *ends, batch, dtype, marker.planned, cost)
 
     @property
     def reduces(self) -> bool:
@@ -92,13 +91,15 @@ class Wanted:
     @property
     def senders(self) -> dict[int, Coordinate]:
         """Where each rank that has the value lies in its stage."""
-        return {rank: Coordinate(rank, self.batch) for rank in range(self.ranks)}
+        return self._at(self.ranks)
 
     @property
     def places(self) -> dict[int, Coordinate]:
         """Where each rank that gets the value lies in its stage."""
-        first = self.ranks if self.receivers else 0
-        return {first + rank: Coordinate(rank, self.batch) for rank in range(self.receivers or self.ranks)}
+        return self._at(self.receivers or self.ranks)
+
+    def _at(self, ranks: tuple[int, ...]) -> dict[int, Coordinate]:
+        return {rank: Coordinate(place, self.batch) for place, rank in enumerate(ranks)}
 
 
 @cache
@@ -146,7 +147,7 @@ def plan(wanted: Wanted) -> tuple[Part, ...]:
     conversion = conversion_of(wanted)
     if not wanted.priced or wanted.reduces:
         way = _preferred(wanted, conversion)
-        return (Part(_all(wanted), way, (way,)),)
+        return (Part(wanted.ranks + wanted.receivers, way, (way,)),)
     return _cheapest(wanted, conversion)
 
 
@@ -161,11 +162,9 @@ def _cheapest(wanted: Wanted, conversion: Conversion) -> tuple[Part, ...]:
     if seconds >= max((part.seconds for part in parts), default=0.0):
         return parts
     way = replace(way, seconds=seconds)
-    return (Part(_all(wanted), way, (way, *(each for part in parts for each in part.ways))),)
-
-
-def _all(wanted: Wanted) -> tuple[int, ...]:
-    return tuple(dict.fromkeys((*wanted.senders, *wanted.places)))
+    return (
+        Part(wanted.ranks + wanted.receivers, way, (way, *(each for part in parts for each in part.ways))),
+    )
 
 
 def _preferred(wanted: Wanted, conversion: Conversion) -> Way:
@@ -179,7 +178,7 @@ def _reduction(wanted: Wanted, conversion: Conversion) -> Way | None:
     if not (wanted.reduces or wanted.whole_sum):
         return None
     size = prod(wanted.source.local_shape(Coordinate(0, wanted.batch)))
-    return Way(Method.ALL_REDUCE, lambda: (Reduction((_all(wanted),), (size,)),))
+    return Way(Method.ALL_REDUCE, lambda: (Reduction((wanted.ranks,), (size,)),))
 
 
 def _exchange(wanted: Wanted, conversion: Conversion) -> Way | None:

@@ -100,14 +100,14 @@ def _idle(rank: int, view: Shape, dtype: str, number: int) -> CommStep:
     return CommStep(number, CommKind.SEND_RECV, alone, Combine.COPY, view, view, view, own, own, dtype=dtype)
 
 
-def on_ranks(steps: Steps, ranks: Sequence[int], ids: Mapping[int, int]) -> dict[int, CommStep]:
-    """A round of ranks that are numbered otherwise. ids: of the steps there, by their ids here."""
-    return {ranks[place]: _renamed(step, ranks, ids[step.id]) for place, step in steps.items()}
+def on_ranks(steps: Steps, ranks: Mapping[int, int], ids: Mapping[int, int]) -> dict[int, CommStep]:
+    """A round of ranks that are numbered otherwise, and the steps, too: their new numbers by the old ones."""
+    return {ranks[rank]: _renamed(step, ranks, ids[step.id]) for rank, step in steps.items()}
 
 
-def _renamed(step: CommStep, ranks: Sequence[int], number: int) -> CommStep:
+def _renamed(step: CommStep, ranks: Mapping[int, int], number: int) -> CommStep:
     def pieces(own: Sequence[Piece]) -> tuple[Piece, ...]:
         return tuple(Piece(ranks[piece.peer], piece.boxes) for piece in own)
 
-    group = tuple(sorted(ranks[place] for place in step.group))
+    group = tuple(sorted(ranks[rank] for rank in step.group))
     return replace(step, id=number, group=group, sends=pieces(step.sends), recvs=pieces(step.recvs))

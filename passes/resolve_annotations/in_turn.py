@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from math import prod
 
 from ...comm_plan import Combine, CommKind
 from .cells import Block, block_size, joined
@@ -44,7 +43,7 @@ def _addends(conversion: Conversion) -> Parts:
 
 def _copies(conversion: Conversion) -> Parts:
     held = conversion.before.values()
-    cut = {dim for dim in range(len(conversion.source.rows)) if len({own[dim] for own in held}) > 1}
+    cut = [dim for dim in range(len(conversion.source.rows)) if len({own[dim] for own in held}) > 1]
     load = dict.fromkeys(conversion.before, 0)
     for receiver, cells in _needed(conversion):
         found: dict[int, list[Block]] = {}
@@ -53,7 +52,7 @@ def _copies(conversion: Conversion) -> Parts:
                 sender = receiver
             else:
                 sender = min(members(holders), key=lambda holder: load[holder])
-                load[sender] += prod(_length(block[dim]) for dim in cut)
+                load[sender] += block_size(tuple(block[dim] for dim in cut))
             found.setdefault(sender, []).append(block)
         yield receiver, found
 
@@ -68,7 +67,7 @@ def _needed(conversion: Conversion) -> Iterator[tuple[int, dict[Devices, list[Bl
         yield receiver, found
 
 
-def _stretches(cells: Mapping[Devices, list[Block]], cut: Iterable[int]) -> Iterator[tuple[Block, Devices]]:
+def _stretches(cells: Mapping[Devices, list[Block]], cut: Sequence[int]) -> Iterator[tuple[Block, Devices]]:
     """The blocks, one for each interval of the dims that the source cuts."""
     for holders, blocks in cells.items():
         for block in joined(blocks):
@@ -78,7 +77,3 @@ def _stretches(cells: Mapping[Devices, list[Block]], cut: Iterable[int]) -> Iter
             ]
             for stretch in product(*choices):
                 yield stretch, holders
-
-
-def _length(rows: Iterable[tuple[int, int]]) -> int:
-    return sum(high - low for low, high in rows)

@@ -59,39 +59,6 @@ class FlatCost:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class CostByPlace:
-    """A cost model for ranks that are told by their places in `ranks`."""
-
-    cost: CostModel
-    ranks: tuple[int, ...]
-
-    def comm_s(self, traffic: Sequence[Traffic]) -> float:
-        """See CostModel."""
-        ranks = self.ranks
-        return self.cost.comm_s(
-            [
-                Traffic(
-                    each.kind,
-                    tuple(ranks[place] for place in each.ranks),
-                    {(ranks[one], ranks[other]): size for (one, other), size in each.volumes.items()},
-                    each.size,
-                )
-                for each in traffic
-            ]
-        )
-
-    def near(self, rank: int) -> frozenset[int] | None:
-        """See CostModel."""
-        near = self.cost.near(self.ranks[rank])
-        return None if near is None else frozenset(place for place, r in enumerate(self.ranks) if r in near)
-
-
-def priced_on(cost: CostModel | None, ranks: tuple[int, ...]) -> CostModel | None:
-    """The cost model of a plan whose ranks are numbered by their places."""
-    return cost if cost is None or isinstance(cost, FlatCost) else CostByPlace(cost, ranks)
-
-
 def ring_bytes(members: int, size: int) -> int:
     """Bytes that each member of an all-reduce sends, and receives."""
     return -(-2 * (members - 1) * size // members)

@@ -20,7 +20,7 @@ from hspmd_compiler.artifact.arrays import TorchArrays
 from hspmd_compiler.comm_plan import Combine, CommKind, CommStep, CostModel, Traffic, box_volume
 from hspmd_compiler.graph.annotated import CommMarker
 from hspmd_compiler.graph.rules import is_addend
-from hspmd_compiler.passes.resolve_annotations.price import FlatCost, priced_on
+from hspmd_compiler.passes.resolve_annotations.price import FlatCost
 from hspmd_compiler.passes.resolve_annotations.ways import Method
 from hspmd_compiler.passes.resolve_comm import CommResolver
 from hspmd_compiler.passes.resolve_layouts import Wanted, plan, plan_text
@@ -103,7 +103,7 @@ def test_inside_a_stage(source_kind: str, target_kind: str, cost: CostModel | No
             found = answered(steps, found)
         for rank in range(ranks):
             torch.testing.assert_close(found[numbers[rank]], scatter(value, target, Coordinate(rank, 0)))
-        check_cheapest(Wanted.of(marker, ranks, 0, 0, "float64", priced_on(cost, numbers)))
+        check_cheapest(Wanted.of(marker, numbers, (), 0, "float64", cost))
     assert done >= 3
 
 
@@ -149,7 +149,7 @@ def test_between_stages_of_different_width(
         found = exchange(steps, {rank: pieces[Coordinate(rank, batch)] for rank in senders})
         for index, rank in enumerate(receivers):
             torch.testing.assert_close(found[rank], scatter(value, target, Coordinate(index, batch)))
-        check_cheapest(Wanted.of(marker, *widths, batch, "float64", cost))
+        check_cheapest(Wanted.of(marker, senders, receivers, batch, "float64", cost))
         if cost is None and not is_addend(source):
             check_balanced(steps, source, target, widths)
     assert done >= 5
@@ -203,7 +203,7 @@ def addends_of_four(length: int) -> Wanted:
     held = [(0, length * 3 // 4), (length // 4, length), (0, length // 2), (length // 8, length)]
     cut = Factor(length, Axis.TENSOR, tuple((pair,) for pair in held), contrib=True)
     target = make_layout(((Factor(length),),))
-    return Wanted(make_layout(((cut,),)), target, 4, 0, 0, "float32", planned=False)
+    return Wanted(make_layout(((cut,),)), target, (0, 1, 2, 3), (), 0, "float32", planned=False)
 
 
 def methods(wanted: Wanted) -> set[Method]:
@@ -251,7 +251,7 @@ def test_a_slow_link_is_not_taken(slow: int) -> None:
     marker, cost = CommMarker(value, value, Combine.COPY, 0, 1), OneSlowLink(frozenset({slow, 7}))
     steps = CommResolver(cost).transfer(marker, (5, 4), (7, 6), 0, "float32")
     assert [piece.peer for piece in steps[7].recvs] == [9 - slow]
-    wanted = Wanted.of(marker, 2, 2, 0, "float32", priced_on(cost, (5, 4, 7, 6)))
+    wanted = Wanted.of(marker, (5, 4), (7, 6), 0, "float32", cost)
     assert all(part.seconds < 1e-4 for part in plan(wanted))
 
 

@@ -120,7 +120,14 @@ def check(drawn: Drawn, cost: CostModel | None = None) -> int:
     Gives the number of rounds.
     """
     wanted = Wanted(
-        drawn.source, drawn.target, drawn.ranks, 0, drawn.batch, "float64", planned=True, cost=cost
+        drawn.source,
+        drawn.target,
+        tuple(range(drawn.ranks)),
+        (),
+        drawn.batch,
+        "float64",
+        planned=True,
+        cost=cost,
     )
     for part in plan(wanted):
         assert all(part.seconds <= way.seconds for way in part.ways if way.seconds is not None)
@@ -159,7 +166,8 @@ def crossings(draw: st.DrawFn) -> tuple[Layout, int, Layout, int]:
 def test_from_stage_to_stage(drawn: tuple[Layout, int, Layout, int], cost: CostModel | None) -> None:
     """Several cuts, sums with copies, and other numbers of ranks: in one step, at the least price."""
     source, ranks, target, receivers = drawn
-    wanted = Wanted(source, target, ranks, receivers, 0, "float64", planned=True, cost=cost)
+    ends = tuple(range(ranks)), tuple(range(ranks, ranks + receivers))
+    wanted = Wanted(source, target, *ends, 0, "float64", planned=True, cost=cost)
     before, arrays = held(source, ranks, 0), TorchArrays()
     (steps,) = rounds(wanted)
     sent = {rank: arrays.cut(steps[rank], tensor) for rank, tensor in before.items()}
