@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Place = tuple[str | int, ...]
 
+MISSING, TOO_LONG = ("missing", "missing_argument"), ("too_long", "unexpected_positional_argument")
 LONG = "a whole number of at most 63 bits"
 WANTED = {
     "int_type": "an integer",
@@ -230,34 +231,33 @@ def path_of(place: Place) -> str:
 
 def _misfit(root: Any, error: ErrorDetails) -> Misfit:
     code, loc, context = error["type"], error["loc"], error.get("ctx", {})
-    place = tuple(part for part in loc if not (isinstance(part, str) and part.startswith(("<", "[key]"))))
-    if code in ("missing", "missing_argument") and isinstance(loc[-1], str):
-        return Misfit(place, None, "missing: this key is required", is_missing=True)
+    if code in MISSING and isinstance(loc[-1], str):
+        return Misfit(_walk(root, loc)[0], None, "missing: this key is required", is_missing=True)
+    if code == "unexpected_keyword_argument":
+        place, owner = _walk(root, loc[:-1])
+        known = keys_of(_stripped(owner))
+        return Misfit((*place, loc[-1]), error["input"], "unknown", is_unknown=True, known=known)
+    if code in MISSING or code in TOO_LONG:
+        place, owner = _walk(root, loc if code == "too_long" else loc[:-1])
+        found = error["input"]
+        return Misfit(place, found, _length(_stripped(owner)))
+    is_key = loc[-1:] == ("[key]",) and get_origin(_stripped(_walk(root, loc[:-2])[1])) is dict
+    place, hint = _walk(root, loc[:-1] if is_key else loc)
     if isinstance(raised := context.get("error"), Unfit):
         return Misfit((*place, *raised.place), raised.found, str(raised))
-    if code == "unexpected_keyword_argument":
-        known = keys_of(_hint_at(root, loc[:-1]))
-        return Misfit(place, error["input"], "unknown", is_unknown=True, known=known)
-    if code in ("missing", "too_long"):
-        outer = loc[:-1] if code == "missing" else loc
-        return Misfit(
-            place[: len(place) - (code == "missing")], error["input"], _length(_hint_at(root, outer))
-        )
-    known = keys_of(_hint_at(root, loc)) if code == "dataclass_type" else ()
-    owner = _hint_at(root, loc[:-2] if loc[-1:] == ("[key]",) else loc[:-1])
-    is_entry = bool(loc) and get_origin(owner) is dict
-    wanted = _wanted(root, code, loc, error["msg"], context)
+    known = keys_of(_stripped(hint)) if code == "dataclass_type" else ()
+    wanted = _wanted(hint, code, error["msg"], context)
+    is_entry = bool(place) and get_origin(_stripped(_walk(root, loc[:-2] if is_key else loc[:-1])[1])) is dict
     return Misfit(place, error["input"], wanted, known=known, is_entry=is_entry)
 
 
-def _wanted(root: Any, code: str, loc: Place, message: str, context: Mapping[str, Any]) -> str:
+def _wanted(hint: Any, code: str, message: str, context: Mapping[str, Any]) -> str:
     if code == "wanted":
         return message
     if code == "greater_than_equal" and context["ge"] > -LARGEST:
         return f"an integer of at least {context['ge']}"
     if code == "value_error":
         return str(context["error"])
-    hint = _hint_at(root, loc, strip=False)
     called = next((each.text for each in _metadata(hint) if isinstance(each, Called)), "")
     if called and code.endswith("_type"):
         return called
@@ -278,16 +278,17 @@ def keys_of(kind: Any) -> tuple[str, ...]:
     return tuple(item.name for item in fields(kind)) if is_dataclass(kind) else ()
 
 
-def _hint_at(hint: Any, loc: Place, strip: bool = True) -> Any:
-    """The type hint of what stands at a place; strip: without its metadata."""
+def _walk(hint: Any, loc: Place) -> tuple[Place, Any]:
+    """The place that pydantic means, without ways of an Either, and the type hint of what stands there."""
+    place: Place = ()
     for part in loc:
-        hint = _inner(_ways(hint) if str(part).startswith("<") else _stripped(hint), part)
-    return _stripped(hint) if strip else hint
+        ways = next((each.ways for each in _metadata(hint) if isinstance(each, Either)), None)
+        hint = _inner(_stripped(hint), part) if ways is None else ways[str(part)]
+        place = place if ways else (*place, part)
+    return place, hint
 
 
 def _inner(hint: Any, part: str | int) -> Any:
-    if isinstance(hint, dict):
-        return hint[part]
     names = getattr(hint, "_fields", ())
     if names or is_dataclass(hint):
         name = names[part] if isinstance(part, int) else part
@@ -296,10 +297,6 @@ def _inner(hint: Any, part: str | int) -> Any:
     if get_origin(hint) is tuple and inner[-1] is not Ellipsis and isinstance(part, int):
         return inner[min(part, len(inner) - 1)]
     return inner[-1] if get_origin(hint) is dict else inner[0]
-
-
-def _ways(hint: Any) -> dict[str, Any]:
-    return next(each.ways for each in _metadata(hint) if isinstance(each, Either))
 
 
 def _metadata(hint: Any) -> Iterator[Any]:

@@ -96,6 +96,18 @@ def test_all_that_does_not_fit_is_told_at_once() -> None:
     assert told({"count": 1, "numbers": [1, "x"]}) == {"numbers[1]": "an integer"}
 
 
+def test_keys_of_any_name_are_told_where_they_stand() -> None:
+    names = ["<first>", "<x>", "[key]", ""]
+    assert told({"count": 1, **dict.fromkeys(names, 1)}) == dict.fromkeys(
+        ["<first>", "<x>", "[key]", ""], "unknown"
+    )
+    assert told({"count": 1, "table": dict.fromkeys(names, "a")}).keys() == {
+        f"table.{name}" for name in names
+    }
+    either = {"name": "a", "<first>": 1, "[key]": 1}
+    assert told({"count": 1, "either": either}).keys() == {"either.<first>", "either.[key]"}
+
+
 @pytest.mark.parametrize("count", ["2", 2.0, True, None, [2], float("nan"), 1 << 63, {2}])
 def test_nothing_is_converted(count: object) -> None:
     assert told({"count": count}).keys() == {"count"}
@@ -165,9 +177,15 @@ def test_layouts_come_back_the_same() -> None:
     assert value_layouts.from_json(json.loads(json.dumps(LAYOUTS.to_json()))) == LAYOUTS
 
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+)
 VALUES = st.recursive(
-    SCALARS | st.sampled_from(["0-3", "inf", "full", "cuda", 1 << 70]),
+    SCALARS | st.sampled_from(["0-3", "inf", "full", "cuda", 1 << 70, {"<first>": 1, "[key]": {}}]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(st.sampled_from(["count", "size", "name", "layers", "kind"]), inner, max_size=2)
@@ -188,10 +206,13 @@ def test_a_changed_content_is_read_or_refused(data: st.DataObject) -> None:
     changed = {"": deepcopy(content)}
     for _ in range(data.draw(st.integers(1, 2))):
         owner, key = data.draw(st.sampled_from(places(changed)))
-        if data.draw(st.integers(0, 4)):
-            owner[key] = data.draw(VALUES)
-        else:
+        kind = data.draw(st.integers(0, 5))
+        if kind == 0:
             owner.pop(key)
+        elif kind == 1 and isinstance(owner, dict):
+            owner[data.draw(st.sampled_from(["<first>", "[key]", "x"]))] = deepcopy(data.draw(VALUES))
+        else:
+            owner[key] = deepcopy(data.draw(VALUES))
         if "" not in changed:
             return
     with suppress(HspmdError):
