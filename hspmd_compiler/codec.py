@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args, get_type_hints
@@ -155,14 +155,6 @@ class FieldPlan:
         if self.has_default and type(held) is self.default_type and held == self.default:
             return True
         return self.is_left_out_empty and not held
-
-
-def written_fields(value: object) -> Iterator[tuple[FieldPlan, Any]]:
-    """The fields of a dataclass that are not left out, and what they hold."""
-    for item in _plan_of(type(value)):
-        held = getattr(value, item.name)
-        if not item.leaves_out(held):
-            yield item, held
 
 
 _plans: dict[type, tuple[FieldPlan, ...]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ..comm_plan import CommKind, CommStep, GradBucket
 from .live_text import Line, joined, value_cells
@@ -13,9 +14,15 @@ from .stage_comm import StageComm
 from .states_text import states_text
 from .zero import Ownership
 
+MOST_RANKS = 4
+"""Of those that do not follow each other, shown one by one."""
+
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """`0-7`, `0,2`: ranks that follow each other as one range."""
+    """`0-7`, `0,2`, `0,32,..,992`: ranks that follow each other, or at even distances, in short."""
+    steps = {high - low for low, high in pairwise(ranks)}
+    if len(ranks) > MOST_RANKS and len(steps) == 1 and steps != {1}:
+        return f"{ranks[0]},{ranks[1]},..,{ranks[-1]}"
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][1] + 1:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
-
 from ..comm_plan import Combine, CommKind, CommStep, CostModel
 from ..graph.annotated import CommMarker
 from .resolve_layouts import Wanted
@@ -69,9 +67,3 @@ class CommResolver:
         """The id of a new step."""
         self.count += 1
         return self.count - 1
-
-
-def round_count(marker: CommMarker, ranks: int, batch: int, dtype: torch.dtype) -> int:
-    """How many steps each rank has for a communication, without a cost model."""
-    wanted = Wanted.of(marker, range(ranks), (), batch, str(dtype).removeprefix("torch."))
-    return len(rounds(wanted)) if wanted.priced and not wanted.reduces else 1

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from ..codec import Json, encode, written_fields
-from .decode_shared import tables_of
+from dataclasses import fields, replace
+from typing import Any
+
+from ..codec import Json, encode
 from .json_text import Ready, ready
 from .program import RankProgram
 
+SHARED = ("comms", "transfers", "shards", "grad_buckets", "instructions", "param_buckets")
+"""Lists of a rank whose entries can't change; ranks that have the same have one object."""
+
 
 class SharingWriter:
-    """Encodes the ranks of one program, one after the other; the same object is written once.
-
-    Only entries that can't change are shared, and the program keeps them as long as this is used.
-    """
+    """Encodes the ranks of one program, one after the other; the program keeps the entries meanwhile."""
 
     def __init__(self) -> None:
         self._texts: dict[int, Ready] = {}
 
-    def encode(self, own: RankProgram) -> Json:
-        """As `codec.encode`, the entries of its lists being text already."""
-        tables = tables_of(RankProgram)
-        written: dict[str, Json] = {}
-        for item, held in written_fields(own):
-            shared = item.name in tables
-            written[item.name] = [self._entry(each) for each in held] if shared else item.encode(held)
-        return written
+    def encode(self, own: RankProgram) -> dict[str, Json]:
+        """As `codec.encode`, the entries of the shared lists being text already."""
+        empty: dict[str, Any] = {name: [] for name in SHARED}
+        plain = encode(replace(own, **empty))
+        assert isinstance(plain, dict), "the form of a dataclass"
+        lists: dict[str, list[Json]] = {name: [*map(self._entry, getattr(own, name))] for name in SHARED}
+        names = (item.name for item in fields(own))
+        return {name: lists.get(name) or plain[name] for name in names if lists.get(name) or name in plain}
 
     def _entry(self, value: object) -> Ready:
         found = self._texts.get(id(value))
