@@ -105,6 +105,7 @@ PLACED = {
     "artifact.lower": "passes",
     "artifact.lower_params": "passes",
     "artifact.lower_stage": "passes",
+    "artifact.paths": "program",
     "artifact.program": "program",
     "artifact.program_text": "program",
     "artifact.random_kernels": "program",
