@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ..graph.ir import Ref, Row, refs_of
 from .dim_flow import DimFlow, Found, Rule
-from .dim_layout_rules import argument, dim_argument
+
+
+def argument(row: Row, place: int, default: Any = None) -> Any:
+    """A positional argument, or what the operator assumes without it."""
+    return row.args[place] if len(row.args) > place else default
+
+
+def dim_argument(row: Row, place: int, rank: int, default: int = 0) -> int:
+    """A dim argument, counted from the front."""
+    return int(argument(row, place, default)) % max(rank, 1)
+
+
+def getitem(flow: DimFlow, row: Row) -> Found:
+    """One output of an operator with several."""
+    outs = flow.outs.get(flow.row(row.args[0]).id)
+    return outs[int(argument(row, 1))] if outs else None
 
 
 def pointwise(flow: DimFlow, row: Row) -> Found:
@@ -20,11 +37,6 @@ def whole(flow: DimFlow, row: Row) -> Found:
     for ref in refs_of((row.args, row.kwargs)):
         for dims in (flow.dims.get(ref.id, ()), *flow.outs.get(ref.id, ())):
             flow.mark_whole(dims, f"{row.op} has no rule that keeps it split")
-    return None
-
-
-def constant(_flow: DimFlow, _row: Row) -> Found:
-    """A new tensor that only asks for the shape of its operand."""
     return None
 
 
@@ -75,37 +87,11 @@ def nll_loss(flow: DimFlow, row: Row) -> Found:
     return whole(flow, row)
 
 
-def unfold(flow: DimFlow, row: Row) -> Found:
-    """Windows of a dim: their number, and behind all dims their elements."""
-    dims, shape = list(flow.of(row.args[0])), row.shape or ()
-    dim = dim_argument(row, 1, len(dims))
-    flow.mark_whole(dims[dim : dim + 1], f"{row.op} is over it")
-    dims[dim : dim + 1] = [flow.terms.free(shape[dim])] if dims else []
-    return (*dims, flow.terms.free(shape[-1]))
-
-
-def diagonal(flow: DimFlow, row: Row) -> Found:
-    """A diagonal across two dims, behind the others."""
-    dims = flow.of(row.args[0])
-    across = {dim_argument(row, 2, len(dims), 0), dim_argument(row, 3, len(dims), 1)}
-    flow.mark_whole([dims[dim] for dim in across], f"{row.op} is over it")
-    others = (term for dim, term in enumerate(dims) if dim not in across)
-    return (*others, flow.terms.free((row.shape or ())[-1]))
-
-
-_CONSTANTS = (
-    *("zeros_like.default", "ones_like.default", "full_like.default", "empty_like.default"),
-    *("rand_like.default", "randn_like.default"),
-    *("new_zeros.default", "new_ones.default", "new_full.default", "new_empty.default"),
-)
-
-MATH_RULES: dict[str, Rule] = {
-    **{f"aten.{name}": constant for name in _CONSTANTS},
+BY_HAND: dict[str, Rule] = {
+    "getitem": getitem,
     "aten.embedding.default": embedding,
     "aten.index.Tensor": index,
     "aten._unsafe_index.Tensor": index,
     "aten._log_softmax.default": log_softmax,
     "aten.nll_loss_forward.default": nll_loss,
-    "aten.unfold.default": unfold,
-    "aten.diagonal.default": diagonal,
 }

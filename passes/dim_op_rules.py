@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from ..graph.call_rule import CallRule, call_of, tensors
 from ..graph.ir import Ref, Row
 from ..graph.op_rule import Dims, Letters
@@ -12,13 +14,13 @@ ATTENTION = "attention computes with whole heads"
 
 def by_value(flow: DimFlow, row: Row) -> Found:
     """Dims of the results, from the rule's letters."""
-    refs = [ref for ref in tensors(row) if ref is not None]
     call = call_of(flow.rows, row, flow.signatures, flow.calls)
+    refs = [ref for ref in tensors(row) if ref is not None][: len(call.operands)]
     terms = _terms(flow, call, refs)
     sums = frozenset[str]() if call.contracts or call.rule.splits_sums else call.summed
     for name in call.whole | call.pattern | sums:
         if name in terms:
-            flow.terms.mark_whole(terms[name], f"{row.op} is over it")
+            flow.terms.mark_whole(terms[name], call.rule.why or f"{row.op} is over it")
     if call.contracts:
         _product(flow, row, call, refs, terms)
     for name in call.rule.heads:
@@ -29,13 +31,17 @@ def by_value(flow: DimFlow, row: Row) -> Found:
 
 
 def _terms(flow: DimFlow, call: CallRule, refs: list[Ref]) -> dict[str, int]:
-    """A term per letter; a broadcast dim says nothing."""
+    """A term per letter, also of those side by side in a dim; a broadcast dim says nothing."""
     terms: dict[str, int] = {}
     for dims, ref in zip(call.operands, refs, strict=True):
         for names, term in zip(dims, flow.of(ref), strict=True):
             for name, part in zip(names, _parts(flow, call, names, term), strict=True):
                 if flow.terms.sizes[part] == call.sizes[name]:
                     terms[name] = flow.terms.unify(terms[name], part) if name in terms else part
+    for name in [name for name in terms if "|" in name]:
+        ends = [0, *accumulate(call.parts(name))]
+        for piece, low, high in zip(name.split("|"), ends, ends[1:], strict=False):
+            terms[piece] = flow.terms.cut(terms[name], low, high)
     return terms
 
 
@@ -45,7 +51,7 @@ def _parts(flow: DimFlow, call: CallRule, names: Letters, term: int) -> tuple[in
     sizes = tuple(call.sizes[name] for name in names)
     found = flow.terms.regroup((term,), sizes)
     if found is None:
-        flow.terms.mark_whole(term, "a rule reads it across its parts")
+        flow.terms.mark_whole(term, call.rule.why or "a rule reads it across its parts")
         return flow.free(sizes)
     return found
 
@@ -69,6 +75,9 @@ def _product(flow: DimFlow, row: Row, call: CallRule, refs: list[Ref], terms: di
 
 
 def _result(flow: DimFlow, call: CallRule, dims: Dims, terms: dict[str, int]) -> tuple[int, ...]:
+    for name in [name for names in dims for name in names if "|" in name]:
+        pieces = zip(name.split("|"), call.parts(name), strict=True)
+        terms[name] = flow.terms.concat([terms.get(piece, flow.terms.free(size)) for piece, size in pieces])
     found = []
     for names in dims:
         parts = [terms[name] if name in terms else flow.terms.free(call.sizes[name]) for name in names]

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from ..graph.ir import LogicalGraph, OriginKind, Phase, Row, row_inputs
+from ..graph.op_apply import MOVED
 from ..graph.op_rule import OP_RULES
+from ..graph.slice_lines import CUTS_AND_JOINS
 from ..graph.unknown_operators import Treatment, treatment
+from ..graph.view_lines import VIEWS_AND_COPIES
 from .deduce_memo import signatures
 from .dim_flow import DimFlow, Rule
-from .dim_layout_rules import LAYOUT_RULES
-from .dim_math_rules import MATH_RULES, pointwise, whole
+from .dim_math_rules import BY_HAND, pointwise, whole
 from .dim_op_rules import by_value
 
-_RULES: dict[str, Rule] = {**LAYOUT_RULES, **MATH_RULES}
-_MOVES = (
-    *("aten.detach.default", "aten.alias.default", "aten._to_copy.default"),
-    *("aten.permute.default", "aten.transpose.int", "aten.t.default"),
-)
-_KEEP_IDS = frozenset((*LAYOUT_RULES, *_MOVES)) | {
-    "aten.clone.default",
+_KEEP_IDS = MOVED.union(VIEWS_AND_COPIES, CUTS_AND_JOINS) | {
+    "getitem",
+    "aten._to_copy.default",
     "aten.where.self",
     "aten.clamp.default",
     "aten.masked_fill.Scalar",
     "aten.masked_fill.Tensor",
     "aten.copy.default",
-    "aten.lift_fresh_copy.default",
     "aten.select_scatter.default",
     "aten.slice_scatter.default",
 }
@@ -64,7 +61,7 @@ def _visit(flow: DimFlow, row: Row) -> None:
 
 def _rule_of(row: Row) -> Rule:
     """What is said by hand goes before the line of letters."""
-    found = _RULES.get(row.op)
+    found = BY_HAND.get(row.op)
     if found is not None:
         return found
     if row.op in OP_RULES:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from math import prod
@@ -16,6 +16,7 @@ from .ir import Ref, Row
 from .op_rule import OP_RULES, REST, Along, Dims, Kind, Letters, Linear, OpRule
 
 Shape = tuple[int, ...]
+LIST = "List[Tensor]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,9 @@ class CallRule:
 
     @cached_property
     def positional(self) -> bool:
-        """Whether the operator takes tensors as positional arguments only."""
-        return all(not keyword for _, _, keyword in tensor_places(self.rule.op))
+        """Whether the operator takes tensors as positional arguments only, none of them in a list."""
+        lists = any(str(item.type) == LIST for item in _schema(self.rule.op).arguments)
+        return not lists and all(not keyword for _, _, keyword in tensor_places(self.rule.op))
 
     @cached_property
     def contracts(self) -> bool:
@@ -83,6 +85,12 @@ class CallRule:
         """The length of a dim of these letters."""
         return prod([self.sizes[name] for name in names])
 
+    def parts(self, name: str) -> tuple[int, ...]:
+        """The lengths of what stands side by side in a letter."""
+        if "|" not in name:
+            return (self.sizes[name],)
+        return tuple([int(part) if part.isdigit() else self.sizes[part] for part in name.split("|")])
+
     def flops(self, share: float = 1.0) -> float:
         """Of the whole call, or of a share of it."""
         idle = self.rule.idle
@@ -101,7 +109,7 @@ def tensor_places(op: str) -> tuple[tuple[int, str, bool], ...]:
     return tuple(
         (place, item.name, item.kwarg_only)
         for place, item in enumerate(_schema(op).arguments)
-        if str(item.type) in ("Tensor", "Optional[Tensor]")
+        if str(item.type) in ("Tensor", "Optional[Tensor]", LIST)
     )
 
 
@@ -110,7 +118,10 @@ def tensors(row: Row) -> list[Ref | None]:
     found: list[Ref | None] = []
     for place, name, keyword in tensor_places(row.op):
         value = row.args[place] if place < len(row.args) and not keyword else row.kwargs.get(name)
-        found.append(value if type(value) is Ref else None)
+        if isinstance(value, (list, tuple)):
+            found += [item for item in value if type(item) is Ref]
+        else:
+            found.append(value if type(value) is Ref else None)
     return found
 
 
@@ -146,7 +157,11 @@ def bind(row: Row, shapes: Sequence[Shape | None], *, floats: bool = True) -> Ca
     Raises DeduceError where the call has other dims than the rule's letters.
     """
     rule = OP_RULES[row.op]
-    return _Binding(row, rule if rule.variants is None else rule.variants(row), floats).bound(shapes)
+    if rule.by_shapes is not None:
+        rule = rule.by_shapes(row, shapes)
+    elif rule.variants is not None:
+        rule = rule.variants(row)
+    return _Binding(row, rule, floats).bound(shapes)
 
 
 @dataclass(slots=True)
@@ -165,14 +180,15 @@ class _Binding:
         rule, row = self.rule, self.row
         if not rule.every and len(shapes) < len(rule.operands):
             raise self._other_call(f"{len(shapes)} tensors for {len(rule.operands)}")
+        self.lengths = {name: _length(row, given) for name, given in rule.lengths}
+        self.sizes.update(self.lengths)
         given = [
             (self._broadcast(place, shape), shape)
             for place, shape in enumerate(shapes)
             if shape is not None and (rule.every or place < len(rule.operands))
         ]
-        if len(given) < len([shape for shape in shapes if shape is not None]):
+        if rule.operands and len(given) < len([shape for shape in shapes if shape is not None]):
             raise self._other_call("more tensors than the rule has operands")
-        self.lengths = {letter: int(argument_of(row, name)) for letter, name in rule.lengths}  # type: ignore[call-overload]
         operands = tuple([self._sized(dims, shape) for dims, shape in given])
         main = operands[0] if operands else ()
         along = frozenset(name for dim in dims_along(row, rule.along, len(main)) for name in main[dim])
@@ -249,9 +265,15 @@ class _Binding:
 
     def _fresh(self, names: Letters, size: int) -> Letters:
         """The letters of a result's dim; one of another length is new, and whole."""
+        for name in names:
+            if "|" in name:
+                self.sizes[name] = sum(self._parts(name))
         if names and prod(self.sizes.get(name, -1) for name in names) == size:
             return names
         return () if size == 1 else (f"={size}@{'.'.join(names)}",)
+
+    def _parts(self, name: str) -> Iterator[int]:
+        return (int(part) if part.isdigit() else self.sizes[part] for part in name.split("|"))
 
     def _other_call(self, what: str) -> DeduceError:
         return DeduceError(
@@ -261,6 +283,10 @@ class _Binding:
             rule=self.rule.text(),
             fix="write the rule for this call; `...` stands for any number of leading dims",
         )
+
+
+def _length(row: Row, given: str | int) -> int:
+    return given if isinstance(given, int) else int(argument_of(row, given))  # type: ignore[call-overload]
 
 
 def _those(names: frozenset[str], are: bool) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Rules of operators that make values from nothing: fills take any cut, counters are sliced."""
+"""How values are made from nothing: fills in any cut, counters whole and sliced."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from ..annotations.layout import Layout, whole
 from .annotated import AnnotatedValue
 from .ir import Row
-from .rules import Result, RuleContext, local_shape, pull_for, rule_for
+from .rules import RuleContext, local_shape
 
 FILLS: dict[str, object] = {
     "aten.new_ones.default": 1,
@@ -27,6 +27,7 @@ FILLS: dict[str, object] = {
     "aten.empty.memory_format": 0,
 }
 FIRST_IS_VALUE = ("aten.scalar_tensor.default",)
+COUNTERS = ("aten.arange.default", "aten.arange.start", "aten.arange.start_step", "aten.linspace.default")
 
 
 def fill_value(row: Row) -> object:
@@ -36,28 +37,18 @@ def fill_value(row: Row) -> object:
     return row.args[0] if row.op in FIRST_IS_VALUE else row.args[len(row.args) - 1]
 
 
-def _fill(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue:
+def fill(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue:
+    """A fill in any cut."""
     value = fill_value(row)
     if row.dtype is torch.bool:
         value = bool(value)
     return ctx.emit("hspmd.full", (local_shape(layout), value, row.dtype), layout, dtype=row.dtype)
 
 
-@rule_for(*FILLS)
-def fill(ctx: RuleContext, row: Row) -> Result:
-    """A fill is whole unless a cut is asked for."""
-    return _fill(ctx, row, whole(row.shape or ()))
-
-
-@pull_for(*FILLS)
-def pull_fill(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | None:
-    return _fill(ctx, row, layout)
-
-
-@rule_for("aten.arange.default", "aten.arange.start", "aten.arange.start_step", "aten.linspace.default")
-def counter(ctx: RuleContext, row: Row) -> Result:
+def counter(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue:
     """A counter is computed whole, then sliced."""
-    return ctx.emit(row.op, row.args, whole(row.shape or ()), kwargs=_with_dtype(row), dtype=row.dtype)
+    value = ctx.emit(row.op, row.args, whole(row.shape or ()), kwargs=_with_dtype(row), dtype=row.dtype)
+    return ctx.convert(value, layout)
 
 
 def _with_dtype(row: Row) -> dict[str, object]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from .annotated import AnnotatedValue
-from .index_operator import CHECKED
 from .ir import OriginKind, Row
-from .rules import Result, RuleContext, integer, rule_for
+from .rules import Result, RuleContext, integer
 
 MOVES = frozenset(
     f"aten.{name}"
@@ -31,7 +30,6 @@ MOVES = frozenset(
 CHECKED_INDEX = "hspmd.checked_index"
 
 
-@rule_for(CHECKED)
 def checked_index(ctx: RuleContext, row: Row) -> Result:
     """The index as it lies."""
     index = ctx.settle(ctx.operand(row.args[0]))

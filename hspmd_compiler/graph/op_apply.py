@@ -16,7 +16,7 @@ from .empty_pieces import emit_unless_empty
 from .ir import Ref, Row, map_refs
 from .op_rule import OP_RULES, Dims, Linear, OpRule, parse
 from .pointwise_operators import MOVES
-from .pointwise_rules import settled_but_batch, settled_over_ranks
+from .pointwise_rules import jointly_linear, settled_but_batch, settled_over_ranks
 from .rules import Result, RuleContext, local_shape, rule_for
 
 Values = list[AnnotatedValue]
@@ -47,7 +47,7 @@ def by_letters(ctx: RuleContext, row: Row, call: CallRule, choice: Alternative |
     """What the letters say, without a pattern's own code unless a planner placed its operands."""
     rule = call.rule
     refs = [a for a in row.args if type(a) is Ref] if call.positional else [r for r in tensors(row) if r]
-    values = _operands(ctx, rule, refs)
+    values = _operands(ctx, rule, refs[: len(call.operands)])  # of a source none is read
     if choice is not None:
         values = [ctx.convert(value, layout) for value, layout in zip(values, choice.operands, strict=True)]
         if rule.code is not None and rule.linear not in (Linear.EACH, Linear.TOGETHER):
@@ -117,6 +117,8 @@ def _carried(ctx: RuleContext, row: Row, call: CallRule, values: Values) -> Valu
         return values
     if linear is Linear.BATCH and floats and row.dtype is not None:
         return [settled_over_ranks(ctx, values[0]), *(ctx.settle(value) for value in values[1:])]
+    if linear is Linear.TOGETHER and floats:
+        return jointly_linear(ctx, row, values)
     if linear is Linear.FIRST:
         return list(settled_but_batch(ctx, row, dict(enumerate(values))).values())
     return [ctx.settle(value) for value in values]

@@ -7,9 +7,10 @@ deduction, splittable dims, alternatives of a search, flops and brute-force case
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import OptionError
@@ -23,7 +24,11 @@ TOKEN = re.compile(r"\(|\)|\.\.\.|[^\s()]+")
 
 Letters: TypeAlias = tuple[str, ...]
 Dims: TypeAlias = tuple[Letters, ...]
-"""Per dim its letters, outermost first: () is a dim of length 1, two letters are a product."""
+"""Per dim its letters, outermost first: () is a dim of length 1, two letters are a product.
+
+A letter may be others side by side: `3|d|5` is three elements, d, and five elements (of a result: zeros).
+"""
+Shapes: TypeAlias = Sequence[tuple[int, ...] | None]
 
 
 class Linear(Enum):
@@ -67,16 +72,18 @@ class OpRule:
 
     operands, results: letters; every: all tensors are like the first. summed: results are sums over these.
     whole: never cut. pattern: may be cut, with collectives inside the operator. along, along_kind: what the
-    dims are that a literal names. lengths: (letter, argument) where an argument gives a letter's length.
+    dims are that a literal names. lengths: (letter, argument) where an argument gives a letter's length, or
+    (letter, length); a letter of results alone that has one may be cut in any way.
     shape: the argument that is the first result's shape. carries: the only operands that may be pending sums
     (what is divided, not the divisor). added: the operand that is added to the product of the others (a
     bias). first_only: a shorter operand meets the first elements of a longer one; such dims are whole.
     dense: operands whose kernel reads memory without strides. empty_ok: the kernel takes empty pieces.
     kernel: the operator that computes a piece, if not this one. heads: letters that attention treats as
     independent. splits_sums: tensor parallelism may cut what is summed: the result is a number.
-    flops: per product of all letters but the idle ones.
+    flops: per product of all letters but the idle ones. why: the reason of whole letters, in words.
     emit: writes the local rows in layouts that the value chose. code: a pattern that chooses for itself;
-    the value then declares what it can do. variants: the line that a call's literals choose.
+    the value then declares what it can do. variants: the line that a call's literals choose; by_shapes: that
+    they and the shapes of its tensors choose. says: what such lines have in common, in words.
     """
 
     op: str
@@ -88,7 +95,7 @@ class OpRule:
     linear: Linear = Linear.NO
     along: Along | None = None
     along_kind: Kind = Kind.WHOLE
-    lengths: tuple[tuple[str, str], ...] = ()
+    lengths: tuple[tuple[str, str | int], ...] = ()
     shape: str = ""
     every: bool = False
     carries: tuple[int, ...] | None = None
@@ -104,11 +111,14 @@ class OpRule:
     emit: Callable[..., Any] | None = None
     code: Callable[..., Any] | None = None
     variants: Callable[[Row], OpRule] | None = None
+    by_shapes: Callable[[Row, Shapes], OpRule] | None = None
+    why: str = ""
+    says: str = ""
 
     def text(self) -> str:
         """As it is written: `m k, k -> m, sum='k'`."""
-        if self.variants is not None:
-            return "by its literals"
+        if self.variants is not None or self.by_shapes is not None:
+            return self.says or "by its literals"
         sides = (", ".join(_spelled(dims) for dims in side) for side in (self.operands, self.results))
         words = {"sum": self.summed, "whole": self.whole, "pattern": self.pattern, "heads": self.heads}
         said = [f"{key}={' '.join(sorted(names))!r}" for key, names in words.items() if names]
@@ -170,6 +180,23 @@ def parse(
     return made
 
 
+def chosen(row: Row, operands: Sequence[Dims], results: Sequence[Dims], **more: Any) -> OpRule:
+    """The line of an operator with the letters that a call chooses. more: other fields."""
+    base = replace(OP_RULES[row.op], variants=None, by_shapes=None)
+    more = {key: frozenset(names) if key in ("whole", "summed") else names for key, names in more.items()}
+    return replace(base, operands=tuple(operands), results=tuple(results), **more)
+
+
+def numbered(rank: int, letter: str = "d") -> Dims:
+    """A letter for each of so many dims."""
+    return tuple((f"{letter}{place}",) for place in range(rank))
+
+
+def lengths_of(dims: Dims, shape: Sequence[int]) -> tuple[tuple[str, int], ...]:
+    """The lengths of dims of one letter each."""
+    return tuple((name, size) for (name,), size in zip(dims, shape, strict=True))
+
+
 def _tensor(text: str) -> Dims:
     dims: list[Letters] = []
     group: list[str] | None = None
@@ -188,7 +215,13 @@ def _tensor(text: str) -> Dims:
 
 def names_of(tensors: tuple[Dims, ...]) -> list[set[str]]:
     """The letters of each tensor."""
-    return [{name for dim in dims for name in dim} for dims in tensors]
+    return [{part for dim in dims for name in dim for part in beside(name)} for dims in tensors]
+
+
+@cache
+def beside(name: str) -> Letters:
+    """The letters that stand side by side in one, without elements that have no letter."""
+    return tuple(part for part in name.split("|") if not part.isdigit())
 
 
 def _clashes(rule: OpRule) -> Iterator[tuple[str, str]]:
@@ -198,7 +231,7 @@ def _clashes(rule: OpRule) -> Iterator[tuple[str, str]]:
         if name != REST and not WORD.fullmatch(name):
             yield name, "is not a letter or word"
     for dims in (*rule.operands, *rule.results):
-        names = [name for dim in dims for name in dim]
+        names = [part for dim in dims for name in dim for part in beside(name)]
         if len(set(names)) < len(names) or REST in names[1:]:
             yield " ".join(names), "names a dim twice, or has ... behind another dim"
     shared = [set(names) for place, names in enumerate(operands) if place != rule.added]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .index_bounds import checked_index
+from .index_operator import OPERATORS
 from .op_apply import line
 from .op_rule import Linear
 from .pointwise_operators import CHOICES, LAZY, LINEAR, PRODUCTS, SETTLING, SUMS
@@ -27,6 +29,8 @@ for _op in SUMS:
 for _op in PRODUCTS:
     _dividend = (0,) if _op.startswith("aten.div") else None
     line(_op, "... -> ...", every=True, linear=Linear.EACH, carries=_dividend, code=products, empty_ok=True)
+for _op in OPERATORS:
+    line(_op, "... -> ...", code=checked_index)
 line(MASKED, "..., ... -> ...", linear=Linear.FIRST, code=masked)
 
 # Pairs of numbers as complex ones, and back.

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from ..annotations.layout import Axis, Coordinate, Factor, Layout, make_layout, whole
+from ..annotations.layout import Axis, Coordinate, Factor, Layout, make_layout
 from ..errors import InternalError
 from .annotated import AnnotatedValue, PerCoordinate
 from .ir import Row
 from .pointwise_rules import meet_product, one_batch_sum, settled_over_ranks
-from .random_operator import RANDOM_MASK, RANDOM_NUMBERS
-from .rules import Result, RuleContext, contrib_factor, local_shape, pull_for, rule_for, sample_factor
+from .rules import Result, RuleContext, contrib_factor, local_shape, sample_factor
 
 
-@rule_for(RANDOM_MASK, RANDOM_NUMBERS)
-def by_position(ctx: RuleContext, row: Row) -> Result:
-    """A mask, or numbers, are whole unless a cut is asked for."""
-    return _drawn(ctx, row, whole(row.shape or ()))
-
-
-@pull_for(RANDOM_MASK, RANDOM_NUMBERS)
-def pull_by_position(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | None:
-    """Where a micro-batch has other rows than its own, of a slice over samples, they are drawn whole."""
+def by_position(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | None:
+    """A mask, or numbers, in any cut; None where a micro-batch has other rows than its own, of a slice."""
     cut = layout.cut(ranks=False)
     if cut is not None and cut[1] != sample_factor(ctx, cut[1].size):
         return None

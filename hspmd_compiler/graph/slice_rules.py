@@ -17,7 +17,6 @@ from .rules import (
     items,
     local_shape,
     pull_for,
-    rule_for,
     sample_factor,
 )
 from .view_maps import flat_factor, resized, slice_factor
@@ -25,19 +24,19 @@ from .view_maps import flat_factor, resized, slice_factor
 END = 2**62
 
 
-def _bounds(row: Row, first: int, size: int) -> tuple[int, int, int]:
+def bounds(row: Row, first: int, size: int) -> tuple[int, int, int]:
+    """Start, end and step of a slice of a dim, whose arguments begin at `first`."""
     start, stop = argument(row, first, "start", 0), argument(row, first + 1, "end", END)
     step = integer(argument(row, first + 2, "step", 1))
     low, high, _ = slice(start, stop if stop is None or integer(stop) < END else None, step).indices(size)
     return low, max(low, high), step
 
 
-@rule_for("aten.slice.Tensor")
 def slice_(ctx: RuleContext, row: Row) -> Result:
     """A slice of a cut dim keeps what each coordinate holds of it."""
     value = ctx.operand(row.args[0])
     dim = dim_argument(row, 1, len(value.layout.dims))
-    low, high, step = _bounds(row, 2, value.layout.shape[dim])
+    low, high, step = bounds(row, 2, value.layout.shape[dim])
     if (low, high, step) == (0, value.layout.shape[dim], 1):
         return ctx.emit("aten.alias.default", (value,), value.layout)
     if step != 1:
@@ -61,7 +60,6 @@ def _before(held: Intervals, bound: int) -> int:
     return sum(max(0, min(high, bound) - low) for low, high in held)
 
 
-@rule_for("aten.split.Tensor", "aten.split_with_sizes.default", "aten.unbind.int", "aten.chunk.default")
 def split(ctx: RuleContext, row: Row) -> Result:
     """A split is one slice per part."""
     value = ctx.operand(row.args[0])
@@ -84,7 +82,6 @@ def _unbind(ctx: RuleContext, row: Row, value: AnnotatedValue) -> tuple[Annotate
     return tuple(ctx.emit("aten.select.int", (value, dim, index), layout) for index in range(count))
 
 
-@rule_for("aten.select.int")
 def select(ctx: RuleContext, row: Row) -> Result:
     """One index of a whole dim."""
     value = ctx.operand(row.args[0])
@@ -94,7 +91,6 @@ def select(ctx: RuleContext, row: Row) -> Result:
     return ctx.emit(row.op, (value, dim, row.args[2]), layout)
 
 
-@rule_for("aten.select_backward.default")
 def select_backward(ctx: RuleContext, row: Row) -> Result:
     """The gradient of a selection is zero at the other indices."""
     value = ctx.operand(row.args[0])
@@ -106,13 +102,12 @@ def select_backward(ctx: RuleContext, row: Row) -> Result:
     return ctx.emit(row.op, (value, local_shape(layout), dim, row.args[3]), layout)
 
 
-@rule_for("aten.slice_backward.default")
 def slice_backward(ctx: RuleContext, row: Row) -> Result:
     """On a cut dim the data stay and the sets move to their place: addends, zero elsewhere."""
     value = ctx.operand(row.args[0])
     dim = integer(row.args[2]) % len(value.layout.dims)
     size = (row.shape or ())[dim]
-    low, high, step = _bounds(row, 3, size)
+    low, high, step = bounds(row, 3, size)
     if dim_cut(value.layout.dims[dim], ranks=True) is not None and step == 1:
         value, factor = single_factor(ctx, exact(ctx, value), dim)
         if factor.sets is not None and factor.axis is not Axis.BATCH:
@@ -159,7 +154,6 @@ def _among_samples(
     return ctx.emit("hspmd.place", args, layout, dtype=value.dtype)
 
 
-@rule_for("aten.cat.default")
 def cat(ctx: RuleContext, row: Row) -> Result:
     """Parts that are all cut alike along the joined dim join their sets; else the dim is gathered."""
     values = _parts(ctx, row)
@@ -282,12 +276,11 @@ def pull_slice(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | N
     if any(factor.axis is not None for factor in (*layout.dims[dim], *value.layout.dims[dim])):
         return None
     wanted = tuple(value.layout.dims[i] if i == dim else d for i, d in enumerate(layout.dims))
-    low, high, step = _bounds(row, 2, value.layout.shape[dim])
+    low, high, step = bounds(row, 2, value.layout.shape[dim])
     source = ctx.convert(value, make_layout(wanted))
     return ctx.emit(row.op, (source, dim, low, high, step), layout)
 
 
-@rule_for("aten.constant_pad_nd.default")
 def constant_pad(ctx: RuleContext, row: Row) -> Result:
     """Padded dims are whole; zeros around a sum are zeros around its addends."""
     value = ctx.operand(row.args[0])

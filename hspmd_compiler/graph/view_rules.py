@@ -8,13 +8,12 @@ from ..annotations.layout import Dim, Factor, Layout, dim_size, make_layout, who
 from .annotated import AnnotatedValue
 from .cuts import dim_argument, whole_dim
 from .ir import Row
-from .rules import Result, RuleContext, integer, items, local_shape, pull_for, rule_for, uncut
+from .rules import Result, RuleContext, integer, items, local_shape, pull_for, uncut
 from .view_maps import ViewMap, map_view
 
 VIEWS = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
 
 
-@rule_for(*VIEWS)
 def view(ctx: RuleContext, row: Row) -> Result:
     """A view reads the factors in another grouping; local sizes become the literal."""
     value = ctx.operand(row.args[0])
@@ -89,7 +88,6 @@ _PERMUTED: dict[str, Callable[[Row, int], list[int]]] = {
 }
 
 
-@rule_for("aten.unsqueeze.default")
 def unsqueeze(ctx: RuleContext, row: Row) -> Result:
     """A dim of length 1 is put in."""
     value = ctx.operand(row.args[0])
@@ -107,13 +105,6 @@ def pull_unsqueeze(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue
     return ctx.emit(row.op, (source, *row.args[1:]), layout)
 
 
-@rule_for("aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze.default")
-def squeeze(ctx: RuleContext, row: Row) -> Result:
-    """Dims of global length 1 are dropped; a local view, so that a local length 1 is not taken for them."""
-    return emit_view(ctx, row, ctx.operand(row.args[0]), row.shape or ())
-
-
-@rule_for("aten.expand.default")
 def expand(ctx: RuleContext, row: Row) -> Result:
     """New and stretched dims are whole."""
     value = _whole_stretched(ctx, ctx.operand(row.args[0]), row.shape or ())
@@ -141,7 +132,6 @@ def _emit_expand(ctx: RuleContext, row: Row, value: AnnotatedValue, layout: Layo
     return ctx.emit("aten.expand.default", (value, local_shape(layout)), layout)
 
 
-@rule_for("aten.repeat.default")
 def repeat(ctx: RuleContext, row: Row) -> Result:
     """Copies after each other: in each dim the copies are an outer factor, which is whole."""
     value = ctx.operand(row.args[0])
