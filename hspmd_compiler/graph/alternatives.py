@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import prod
 
 from ..annotations.intervals import Sets
 from ..annotations.layout import Axis, Coordinate, Dim, Factor, Layout, dim_cut, make_layout
-from .call_layouts import Layouts, batch_letters, placed, result_layouts
+from .call_layouts import Layouts, batch_letters, placed, result_layouts, side_by_side
 from .call_rule import Alternative, CallRule
 from .op_rule import Linear
 from .rules import uncut
+from .view_maps import at_places
 
 WHOLE = ""
 PENDING = "+"
 TENSOR = frozenset({Axis.TENSOR})
+
+
+def pieces(call: CallRule, name: str, shares: Sequence[int], known: dict[str, Sets]) -> Factor:
+    """How a letter is cut: as its neighbours are, else by shares; letters side by side each by itself."""
+    if name in known or "|" not in name:
+        size = call.sizes[name]
+        return Factor(size, Axis.TENSOR, known.get(name) or even(size, shares))
+    ends = list(accumulate(call.parts(name), initial=0))
+    read = any((name,) in dims for dims in call.operands)
+    parts = [
+        (low, Factor(high - low, Axis.TENSOR, known.get(part) or even(high - low, shares)))
+        for part, (low, high) in zip(name.split("|"), pairwise(ends), strict=True)
+        if read or not part.isdigit()  # of a result these are zeros
+    ]
+    return at_places(parts, ends[-1])
 
 
 def even(size: int, shares: Sequence[int]) -> Sets:
@@ -41,7 +57,7 @@ def alternatives(
     key = ("ways", shares, proposed, *layouts)
     found = call.known.get(key)
     if found is None:
-        plain = tuple([_batch_only(layout) for layout in layouts])
+        plain = tuple([_batch_only(layout) for layout in layouts[: len(call.operands)]])
         again = ("plain ways", shares, proposed, *plain)
         if again not in call.known:
             call.known[again] = tuple(_ways(call, plain, shares, dict(proposed)))
@@ -66,25 +82,25 @@ def _batch_only(layout: Layout) -> Layout:
 def _ways(
     call: CallRule, layouts: Layouts, shares: tuple[int, ...], known: dict[str, Sets]
 ) -> Iterator[Alternative]:
-    letters = batch_letters(call, layouts)
-    if any(
+    letters = side_by_side(call, batch_letters(call, layouts))
+    if letters is None or any(
         dim_cut(letters[name], ranks=False) is not None
         for name in (call.whole | call.pattern) & letters.keys()
     ):
         return  # only code knows whether samples may meet there
     nothing = frozenset[int]()
     yield _way(call, WHOLE, letters, layouts, shares, nothing)
-    read = {name for dims in call.operands for names in dims for name in names}
     for name, size in call.sizes.items():
         if (
             name in call.whole
-            or name not in read
+            or name in call.inside
             or size < 2
             or dim_cut(letters[name], ranks=False) is not None
         ):
             continue
-        cut: Dim = (Factor(size, Axis.TENSOR, known.get(name) or even(size, shares)),)
-        yield _way(call, name, letters | {name: cut}, layouts, shares, nothing)
+        cut = side_by_side(call, letters | {name: (pieces(call, name, shares, known),)})
+        if cut is not None:
+            yield _way(call, name, cut, layouts, shares, nothing)
     for pending in _pending(call, len(layouts)):
         name = PENDING + ",".join(map(str, sorted(pending)))
         yield _way(call, name, letters, layouts, shares, pending)

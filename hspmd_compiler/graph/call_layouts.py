@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 from ..annotations.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout, sum_axis
 from .call_rule import CallRule
-from .op_rule import Dims, Letters
+from .op_rule import Dims, Letters, beside
 from .pointwise_rules import join_dims
 from .rules import consistent, contrib_factor, uncut
-from .view_maps import deduplicated, map_view
+from .view_maps import at_places, deduplicated, flat_factor, map_view, slice_factor
 
 Layouts = tuple[Layout, ...]
 Results = tuple[Layout | None, ...]
@@ -80,6 +81,34 @@ def result_layouts(call: CallRule, letters: dict[str, Dim], partial: frozenset[A
         pending = partial | {sum_axis(axis) for axis in axes}
         made.append(make_layout(tuple(joined(names, letters) for names in dims), pending))
     return tuple(made)
+
+
+def side_by_side(call: CallRule, letters: dict[str, Dim]) -> dict[str, Dim] | None:
+    """How letters side by side are cut where the dim of them all is, and the other way round.
+
+    None: only some of them are, or samples lie among elements that have no letter.
+    """
+    found = dict(letters)
+    for name in call.sizes:
+        if "|" not in name:
+            continue
+        ends = list(accumulate(call.parts(name), initial=0))
+        spans = dict(zip(name.split("|"), pairwise(ends), strict=True))
+        parts = {part: flat_factor(letters[part]) for part in beside(name)}
+        if _is_cut(letters[name]):
+            factor = flat_factor(letters[name])
+            found |= {part: (slice_factor(factor, *spans[part]),) for part in parts}
+        elif any(factor.axis is not None for factor in parts.values()):
+            axes = {factor.axis for factor in parts.values()}
+            if len(axes) > 1 or (Axis.BATCH in axes and len(parts) <= name.count("|")):
+                return None
+            placed_parts = [(spans[part][0], factor) for part, factor in parts.items()]
+            found[name] = (at_places(placed_parts, ends[-1]),)
+    return found
+
+
+def _is_cut(dim: Dim) -> bool:
+    return any(factor.axis is not None for factor in dim)
 
 
 def joined(names: Letters, letters: dict[str, Dim]) -> Dim:

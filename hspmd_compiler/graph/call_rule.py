@@ -13,7 +13,7 @@ import torch
 from ..annotations.layout import Layout
 from ..errors import DeduceError
 from .ir import Ref, Row
-from .op_rule import OP_RULES, REST, Along, Dims, Kind, Letters, Linear, OpRule
+from .op_rule import OP_RULES, REST, Along, Dims, Kind, Letters, Linear, OpRule, beside
 
 Shape = tuple[int, ...]
 LIST = "List[Tensor]"
@@ -63,6 +63,11 @@ class CallRule:
     def contracts(self) -> bool:
         """Whether it is a product that sums over a letter of both operands."""
         return self.rule.linear is Linear.EACH and len(self.operands) >= 2 and bool(self.summed)
+
+    @cached_property
+    def inside(self) -> frozenset[str]:
+        """Letters that stand beside others in a dim, which is cut as one."""
+        return frozenset(part for name in self.sizes if "|" in name for part in beside(name))
 
     @cached_property
     def whole_places(self) -> tuple[tuple[int, ...], ...]:

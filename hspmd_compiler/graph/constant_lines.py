@@ -9,7 +9,7 @@ from .op_apply import put
 from .op_rule import OpRule, Shapes, chosen, lengths_of, numbered
 from .random_operator import RANDOM_MASK, RANDOM_NUMBERS
 from .random_rules import by_position
-from .rules import Pull, Result, RuleContext, pull_for
+from .rules import Pull, Result, RuleContext, chosen_layout, pull_for
 
 
 def _any_cut(row: Row, _shapes: Shapes) -> OpRule:
@@ -22,9 +22,7 @@ def _source(op: str, made: Pull) -> None:
     """An operator whose result is made whole unless a planner chose a cut. made: in a cut."""
 
     def code(ctx: RuleContext, row: Row) -> Result:
-        choice = ctx.choice(row)
-        wanted = None if choice is None else choice.results[0]
-        value = made(ctx, row, wanted or whole(row.shape or ()))
+        value = made(ctx, row, chosen_layout(ctx, row) or whole(row.shape or ()))
         assert value is not None, "only a cut of samples is refused"
         return value
 

@@ -47,7 +47,8 @@ def by_letters(ctx: RuleContext, row: Row, call: CallRule, choice: Alternative |
     """What the letters say, without a pattern's own code unless a planner placed its operands."""
     rule = call.rule
     refs = [a for a in row.args if type(a) is Ref] if call.positional else [r for r in tensors(row) if r]
-    values = _operands(ctx, rule, refs[: len(call.operands)])  # of a source none is read
+    refs = refs[: len(call.operands)]  # of a source none is read
+    values = _operands(ctx, rule, refs)
     if choice is not None:
         values = [ctx.convert(value, layout) for value, layout in zip(values, choice.operands, strict=True)]
         if rule.code is not None and rule.linear not in (Linear.EACH, Linear.TOGETHER):

@@ -7,7 +7,7 @@ deduction, splittable dims, alternatives of a search, flops and brute-force case
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
@@ -180,11 +180,19 @@ def parse(
     return made
 
 
-def chosen(row: Row, operands: Sequence[Dims], results: Sequence[Dims], **more: Any) -> OpRule:
+def chosen(
+    row: Row, operands: Sequence[Dims], results: Sequence[Dims], whole: Iterable[str] = (), **more: Any
+) -> OpRule:
     """The line of an operator with the letters that a call chooses. more: other fields."""
     base = replace(OP_RULES[row.op], variants=None, by_shapes=None)
-    more = {key: frozenset(names) if key in ("whole", "summed") else names for key, names in more.items()}
-    return replace(base, operands=tuple(operands), results=tuple(results), **more)
+    used = set[str]().union(*names_of((*operands, *results)))
+    return replace(
+        base,
+        operands=tuple(operands),
+        results=tuple(results),
+        whole=frozenset(used.intersection(whole)),
+        **more,
+    )
 
 
 def numbered(rank: int, letter: str = "d") -> Dims:

@@ -249,6 +249,12 @@ def uncut(layout: Layout, *, ranks: bool, dim: int | None = None) -> Layout:
     return make_layout(dims, layout.partial)
 
 
+def chosen_layout(ctx: RuleContext, row: Row) -> Layout | None:
+    """The layout of a row's result that a planner chose."""
+    choice = ctx.choice(row)
+    return None if choice is None else choice.results[0]
+
+
 def sample_factor(ctx: RuleContext, size: int) -> Factor | None:
     """How micro-batches cut a dim of `size` whose elements are the samples', one after another."""
     inner, rest = divmod(size, ctx.batch)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..annotations.intervals import Intervals, map_sets, union, within
+from itertools import accumulate
+
+from ..annotations.intervals import Intervals, within
 from ..annotations.layout import Axis, Coordinate, Dim, Factor, Layout, dim_cut, make_layout
 from .annotated import AnnotatedValue, PerCoordinate
 from .cuts import argument, dim_argument, exact, single_factor, whole_dim
@@ -19,7 +21,7 @@ from .rules import (
     pull_for,
     sample_factor,
 )
-from .view_maps import flat_factor, resized, slice_factor
+from .view_maps import at_places, flat_factor, resized, slice_factor
 
 END = 2**62
 
@@ -124,8 +126,7 @@ def slice_backward(ctx: RuleContext, row: Row) -> Result:
 def _shift_into(
     ctx: RuleContext, value: AnnotatedValue, factor: Factor, dim: int, low: int, size: int
 ) -> AnnotatedValue:
-    sets = map_sets(factor.sets or (), lambda held: tuple((a + low, b + low) for a, b in held))
-    moved = Factor(size, factor.axis, sets, contrib=True)
+    moved = at_places([(low, factor)], size)
     layout = value.layout.with_dims((moved,) if i == dim else own for i, own in enumerate(value.layout.dims))
     return ctx.emit("aten.alias.default", (value,), layout)
 
@@ -220,15 +221,8 @@ def _cat_cut(ctx: RuleContext, row: Row, values: list[AnnotatedValue], dim: int)
     if any(contrib_factor(value.layout) is not None for value in values):
         values = [exact(ctx, value) for value in values]
     factors = [flat_factor(value.layout.dims[dim]) for value in values]
-    coordinates = len(factors[0].sets or ())
-    joined: list[list[tuple[int, int]]] = [[] for _ in range(coordinates)]
-    offset = 0
-    for factor in factors:
-        for held, into in zip(factor.sets or (), joined, strict=True):
-            into += [(low + offset, high + offset) for low, high in held]
-        offset += factor.size
-    contrib = any(factor.contrib for factor in factors)
-    result = Factor(offset, factors[0].axis, tuple(union(held) for held in joined), contrib)
+    *starts, size = accumulate((factor.size for factor in factors), initial=0)
+    result = at_places(list(zip(starts, factors, strict=True)), size)
     values, dims = _meet_beside(ctx, row, values, dim)
     layout = make_layout((*dims[:dim], (result,), *dims[dim + 1 :]), values[0].layout.partial)
     return ctx.emit(row.op, (tuple(values), dim), layout)

@@ -84,12 +84,12 @@ def regrouped(row: Row, shapes: Shapes) -> OpRule:
     """Letters of which the dims of both shapes are products; where they share none, dims are whole."""
     source, target = shapes[0] or (), row.shape or ()
     if 0 in source:  # nothing to split
-        sides = numbered(len(source)), numbered(len(target), "e")
-        return chosen(row, *([side] for side in sides), whole=[name for side in sides for (name,) in side])
+        read, written = numbered(len(source)), numbered(len(target), "e")
+        return chosen(row, [read], [written], [name for (name,) in (*read, *written)])
     reading = _Reading(_Side(source), _Side(target))
     reading.run()
-    letters = [[tuple(side.letters)] for side in (reading.source, reading.target)]
-    return chosen(row, *letters, whole=reading.whole, lengths=tuple(reading.lengths.items()))
+    read, written = tuple(reading.source.letters), tuple(reading.target.letters)
+    return chosen(row, [read], [written], reading.whole, lengths=tuple(reading.lengths.items()))
 
 
 def _expanded(row: Row, shapes: Shapes) -> OpRule:

@@ -134,6 +134,21 @@ def slice_factor(factor: Factor, low: int, high: int) -> Factor:
     return Factor(high - low, factor.axis, map_sets(factor.sets, cut), factor.contrib)
 
 
+def at_places(parts: Sequence[tuple[int, Factor]], size: int) -> Factor:
+    """Factors that one axis cuts, each at its place in a dim of `size`.
+
+    Between them is zero, which nobody holds, so that pieces are addends.
+    """
+    factors = [factor for _, factor in parts]
+    coordinates = range(len(factors[0].sets or ()))
+    sets = tuple(
+        union((low + at, high + at) for at, factor in parts for low, high in (factor.sets or ())[number])
+        for number in coordinates
+    )
+    adds = any(factor.contrib for factor in factors) or sum(factor.size for factor in factors) < size
+    return Factor(size, factors[0].axis, sets, adds)
+
+
 def first_holders(sets: Sets) -> Sets:
     """Each element at its first holder only."""
     seen: Intervals = ()

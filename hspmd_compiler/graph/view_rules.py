@@ -8,7 +8,7 @@ from ..annotations.layout import Dim, Factor, Layout, dim_size, make_layout, who
 from .annotated import AnnotatedValue
 from .cuts import dim_argument, whole_dim
 from .ir import Row
-from .rules import Result, RuleContext, integer, items, local_shape, pull_for, uncut
+from .rules import Result, RuleContext, chosen_layout, integer, items, local_shape, pull_for, uncut
 from .view_maps import ViewMap, map_view
 
 VIEWS = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
@@ -106,9 +106,9 @@ def pull_unsqueeze(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue
 
 
 def expand(ctx: RuleContext, row: Row) -> Result:
-    """New and stretched dims are whole."""
+    """New and stretched dims are whole, unless a planner chose a cut."""
     value = _whole_stretched(ctx, ctx.operand(row.args[0]), row.shape or ())
-    return _emit_expand(ctx, row, value, _expanded(value.layout, row.shape or ()))
+    return _emit_expand(ctx, row, value, chosen_layout(ctx, row) or _expanded(value.layout, row.shape or ()))
 
 
 def _whole_stretched(ctx: RuleContext, value: AnnotatedValue, shape: Sequence[int]) -> AnnotatedValue:
