@@ -99,6 +99,7 @@ def test_a_split_batch_compiles_with_a_rule() -> None:
         ("m ... -> m", {}, "..."),
         ("m -> m", {"whole": "q"}, "is no letter of the rule"),
         ("m-1 -> m-1", {}, "is not a letter or word"),
+        ("3|m -> m", {}, "3|m"),
     ],
 )
 def test_rules_that_are_not_understood(letters: str, more: dict[str, str], said: str) -> None:

@@ -235,11 +235,12 @@ def beside(name: str) -> Letters:
 def _clashes(rule: OpRule) -> Iterator[tuple[str, str]]:
     operands, results = names_of(rule.operands), names_of(rule.results)
     read, written = set().union(*operands), set().union(*results)
-    for name in sorted(read | written | rule.summed | rule.whole):
+    said = {name for dims in (*rule.operands, *rule.results) for dim in dims for name in dim}
+    for name in sorted(said | rule.summed | rule.whole):
         if name != REST and not WORD.fullmatch(name):
             yield name, "is not a letter or word"
     for dims in (*rule.operands, *rule.results):
-        names = [part for dim in dims for name in dim for part in beside(name)]
+        names = [name for dim in dims for name in dim]
         if len(set(names)) < len(names) or REST in names[1:]:
             yield " ".join(names), "names a dim twice, or has ... behind another dim"
     shared = [set(names) for place, names in enumerate(operands) if place != rule.added]
