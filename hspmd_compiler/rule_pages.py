@@ -10,7 +10,7 @@ from .annotations.layout import Axis, Coordinate, Layout, whole
 from .artifact.sections import Listing, Section, Table
 from .errors import OptionError
 from .graph.alternatives import PENDING, WHOLE, alternatives
-from .graph.call_rule import Alternative, CallRule, bind, tensors
+from .graph.call_rule import LIST, Alternative, CallRule, bind, tensors
 from .graph.ir import Ref, Row
 from .graph.op_rule import OP_RULES
 from .graph.rule_book import RULES
@@ -105,6 +105,10 @@ def _called(op: str, shapes: Sequence[tuple[int, ...]], literals: Mapping[str, o
         if str(item.type) in ("Tensor", "Optional[Tensor]") and (shape := next(given, None)) is not None:
             args.append(Ref(len(refs)))
             refs.append(shape)
+        elif str(item.type) == LIST:
+            parts = list(given)
+            args.append([Ref(len(refs) + place) for place in range(len(parts))])
+            refs += parts
         elif item.name in literals:
             literal = literals[item.name]
             args.append([literal] if isinstance(literal, int) and "List" in str(item.type) else literal)
@@ -127,6 +131,8 @@ def _run(
     dtype: torch.dtype,
 ) -> Row:
     def held(value: object) -> object:
+        if isinstance(value, list):
+            return [held(item) for item in value]
         return torch.empty(shapes[value.id], dtype=dtype, device="meta") if isinstance(value, Ref) else value
 
     try:

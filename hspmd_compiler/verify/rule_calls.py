@@ -76,8 +76,10 @@ class Shape:
 def drawn_calls(op: str, count: int, seed: int) -> Iterator[DrawnCall]:
     """Calls that the operator itself takes; none where its literals can't be guessed from the schema."""
     rule, rng = OP_RULES[op], random.Random(seed)
+    if rule.variants is not None or rule.by_shapes is not None:
+        return
     for _ in range(DRAWS):
-        if count <= 0 or rule.variants is not None:
+        if count <= 0:
             return
         arguments = _Draw(rule, rng).arguments()
         made = next((make for make in (numbers, truths, places) if _is_taken(op, arguments, make)), None)
