@@ -17,7 +17,6 @@ from .graph.rule_book import RULES
 
 NEW = "="
 """What letters of a result begin with that no operand has."""
-BY_LITERALS = "a line for each kind of call, chosen by its literals"
 
 
 def all_rules() -> list[Section]:
@@ -29,7 +28,7 @@ def all_rules() -> list[Section]:
 def line_of(op: str) -> str:
     """The rule as it is written, or the function that it is."""
     if op in OP_RULES:
-        return OP_RULES[op].text() if OP_RULES[op].variants is None else BY_LITERALS
+        return OP_RULES[op].text()
     held = RULES[op]
     return f"function {held.__module__}.{getattr(held, '__qualname__', held)}"
 

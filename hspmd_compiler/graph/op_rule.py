@@ -118,7 +118,7 @@ class OpRule:
     def text(self) -> str:
         """As it is written: `m k, k -> m, sum='k'`."""
         if self.variants is not None or self.by_shapes is not None:
-            return self.says or "by its literals"
+            return self.says or "a line for each kind of call, chosen by its literals"
         sides = (", ".join(_spelled(dims) for dims in side) for side in (self.operands, self.results))
         words = {"sum": self.summed, "whole": self.whole, "pattern": self.pattern, "heads": self.heads}
         said = [f"{key}={' '.join(sorted(names))!r}" for key, names in words.items() if names]

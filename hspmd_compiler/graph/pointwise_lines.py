@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from .index_bounds import checked_index
 from .index_operator import OPERATORS
-from .op_apply import line
-from .op_rule import Linear
+from .ir import Row
+from .op_apply import line, put
+from .op_rule import Linear, OpRule, parse
 from .pointwise_operators import CHOICES, LAZY, LINEAR, PRODUCTS, SETTLING, SUMS
 from .pointwise_rules import products, settling, sums
 from .random_operator import MASKED
 from .random_rules import masked
+
+
+def _checked(row: Row) -> OpRule:
+    """By its literal, for that says which indexes there may be: no call can be drawn without it."""
+    return parse(row.op, "... -> ...", code=checked_index)
+
 
 for _op in SETTLING:
     line(
@@ -30,7 +37,7 @@ for _op in PRODUCTS:
     _dividend = (0,) if _op.startswith("aten.div") else None
     line(_op, "... -> ...", every=True, linear=Linear.EACH, carries=_dividend, code=products, empty_ok=True)
 for _op in OPERATORS:
-    line(_op, "... -> ...", code=checked_index)
+    put(OpRule(_op, variants=_checked, says="... -> ..."))
 line(MASKED, "..., ... -> ...", linear=Linear.FIRST, code=masked)
 
 # Pairs of numbers as complex ones, and back.
