@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .index_bounds import checked_index
-from .index_operator import OPERATORS
+from .index_operator import CHECKED
 from .ir import Row
 from .op_apply import line, put
 from .op_rule import Linear, OpRule, parse
@@ -36,8 +36,7 @@ for _op in SUMS:
 for _op in PRODUCTS:
     _dividend = (0,) if _op.startswith("aten.div") else None
     line(_op, "... -> ...", every=True, linear=Linear.EACH, carries=_dividend, code=products, empty_ok=True)
-for _op in OPERATORS:
-    put(OpRule(_op, variants=_checked, says="... -> ..."))
+put(OpRule(CHECKED, variants=_checked, says="... -> ..."))
 line(MASKED, "..., ... -> ...", linear=Linear.FIRST, code=masked)
 
 # Pairs of numbers as complex ones, and back.
