@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -79,7 +80,9 @@ class Layers(nn.Module):
         return self.loss(x, y)
 
 
+@cache
 def case(loss: Loss, activation: Activation = torch.tanh) -> Case:
+    """Traced once for all strategies."""
     generator = torch.Generator().manual_seed(0)
     batch = {key: torch.randn(SAMPLES, WIDTH, generator=generator) for key in "xy"}
     return Case.of(lambda: Layers(loss, activation), batch)
@@ -212,7 +215,7 @@ def mixtral() -> nn.Module:
     ).train()
 
 
-@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("padded", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_load_balance_loss_of_experts(padded: bool) -> None:
     """As transformers computes it: counts of tokens per expert times mean chances, over all tokens."""
     generator = torch.Generator().manual_seed(0)

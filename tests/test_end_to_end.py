@@ -23,7 +23,19 @@ from hspmd_compiler.verify.fit import check_fit
 from hspmd_compiler.verify.values import Rank, Simulation, simulate
 from hspmd_compiler.verify.widen import widen_program
 
-from .training_cases import STRATEGIES, SUBJECTS, gpt2, llama, program_for, program_of, tokens, traced
+from .training_cases import (
+    BATCH,
+    LAYERS,
+    STRATEGIES,
+    SUBJECTS,
+    gpt2,
+    graph_of,
+    llama,
+    program_for,
+    program_of,
+    tokens,
+    traced,
+)
 
 STEPS = 5
 ADAMW = OptimizerConfig(lr=1e-3, weight_decay=0.1)
@@ -154,7 +166,7 @@ def test_collectives_per_layer(subject: str, sequence_parallel: bool) -> None:
 def collectives(subject: str, layers: int, sequence_parallel: bool) -> Counter[tuple[str, str]]:
     """Matched collectives inside the stage by phase and kind."""
     stage = StageSpec((0, 1), (0, layers))
-    strategy = Strategy((PipelineSpec((stage,), (2,)),), sequence_parallel=sequence_parallel)
+    strategy = Strategy((PipelineSpec((stage,), (BATCH,)),), sequence_parallel=sequence_parallel)
     events = check_fit(program_for(of_depth(subject, layers), strategy)).events
     phases = {Op.FORWARD.value: "forward", Op.BACKWARD.value: "backward"}
     return Counter((phases[event.op], event.kind) for event in events if event.op in phases)
@@ -162,6 +174,8 @@ def collectives(subject: str, layers: int, sequence_parallel: bool) -> Counter[t
 
 @cache
 def of_depth(subject: str, layers: int) -> LogicalGraph:
-    """The model with some number of layers, traced at two samples."""
+    """The model with some number of layers."""
+    if layers == LAYERS:
+        return graph_of(subject)
     model = llama(3, layers) if subject == "llama" else gpt2(layers)
-    return traced(model, tokens(0), 2)
+    return traced(model, tokens(0), BATCH)

@@ -31,10 +31,10 @@ PATIENCE = timedelta(seconds=60)
     ("subject", "strategy"),
     [
         ("llama", "mixed"),
-        ("llama", "heads3111"),
+        pytest.param("llama", "heads3111", marks=pytest.mark.slow),
         ("llama", "sp"),
         ("gpt2", "pp"),
-        ("gpt2", "empty"),
+        pytest.param("gpt2", "empty", marks=pytest.mark.slow),
         ("gpt2-dropout", "tp32"),
         ("llama-kv1", "tp32"),
         ("mlp-ce", "accumulation"),

@@ -34,7 +34,6 @@ QUICK = (
     "nn.ReLU in place",
     "nn.Bilinear",
     "nn.GRUCell",
-    "nn.LSTM",
     "topk",
     "x[mask] = 0.5",
     "w.sort",

@@ -14,6 +14,11 @@ from hspmd_compiler.strategy import Strategy
 from .equal_to_eager import Case
 
 WIDTH, TOKENS, SAMPLES = 4, 3, 4
+FORMS: dict[str, dict[str, object]] = {
+    "batch first": {"batch_first": True, "num_layers": 3},
+    "both ways": {"bidirectional": True, "num_layers": 2},
+}
+QUICK = (("LSTM", "both ways"), ("GRU", "batch first"))
 STRATEGY = Strategy((P((S((0, 1), (0, 1)),), (2, 1)), P((S((2,), (0, 1)),), (1,))))
 
 
@@ -41,13 +46,16 @@ def masks(case: Case) -> int:
     return [row.op for row in case.graph.rows].count(RANDOM_MASK)
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize(
-    "options",
-    [{"batch_first": True, "num_layers": 3}, {"bidirectional": True, "num_layers": 2}],
-    ids=["batch first", "both ways"],
+    ("kind", "form"),
+    [
+        pytest.param(kind, form, marks=() if (kind, form) in QUICK else pytest.mark.slow, id=f"{form}-{kind}")
+        for kind in ("LSTM", "GRU", "RNN")
+        for form in FORMS
+    ],
 )
-def test_layers_drop(kind: str, options: dict[str, object]) -> None:
+def test_layers_drop(kind: str, form: str) -> None:
+    options = FORMS[form]
     case = Case.of(lambda: Recurrent(kind, dropout=0.5, **options), batch())
     assert masks(case) == int(str(options["num_layers"])) - 1
     case.check(STRATEGY)

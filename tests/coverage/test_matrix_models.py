@@ -34,6 +34,12 @@ TABLE = [line for line in SECTION if line.startswith("|")]
 NOTES = [line for line in SECTION if line.startswith("- ")]
 WHOLE_ROWS = ("Llama", "ResNet")
 """Models of which the quick run has all cells; of the others it has the last, in which most meets."""
+LIKE_OTHERS = ("Mistral", "OPT", "RoBERTa", "Qwen2", "Qwen3", "BART", "VGG19")
+"""The slow run has them. Other models have every operator of theirs, but for the `arange` of BART."""
+QUICK = [
+    pytest.param(model, marks=pytest.mark.slow if model.name in LIKE_OTHERS else (), id=model.name)
+    for model in MODELS
+]
 
 
 def notes_of(model: CoveredModel) -> Iterator[str]:
@@ -53,7 +59,7 @@ def test_every_model_has_a_row_and_every_strategy_a_meaning() -> None:
     }
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", QUICK)
 def test_the_cell_where_most_meets(model: CoveredModel, monkeypatch: pytest.MonkeyPatch) -> None:
     check_row(model, COLUMNS[-1:], monkeypatch)
 
@@ -78,7 +84,7 @@ def check_row(model: CoveredModel, columns: Sequence[Column], monkeypatch: pytes
     assert set(notes[1:]) <= set(notes_of(model))
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", QUICK)
 def test_every_operator_has_a_rule_and_a_case(model: CoveredModel) -> None:
     """Of its own: none is merely computed whole. The cases: tests/test_rules_brute_force.py."""
     ops = {row.op for row in traced(model).graph.rows} - {PLACEHOLDER, GETITEM}
@@ -87,7 +93,7 @@ def test_every_operator_has_a_rule_and_a_case(model: CoveredModel) -> None:
     assert ops - set(BY_OP) == set()
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", QUICK)
 def test_rows_split_equal_whole(model: CoveredModel) -> None:
     """Every row of the model's graph that differs from the others, by itself, at its own sizes."""
     try_rows(model, len(WAYS))

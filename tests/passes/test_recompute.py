@@ -22,12 +22,11 @@ from tests.training_cases import (
     LAYERS,
     SEQ,
     STRATEGIES,
-    SUBJECTS,
     WIDE,
-    gpt2,
     graph_of,
     llama,
     program_for,
+    tokens,
     traced,
 )
 
@@ -104,7 +103,7 @@ def test_selective_runs_costly_operators_once() -> None:
 
 def test_selective_drops_the_weights_of_written_out_attention() -> None:
     """Dropout inside attention writes it out: a value per pair of tokens, made again with the same masks."""
-    graph = traced(gpt2(dropout=0.1), SUBJECTS["gpt2"].batch(0), BATCH)
+    graph = graph_of("gpt2-dropout")
     kept, remade = (
         program_for(graph, everywhere(STRATEGIES["one"], (Recompute(ALL, kind),)))
         for kind in (NONE, SELECTIVE)
@@ -144,16 +143,16 @@ def test_communication_is_repeated_where_backward_needs_it() -> None:
 
 
 def test_work_grows_with_layers_only() -> None:
-    """Copied rows per layer are the same number at 2 and at 4 layers."""
+    """Copied rows per layer are the same number at 2 and at 3 layers."""
     rows = []
-    for layers in (2, 4):
+    for layers in (LAYERS, LAYERS + 1):
         stage = StageSpec((0,), (0, layers))
-        graph = traced(llama(3, layers), SUBJECTS["llama"].batch(0), 10)
-        plain = Strategy((PipelineSpec((stage,), (10,)),))
+        graph = graph_of("llama") if layers == LAYERS else traced(llama(3, layers), tokens(0), BATCH)
+        plain = Strategy((PipelineSpec((stage,), (BATCH,)),))
         programs = [program_for(graph, everywhere(plain, (Recompute((0, layers), k),))) for k in (NONE, FULL)]
         rows.append([_backward_rows(program) for program in programs])
-    (plain_2, full_2), (plain_4, full_4) = rows
-    assert full_4 - plain_4 == 2 * (full_2 - plain_2) > 0
+    (plain, full), (plain_more, full_more) = rows
+    assert LAYERS * (full_more - plain_more) == (LAYERS + 1) * (full - plain) > 0
 
 
 def _backward_rows(program: Program) -> int:
