@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import torch
 
@@ -10,11 +11,12 @@ from .annotations.layout import Axis, Coordinate, Layout, whole
 from .artifact.sections import Listing, Section, Table
 from .errors import OptionError
 from .graph.alternatives import PENDING, WHOLE, alternatives
-from .graph.call_rule import LIST, Alternative, CallRule, bind, tensors
+from .graph.call_rule import LISTS, Alternative, CallRule, bind, tensors
 from .graph.ir import Ref, Row
 from .graph.op_rule import OP_RULES
 from .graph.rule_book import RULES
 
+TENSORS = ("Tensor", "Optional[Tensor]")
 NEW = "="
 """What letters of a result begin with that no operand has."""
 
@@ -98,14 +100,16 @@ def _each(values: Sequence[int]) -> str:
 def _called(op: str, shapes: Sequence[tuple[int, ...]], literals: Mapping[str, object], dtype: str) -> Row:
     """The call as a row; the shapes of its results are those that the operator gives."""
     schema, given = _operator(op)._schema, iter(shapes)
+    kinds = [str(item.type) for item in schema.arguments]
     refs: list[tuple[int, ...]] = []
     args: list[object] = []
-    for item in schema.arguments:
-        if str(item.type) in ("Tensor", "Optional[Tensor]") and (shape := next(given, None)) is not None:
+    for place, item in enumerate(schema.arguments):
+        if str(item.type) in TENSORS and (shape := next(given, None)) is not None:
             args.append(Ref(len(refs)))
             refs.append(shape)
-        elif str(item.type) == LIST:
-            parts = list(given)
+        elif str(item.type) in LISTS:
+            rest = len(shapes) - len(refs) - sum(kind in TENSORS for kind in kinds[place:])
+            parts = list(islice(given, max(rest, 0)))
             args.append([Ref(len(refs) + place) for place in range(len(parts))])
             refs += parts
         elif item.name in literals:

@@ -1,12 +1,10 @@
-"""Operators whose dims no line of letters says: lookups, losses, indexes; and those without a rule."""
+"""Operators whose dims no line of letters says: lookups of a batch, losses; and those without a rule."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-from ..graph.ir import Ref, Row, refs_of
+from ..graph.ir import Row, refs_of
 from .dim_flow import DimFlow, Found, Rule
 
 
@@ -51,22 +49,6 @@ def embedding(flow: DimFlow, row: Row) -> Found:
     return None
 
 
-def index(flow: DimFlow, row: Row) -> Found:
-    """Elements picked by tensors along some dims."""
-    dims, tensors = flow.of(row.args[0]), argument(row, 1)
-    if any(flow.row(ref).dtype is torch.bool for ref in refs_of(tensors)):
-        return whole(flow, row)
-    places = [place for place, item in enumerate(tensors) if isinstance(item, Ref)]
-    picked = [dims[place] for place in places]
-    flow.mark_whole(picked, "elements of it are picked by an index")
-    kept = [term for place, term in enumerate(dims) if place not in places]
-    adjacent = places == list(range(places[0], places[-1] + 1))
-    start = places[0] if adjacent else 0
-    count = len(row.shape or ()) - len(kept)
-    new = flow.free((row.shape or ())[start : start + count])
-    return (*kept[:start], *new, *kept[start:])
-
-
 def log_softmax(flow: DimFlow, row: Row) -> Found:
     """Splittable as a pattern if a negative log-likelihood is all that reads its result."""
     dims = flow.of(row.args[0])
@@ -90,8 +72,6 @@ def nll_loss(flow: DimFlow, row: Row) -> Found:
 BY_HAND: dict[str, Rule] = {
     "getitem": getitem,
     "aten.embedding.default": embedding,
-    "aten.index.Tensor": index,
-    "aten._unsafe_index.Tensor": index,
     "aten._log_softmax.default": log_softmax,
     "aten.nll_loss_forward.default": nll_loss,
 }

@@ -24,11 +24,7 @@ CASES, SEEDS = 6, 4
 MOSTLY = 0.6
 
 
-WHOLE_SAMPLES = {"aten.native_group_norm.default"}
-"""Operators whose code keeps samples on every rank."""
-
-
-@pytest.mark.parametrize("op", sorted(OP_RULES.keys() - WHOLE_SAMPLES))
+@pytest.mark.parametrize("op", sorted(OP_RULES))
 def test_every_way_equals_the_whole_operator(op: str) -> None:
     draws = random.Random(zlib.crc32(op.encode()) + 1)
     tried = 0

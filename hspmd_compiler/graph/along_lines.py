@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from .call_rule import argument_of
 from .ir import Row
 from .op_apply import line, put
-from .op_rule import Along, Kind, Linear, OpRule, parse
-from .reduction_rules import ELEMENT_LOSS_GRADS, ELEMENT_LOSSES, element_loss, element_loss_grad, mean
-from .scatter_rules import SCATTERS, gather, scatter, select_scatter, slice_scatter
+from .op_rule import Along, Kind, Linear, Mean, OpRule, parse
+from .scatter_rules import LINEAR as PLACED_LINEAR
+from .scatter_rules import SCATTERS, gather, scatter
 from .variance_rules import variance
 
 _ALONG = """
@@ -49,27 +52,56 @@ line(
 for _op, _dim in (("aten.sum.dim_IntList", "dim"), ("aten.sum.default", "")):
     line(_op, "... -> ...", along=Along(_dim), along_kind=Kind.SUM, linear=Linear.ONE, empty_ok=True)
 for _op, _dim in (("aten.mean.dim", "dim"), ("aten.mean.default", "")):
-    line(_op, "... -> ...", along=Along(_dim), along_kind=Kind.SUM, code=mean)
+    line(
+        _op,
+        "... -> ...",
+        along=Along(_dim),
+        along_kind=Kind.SUM,
+        linear=Linear.BATCH,
+        scale=Mean("aten.sum.dim_IntList"),
+        empty_ok=True,
+    )
 for _op in ("aten.var.correction", "aten.var_mean.correction"):
     line(_op, "... -> ...", along=Along("dim"), code=variance, flops=3)
 line("aten.searchsorted.Tensor", "bound, ... -> ...", whole="bound")
 
-line("aten.gather.default", "..., ... -> ...", along=Along("dim"), first_only=True, code=gather)
 for _op in SCATTERS:
     _operands = "..., ..." if _op == "aten.scatter.value" else "..., ..., ..."
-    line(_op, f"{_operands} -> ...", along=Along("dim"), first_only=True, code=scatter)
-line("aten.slice_scatter.default", "..., ... -> ...", along=Along("dim"), first_only=True, code=slice_scatter)
+    _passes = Linear.JOINTLY if _op in PLACED_LINEAR else Linear.NO
+    _more = dict[str, Any](linear=_passes, carries=(0, 2), emit=scatter)
+    line(_op, f"{_operands} -> ...", along=Along("dim"), first_only=True, **_more)
+line(
+    "aten.slice_scatter.default",
+    "..., ... -> ...",
+    along=Along("dim"),
+    first_only=True,
+    linear=Linear.JOINTLY,
+    empty_ok=True,
+)
 
 
 def _letters(row: Row) -> list[str]:
     return [f"d{place}" for place in range(len(row.shape or ()))]
 
 
+def _gather(row: Row) -> OpRule:
+    """The index has its own dim where the table is picked along."""
+    table = _letters(row)
+    index = list(table)
+    if table:
+        dim = int(row.args[1]) % len(table)  # type: ignore[call-overload]
+        index[dim] = "picked"
+    text = f"{' '.join(table)}, {' '.join(index)} -> {' '.join(index)}"
+    whole = " ".join(set(table) - set(index))
+    return parse(row.op, text, whole=whole, first_only=True, linear=Linear.BATCH, emit=gather)
+
+
 def _select_scatter(row: Row) -> OpRule:
     letters = _letters(row)
     dim = int(row.args[2]) % len(letters)  # type: ignore[call-overload]
     whole, rest = " ".join(letters), " ".join(letters[:dim] + letters[dim + 1 :])
-    return parse(row.op, f"{whole}, {rest} -> {whole}", whole=letters[dim], code=select_scatter)
+    more = dict[str, Any](linear=Linear.JOINTLY, empty_ok=True)
+    return parse(row.op, f"{whole}, {rest} -> {whole}", whole=letters[dim], **more)
 
 
 def _permuted(row: Row) -> OpRule:
@@ -90,18 +122,17 @@ def _permuted(row: Row) -> OpRule:
     return parse(row.op, f"{source} -> {' '.join(letters)}", linear=Linear.ONE, empty_ok=True)
 
 
+put(OpRule("aten.gather.default", variants=_gather))
 put(OpRule("aten.select_scatter.default", variants=_select_scatter))
 for _op in ("aten.t.default", "aten.transpose.int", "aten.permute.default"):
     put(OpRule(_op, variants=_permuted))
 
 
-def _loss(row: Row) -> OpRule:
-    reduced = row.shape == ()
-    text = "... -> " if reduced else "... -> ..."
-    return parse(row.op, text, every=True, sum="..." if reduced else "", splits_sums=True, code=element_loss)
+def _histogram(row: Row) -> OpRule:
+    """Counts between given bounds add up over pieces; without bounds they are the whole value's own."""
+    bounds = argument_of(row, "min") != argument_of(row, "max")
+    kind = Kind.SUM if bounds else Kind.WHOLE
+    return parse(row.op, "... -> bins", along=Along(), along_kind=kind, empty_ok=True)
 
 
-for _op in ELEMENT_LOSSES:
-    put(OpRule(_op, variants=_loss))
-for _op in ELEMENT_LOSS_GRADS:
-    line(_op, "... -> ...", every=True, code=element_loss_grad)
+put(OpRule("aten.histc.default", variants=_histogram))

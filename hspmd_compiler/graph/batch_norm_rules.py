@@ -14,7 +14,7 @@ from .cuts import exact
 from .ir import Row
 from .pointwise_rules import join_dims
 from .reduction_rules import reduced_layout
-from .rules import Result, RuleContext, items, rule_for
+from .rules import Result, RuleContext, items
 
 TRAINING = "aten._native_batch_norm_legit_functional.default"
 WITHOUT_BUFFERS = "aten._native_batch_norm_legit.no_stats"
@@ -117,7 +117,6 @@ def _beside(ctx: RuleContext, argument: object, channels: Layout) -> AnnotatedVa
     return None if value is None else ctx.convert(ctx.settle(value), channels)
 
 
-@rule_for(BACKWARD)
 def batch_norm_backward(ctx: RuleContext, row: Row) -> Result:
     """Two sums per channel: pending for scale and shift, and over the whole batch for the input."""
     training, epsilon, wanted = bool(row.args[7]), row.args[8], items(row.args[9])

@@ -16,7 +16,6 @@ from .ir import Ref, Row
 from .op_rule import OP_RULES, REST, Along, Dims, Kind, Letters, Linear, OpRule, beside
 
 Shape = tuple[int, ...]
-LIST = "List[Tensor]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,9 @@ class CallRule:
 
     @cached_property
     def positional(self) -> bool:
-        """Whether the operator takes tensors as positional arguments only, none of them in a list."""
-        lists = any(str(item.type) == LIST for item in _schema(self.rule.op).arguments)
-        return not lists and all(not keyword for _, _, keyword in tensor_places(self.rule.op))
+        """Whether all its tensors are operands, and positional arguments."""
+        places, shape = tensor_places(self.rule.op), self.rule.shape
+        return all(not (keyword or many or name == shape) for _, name, keyword, many in places)
 
     @cached_property
     def contracts(self) -> bool:
@@ -109,24 +108,27 @@ def _schema(op: str) -> torch.FunctionSchema:
 
 
 @cache
-def tensor_places(op: str) -> tuple[tuple[int, str, bool], ...]:
-    """(place, name, keyword only) of an operator's tensor arguments, from its schema."""
+def tensor_places(op: str) -> tuple[tuple[int, str, bool, bool], ...]:
+    """(place, name, keyword only, several) of an operator's tensor arguments, from its schema."""
     return tuple(
-        (place, item.name, item.kwarg_only)
+        (place, item.name, item.kwarg_only, str(item.type) in LISTS)
         for place, item in enumerate(_schema(op).arguments)
-        if str(item.type) in ("Tensor", "Optional[Tensor]", LIST)
+        if str(item.type) in ("Tensor", "Optional[Tensor]", *LISTS)
     )
 
 
+LISTS = ("List[Tensor]", "List[Optional[Tensor]]")
+
+
 def tensors(row: Row) -> list[Ref | None]:
-    """The tensor arguments of a call, None where one is left out."""
+    """The operands of a call, None where one is left out; a tensor asked for its shape alone is none."""
     found: list[Ref | None] = []
-    for place, name, keyword in tensor_places(row.op):
-        value = row.args[place] if place < len(row.args) and not keyword else row.kwargs.get(name)
-        if isinstance(value, (list, tuple)):
-            found += [item for item in value if type(item) is Ref]
-        else:
-            found.append(value if type(value) is Ref else None)
+    unread = OP_RULES[row.op].shape
+    for place, name, keyword, many in tensor_places(row.op):
+        if name == unread:
+            continue
+        value: Any = row.args[place] if place < len(row.args) and not keyword else row.kwargs.get(name)
+        found.extend(item if type(item) is Ref else None for item in (value if many else (value,)))
     return found
 
 
@@ -166,6 +168,11 @@ def bind(row: Row, shapes: Sequence[Shape | None], *, floats: bool = True) -> Ca
         rule = rule.by_shapes(row, shapes)
     elif rule.variants is not None:
         rule = rule.variants(row)
+    return bound(row, rule, shapes, floats=floats)
+
+
+def bound(row: Row, rule: OpRule, shapes: Sequence[Shape | None], *, floats: bool = True) -> CallRule:
+    """A line read against a call, whose part it may be."""
     return _Binding(row, rule, floats).bound(shapes)
 
 
@@ -232,7 +239,7 @@ class _Binding:
         rule = self.rule
         dims = rule.operands[0 if rule.every else place]
         lacking = dims[:1] != ((REST,),) and len(shape) < len(dims)
-        if lacking and (rule.code is not None or place == rule.added):
+        if lacking and (rule.code is not None or rule.emit is not None or place == rule.added):
             return dims[len(dims) - len(shape) :]
         return _spelled(dims, len(shape))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from ..annotations.layout import Layout
 from .annotated import AnnotatedValue
+from .call_rule import CallRule
 from .ir import OriginKind, Row
 from .rules import Result, RuleContext, integer
 
@@ -30,10 +32,11 @@ MOVES = frozenset(
 CHECKED_INDEX = "hspmd.checked_index"
 
 
-def checked_index(ctx: RuleContext, row: Row) -> Result:
+def checked_index(
+    ctx: RuleContext, row: Row, call: CallRule, values: list[AnnotatedValue], results: list[Layout]
+) -> Result:
     """The index as it lies."""
-    index = ctx.settle(ctx.operand(row.args[0]))
-    return in_bounds(ctx, row, row.args[0], index, integer(row.args[1]))
+    return in_bounds(ctx, row, row.args[0], values[0], integer(row.args[1]))
 
 
 def in_bounds(

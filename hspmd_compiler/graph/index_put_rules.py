@@ -10,13 +10,12 @@ from .cuts import argument, exact, whole_dim
 from .ir import Row
 from .lookup_rules import count_samples, counts_up, unsupported
 from .pointwise_rules import copies, join_dims, operand_layout, settled_over_ranks
-from .rules import Result, RuleContext, at_first, items, rule_for, uncut
+from .rules import Result, RuleContext, at_first, items, uncut
 
 PUTS = ("aten.index_put.default", "aten._unsafe_index_put.default")
 Indices = Sequence[AnnotatedValue | None]
 
 
-@rule_for(*PUTS)
 def index_put(ctx: RuleContext, row: Row) -> Result:
     """Adding is linear in the values; replacing needs them settled."""
     adds = bool(argument(row, 3, "accumulate", False))

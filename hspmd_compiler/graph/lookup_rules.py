@@ -18,11 +18,13 @@ from .rules import (
     local_shape,
     local_sizes,
     pull_for,
-    rule_for,
     uncut,
 )
 
 EMBEDDING = "aten.embedding.default"
+EMBEDDING_BACKWARD = "aten.embedding_dense_backward.default"
+INDEXING = ("aten.index.Tensor", "aten._unsafe_index.Tensor")
+"""The second one's places are known to be inside: how nearest neighbours are upsampled."""
 VIEWED = ("aten.unsqueeze.default", "aten.view.default", "aten.reshape.default", "aten.alias.default")
 
 
@@ -48,7 +50,6 @@ def _without_ranks(ctx: RuleContext, index: AnnotatedValue, cut: tuple[int, Fact
     return index if cut is None else ctx.convert(index, uncut(index.layout, ranks=True))
 
 
-@rule_for("aten.embedding_dense_backward.default")
 def embedding_backward(ctx: RuleContext, row: Row) -> Result:
     """Linear in the gradient: rows are added where the table of the forward holds them."""
     grad, index = ctx.operand(row.args[0]), ctx.settle(ctx.operand(row.args[1]))
@@ -60,7 +61,8 @@ def embedding_backward(ctx: RuleContext, row: Row) -> Result:
             rule="gradients must be sums over samples",
             fix="build the embedding with scale_grad_by_freq=False",
         )
-    cut = ctx.is_lookup_of(_row_id(row.args[1]), rows)
+    placed = ctx.choice(row) is not None
+    cut = None if placed else ctx.is_lookup_of(_row_id(row.args[1]), rows)
     if cut is not None or _cut_columns(grad.layout):
         grad = ctx.convert(grad, _gathered_tokens(grad.layout))
     if grad.layout.cut(ranks=True) is None or _cut_columns(grad.layout):
@@ -105,13 +107,14 @@ def _meet_index(
     return grad, index, dims
 
 
-@rule_for("aten.index.Tensor")
-def index_(ctx: RuleContext, row: Row) -> Result:
+def index(ctx: RuleContext, row: Row) -> Result:
     """Advanced indexing: indexed dims are whole, unless the index counts the dim up (then it is kept).
 
     Rows of a sum over the batch are sums of rows, where all samples have the same indices.
     """
     indices = list(items(row.args[1]))
+    if row.op != INDEXING[0] and indices[0] is None:
+        return index_within(ctx, row, ctx.settle(ctx.operand(row.args[0])), indices)
     value = settled_over_ranks(ctx, ctx.operand(row.args[0]))
     if value.layout.cut(ranks=False) is not None:
         value = ctx.settle(value)

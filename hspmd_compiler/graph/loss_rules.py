@@ -11,9 +11,10 @@ from .index_bounds import in_bounds
 from .ir import Row
 from .pointwise_rules import join_dims
 from .reduction_rules import MEAN, SUM, reduced_layout
-from .rules import Result, RuleContext, held_intervals, integer, rule_for, uncut
+from .rules import Result, RuleContext, held_intervals, integer, uncut
 from .view_maps import deduplicated
 
+NLL = "aten.nll_loss_forward.default"
 NLL_BACKWARD = "aten.nll_loss_backward.default"
 
 
@@ -61,7 +62,6 @@ def _class_factor(ctx: RuleContext, value: AnnotatedValue) -> tuple[AnnotatedVal
     return value, factor if factor.axis is not None else None
 
 
-@rule_for("aten.nll_loss_forward.default")
 def nll_loss(ctx: RuleContext, row: Row) -> Result:
     """The target is picked where its class lives; a mean divides by the count of the whole batch."""
     _check_weight(row, row.args[2])
@@ -102,7 +102,6 @@ def _count(ctx: RuleContext, target: AnnotatedValue, ignore: int, logp: Annotate
     return ctx.settle(count)
 
 
-@rule_for(NLL_BACKWARD)
 def nll_backward(ctx: RuleContext, row: Row) -> Result:
     """Minus the gradient over the count at each valid target, where its class lives."""
     _check_weight(row, row.args[3])
@@ -121,7 +120,6 @@ def nll_backward(ctx: RuleContext, row: Row) -> Result:
     return ctx.emit("hspmd.nll_backward", (grad, target, logp, intervals, ignore, count), logp.layout)
 
 
-@rule_for("aten._log_softmax_backward_data.default")
 def log_softmax_backward(ctx: RuleContext, row: Row) -> Result:
     """Over a cut dim the sum of the gradient's row is needed; for cross-entropy it is known."""
     grad, out = (ctx.settle(ctx.operand(argument)) for argument in row.args[:2])

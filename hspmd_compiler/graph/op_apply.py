@@ -16,8 +16,9 @@ from .empty_pieces import emit_unless_empty
 from .ir import Ref, Row, map_refs
 from .op_rule import OP_RULES, Dims, Linear, OpRule, parse
 from .pointwise_operators import MOVES
-from .pointwise_rules import jointly_linear, settled_but_batch, settled_over_ranks
-from .rules import Result, RuleContext, local_shape, rule_for
+from .pointwise_rules import is_per_sample, jointly_linear, settled_but_batch, settled_over_ranks
+from .reduction_rules import mean
+from .rules import Result, RuleContext, local_shape, rule_for, uncut
 
 Values = list[AnnotatedValue]
 MOVED = frozenset((*MOVES, "aten.t.default", "aten.transpose.int", "aten.permute.default"))
@@ -50,19 +51,37 @@ def by_letters(ctx: RuleContext, row: Row, call: CallRule, choice: Alternative |
     refs = refs[: len(call.operands)]  # of a source none is read
     values = _operands(ctx, rule, refs)
     if choice is not None:
-        values = [ctx.convert(value, layout) for value, layout in zip(values, choice.operands, strict=True)]
+        values = _placed(ctx, rule, values, choice.operands)
         if rule.code is not None and rule.linear not in (Linear.EACH, Linear.TOGETHER):
             placed = {ref.id: value for ref, value in zip(refs, _dense(ctx, rule, values), strict=True)}
             return rule.code(Chosen(ctx, placed), row)  # type: ignore[no-any-return]
+    pending = choice is not None and rule.linear in (Linear.EACH, Linear.TOGETHER)
+    return computed(ctx, row, call, refs, values, pending=pending)
+
+
+def computed(
+    ctx: RuleContext,
+    row: Row,
+    call: CallRule,
+    refs: Sequence[Ref],
+    values: Values,
+    *,
+    pending: bool = False,
+) -> Result:
+    """A call of these operands. pending: sums among them stay so."""
+    rule = call.rule
     if call.contracts:
         return _contracted(ctx, row, call, refs, values)
-    if choice is None or rule.linear not in (Linear.EACH, Linear.TOGETHER):
+    if not pending:
         values = _carried(ctx, row, call, values)
     values = _wholes(ctx, call, values)
     if call.summed:
         values = [_once(ctx, call, v, dims) for v, dims in zip(values, call.operands, strict=True)]
-    targets, results = met_layouts(call, tuple([value.layout for value in values]))
-    values = [ctx.convert(value, target) for value, target in zip(values, targets, strict=True)]
+    layouts = tuple([value.layout for value in values])
+    if rule.leads is not None:
+        layouts = tuple([own if i == rule.leads else uncut(own, ranks=True) for i, own in enumerate(layouts)])
+    targets, results = met_layouts(call, layouts)
+    values = _placed(ctx, rule, values, targets)
     return _emitted(ctx, row, call, refs, _dense(ctx, rule, values), results)
 
 
@@ -74,8 +93,18 @@ def _operands(ctx: RuleContext, rule: OpRule, refs: Sequence[Ref]) -> Values:
     return [*others[: rule.added], ctx.operand(refs[rule.added]), *others[rule.added :]]
 
 
+def _placed(ctx: RuleContext, rule: OpRule, values: Values, layouts: Sequence[Layout]) -> Values:
+    """The operands in these layouts; what a kernel reads without strides is copied where it was converted."""
+    made: Values = []
+    for place, (value, layout) in enumerate(zip(values, layouts, strict=True)):
+        moved = ctx.convert(value, layout)
+        copied = place in rule.copied and moved is not value
+        made.append(dense(ctx, moved) if copied else moved)
+    return made
+
+
 def _dense(ctx: RuleContext, rule: OpRule, values: Values) -> Values:
-    """A copy of what a kernel reads without strides: a conversion may leave gaps."""
+    """A copy of what a kernel reads by how it lies in memory."""
     if not rule.dense:
         return values
     return [dense(ctx, value) if place in rule.dense else value for place, value in enumerate(values)]
@@ -94,15 +123,32 @@ def _emitted(
     if rule.emit is not None:
         return rule.emit(ctx, row, call, values, results)  # type: ignore[no-any-return]
     by_id = {ref.id: value for ref, value in zip(refs, values, strict=True)}
-    args = tuple([map_refs(argument, lambda ref: by_id[ref.id]) for argument in row.args])
+    args = row.args
     if rule.shape:
         place = schema_place(row.op, rule.shape)
         args = (*args[:place], local_shape(_first(results)), *args[place + 1 :])
+    args = tuple([map_refs(argument, lambda ref: by_id[ref.id]) for argument in args])
+    if rule.sized:
+        args = (args[0], local_shape(_first(results)), *args[1:])
+    if rule.scale is not None:
+        return mean(ctx, row, call, args, _first(results), _cut_letters(call, values))
     op = rule.kernel or row.op
     if rule.empty_ok and row.outs is None:
         via = values[0] if op in MOVED else None
         return ctx.emit(op, args, _first(results), kwargs=row.kwargs, via=via)
+    if rule.empty_ok:
+        return ctx.emit_many(op, args, results, kwargs=row.kwargs)
     return emit_unless_empty(ctx, row, args, results, values, op)
+
+
+def _cut_letters(call: CallRule, values: Values) -> frozenset[str]:
+    return frozenset(
+        name
+        for value, dims in zip(values, call.operands, strict=True)
+        for names, dim in zip(dims, value.layout.dims, strict=True)
+        if any(factor.axis is not None for factor in dim)
+        for name in names
+    )
 
 
 def _first(results: Sequence[Layout | None]) -> Layout:
@@ -116,13 +162,30 @@ def _carried(ctx: RuleContext, row: Row, call: CallRule, values: Values) -> Valu
     floats = (row.dtype is None or has_fractions(row.dtype)) and has_fractions(values[0].dtype)
     if linear is Linear.ONE and floats:
         return values
-    if linear is Linear.BATCH and floats and row.dtype is not None:
+    if (
+        linear is Linear.BATCH
+        and floats
+        and row.dtype is not None
+        and not any(map(is_per_sample, values[1:]))
+    ):
         return [settled_over_ranks(ctx, values[0]), *(ctx.settle(value) for value in values[1:])]
     if linear is Linear.TOGETHER and floats:
         return jointly_linear(ctx, row, values)
+    if linear is Linear.JOINTLY:
+        return _jointly(ctx, row, call, values)
     if linear is Linear.FIRST:
         return list(settled_but_batch(ctx, row, dict(enumerate(values))).values())
     return [ctx.settle(value) for value in values]
+
+
+def _jointly(ctx: RuleContext, row: Row, call: CallRule, values: Values) -> Values:
+    """Sums over the batch pass beside what is the same for all samples."""
+    carries = call.rule.carries or tuple(range(len(values)))
+    others = [value for place, value in enumerate(values) if place not in carries]
+    if any(map(is_per_sample, others)):
+        return [ctx.settle(value) for value in values]
+    carried = iter(jointly_linear(ctx, row, [values[place] for place in carries]))
+    return [next(carried) if place in carries else ctx.settle(value) for place, value in enumerate(values)]
 
 
 def _wholes(ctx: RuleContext, call: CallRule, values: Values) -> Values:

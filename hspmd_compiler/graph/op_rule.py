@@ -31,12 +31,17 @@ A letter may be others side by side: `3|d|5` is three elements, d, and five elem
 Shapes: TypeAlias = Sequence[tuple[int, ...] | None]
 
 
+Ranks: TypeAlias = Sequence[int | None]
+"""Of the operands of a call, None for one that is left out."""
+
+
 class Linear(Enum):
     """Through which operands pending sums and addends pass.
 
     NO: none. ONE: the only operand's (moves, scalings). BATCH: as ONE, but sums over ranks are settled
     first. FIRST: of a derivative, the gradient's sums over the batch. EACH: one operand's at a time, a
-    product. TOGETHER: all operands' at once, a sum.
+    product. JOINTLY: of several the sums over the batch, where sums over ranks are settled first: each
+    element is one operand's. TOGETHER: all operands' at once, a sum.
     """
 
     NO = "no"
@@ -44,6 +49,7 @@ class Linear(Enum):
     BATCH = "batch"
     FIRST = "first"
     EACH = "each"
+    JOINTLY = "jointly"
     TOGETHER = "together"
 
 
@@ -67,6 +73,17 @@ class Along:
 
 
 @dataclass(frozen=True, slots=True)
+class Mean:
+    """Results are means over the summed letters, or over all: of cut ones sums over the count of the whole.
+
+    kernel: the operator that sums; else argument: the literal that says so, 2 for a sum, 1 for a mean.
+    """
+
+    kernel: str = ""
+    argument: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class OpRule:
     """One operator.
 
@@ -74,11 +91,14 @@ class OpRule:
     whole: never cut. pattern: may be cut, with collectives inside the operator. along, along_kind: what the
     dims are that a literal names. lengths: (letter, argument) where an argument gives a letter's length, or
     (letter, length); a letter of results alone that has one may be cut in any way.
-    shape: the argument that is the first result's shape. carries: the only operands that may be pending sums
-    (what is divided, not the divisor). added: the operand that is added to the product of the others (a
+    shape: the argument that is the first result's shape, or a tensor that is asked for it alone.
+    scale: what results are divided by. carries: the only operands that may be pending sums (what is
+    divided, not the divisor). added: the operand that is added to the product of the others (a
     bias). first_only: a shorter operand meets the first elements of a longer one; such dims are whole.
-    dense: operands whose kernel reads memory without strides. empty_ok: the kernel takes empty pieces.
-    kernel: the operator that computes a piece, if not this one. heads: letters that attention treats as
+    leads: the operand whose cut by ranks all others take. dense: operands that are copied, for how they
+    lie counts; copied: only where they were converted, which may leave gaps. empty_ok: the kernel takes
+    empty pieces. kernel: the operator that computes a piece, if not this one. sized: it takes the local
+    shape of the first result behind the first operand. heads: letters that attention treats as
     independent. splits_sums: tensor parallelism may cut what is summed: the result is a number.
     flops: per product of all letters but the idle ones. why: the reason of whole letters, in words.
     emit: writes the local rows in layouts that the value chose. code: a pattern that chooses for itself;
@@ -101,9 +121,13 @@ class OpRule:
     carries: tuple[int, ...] | None = None
     added: int | None = None
     first_only: bool = False
+    leads: int | None = None
     dense: tuple[int, ...] = ()
+    copied: tuple[int, ...] = ()
     empty_ok: bool = False
     kernel: str = ""
+    sized: bool = False
+    scale: Mean | None = None
     heads: frozenset[str] = frozenset()
     splits_sums: bool = False
     flops: float = 1.0
@@ -115,9 +139,14 @@ class OpRule:
     why: str = ""
     says: str = ""
 
+    @property
+    def by_call(self) -> bool:
+        """Whether each call chooses its line."""
+        return self.variants is not None or self.by_shapes is not None
+
     def text(self) -> str:
         """As it is written: `m k, k -> m, sum='k'`."""
-        if self.variants is not None or self.by_shapes is not None:
+        if self.by_call:
             return self.says or "a line for each kind of call, chosen by its literals"
         sides = (", ".join(_spelled(dims) for dims in side) for side in (self.operands, self.results))
         words = {"sum": self.summed, "whole": self.whole, "pattern": self.pattern, "heads": self.heads}
@@ -136,6 +165,15 @@ class OpRule:
 
 def _spelled(dims: Dims) -> str:
     return " ".join(dim[0] if len(dim) == 1 else f"({' '.join(dim)})" for dim in dims)
+
+
+def by_ranks(line: Callable[[Row, Ranks], OpRule]) -> Callable[[Row, Shapes], OpRule]:
+    """For `by_shapes`: the number of each operand's dims is enough."""
+
+    def chosen(row: Row, shapes: Shapes) -> OpRule:
+        return line(row, [None if shape is None else len(shape) for shape in shapes])
+
+    return chosen
 
 
 OP_RULES: dict[str, OpRule] = {}
@@ -245,7 +283,7 @@ def _clashes(rule: OpRule) -> Iterator[tuple[str, str]]:
             yield " ".join(names), "names a dim twice, or has ... behind another dim"
     shared = [set(names) for place, names in enumerate(operands) if place != rule.added]
     for name in sorted(rule.summed):
-        everywhere = rule.code is not None or all(name in names for names in shared)
+        everywhere = rule.code is not None or rule.emit is not None or all(name in names for names in shared)
         if not everywhere or all(name in names for names in results):
             yield name, "is summed: every operand has it, and no result"
     kept = written | rule.summed | rule.whole | rule.pattern

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from .index_bounds import checked_index
-from .index_operator import CHECKED
-from .ir import Row
-from .op_apply import line, put
-from .op_rule import Linear, OpRule, parse
+from .op_apply import line
+from .op_rule import Linear
 from .pointwise_operators import CHOICES, LAZY, LINEAR, PRODUCTS, SETTLING, SUMS
 from .pointwise_rules import products, settling, sums
 from .random_operator import MASKED
 from .random_rules import masked
-
-
-def _checked(row: Row) -> OpRule:
-    """By its literal, for that says which indexes there may be: no call can be drawn without it."""
-    return parse(row.op, "... -> ...", code=checked_index)
-
 
 for _op in SETTLING:
     line(
@@ -36,7 +27,6 @@ for _op in SUMS:
 for _op in PRODUCTS:
     _dividend = (0,) if _op.startswith("aten.div") else None
     line(_op, "... -> ...", every=True, linear=Linear.EACH, carries=_dividend, code=products, empty_ok=True)
-put(OpRule(CHECKED, variants=_checked, says="... -> ..."))
 line(MASKED, "..., ... -> ...", linear=Linear.FIRST, code=masked)
 
 # Pairs of numbers as complex ones, and back.

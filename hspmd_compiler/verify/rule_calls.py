@@ -28,6 +28,8 @@ LITERALS: dict[str, object] = {
     "int[]": (1,),
     "ScalarType": torch.float64,
 }
+BOUND = ("int", "size")
+"""What indexes lie below, as `places` are."""
 TENSORS = ("Tensor", "Optional[Tensor]")
 Maker = Callable[[tuple[int, ...]], Tensor]
 Take = Callable[[Operand], Ref]
@@ -76,7 +78,7 @@ class Shape:
 def drawn_calls(op: str, count: int, seed: int) -> Iterator[DrawnCall]:
     """Calls that the operator itself takes; none where its literals can't be guessed from the schema."""
     rule, rng = OP_RULES[op], random.Random(seed)
-    if rule.variants is not None or rule.by_shapes is not None:
+    if rule.by_call:
         return
     for _ in range(DRAWS):
         if count <= 0:
@@ -141,6 +143,8 @@ class _Draw:
         for letter, name in self.rule.lengths:
             if name == item.name:
                 return self.lengths[letter]
+        if (kind, item.name) == BOUND:
+            return LENGTHS[0]
         return LITERALS.get(kind.removesuffix("?"), 1)
 
     def _length(self) -> int:
