@@ -108,8 +108,8 @@ def _called(op: str, shapes: Sequence[tuple[int, ...]], literals: Mapping[str, o
             args.append(Ref(len(refs)))
             refs.append(shape)
         elif str(item.type) in LISTS:
-            rest = len(shapes) - len(refs) - sum(kind in TENSORS for kind in kinds[place:])
-            parts = list(islice(given, max(rest, 0)))
+            count = len(shapes) - len(refs) - sum(kind in TENSORS for kind in kinds[place:])
+            parts = list(islice(given, max(count, 0)))
             args.append([Ref(len(refs) + place) for place in range(len(parts))])
             refs += parts
         elif item.name in literals:

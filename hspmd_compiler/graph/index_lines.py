@@ -14,6 +14,8 @@ from .op_apply import line, put
 from .op_rule import Linear, OpRule, Ranks, by_ranks, parse
 from .rules import items
 
+PICKED = "elements of it are picked by an index"
+
 line(EMBEDDING, "v d, ... -> ... d", sum="v", code=embedding, flops=0)
 line(EMBEDDING_BACKWARD, "... d, ... -> v d", sum="...", linear=Linear.FIRST, code=embedding_backward)
 line(CHECKED, "... -> ...", emit=checked_index)
@@ -31,7 +33,8 @@ def _index(row: Row, ranks: Ranks) -> OpRule:
         return _masked(row, ranks)
     indices = [picked[len(picked) - (rank or 0) :] for rank in ranks[1:]]
     whole = {dims[place] for place in places}
-    return _line(row, [dims, *indices], found, whole, linear=Linear.EACH, carries=(0,), code=index)
+    more = {"linear": Linear.EACH, "carries": (0,), "code": index, "why": PICKED}
+    return _line(row, [dims, *indices], found, whole, **more)
 
 
 def _masked(row: Row, ranks: Ranks) -> OpRule:
