@@ -331,7 +331,7 @@ def test_thirty_layers_over_seven_stages_are_thirty_layers() -> None:
     """Elsewhere each stage gets 30 // 7 layers, and the model is trained with 28."""
     case = Case.of(lambda: Layers(*(nn.Linear(6, 6) for _ in range(30))), vectors(6, 6))
     bounds = list(accumulate((5, 5, 4, 4, 4, 4, 4), initial=0))
-    stages = tuple(S((rank,), bounds[rank : rank + 2]) for rank in range(7))  # type: ignore[arg-type]
+    stages = tuple(S((rank,), (bounds[rank], bounds[rank + 1])) for rank in range(7))
     program = case.check(Strategy((P(stages, (4, 4, 2)),)))
     layers = [shard.name for rank in program.ranks for shard in rank.shards if shard.name.endswith("weight")]
     assert sorted(layers) == sorted(f"layers.{layer}.weight" for layer in range(30))

@@ -51,7 +51,7 @@ def by_letters(ctx: RuleContext, row: Row, call: CallRule, choice: Alternative |
     refs = refs[: len(call.operands)]  # of a source none is read
     values = _operands(ctx, rule, refs)
     if choice is not None:
-        values = _placed(ctx, rule, values, choice.operands)
+        values = _placed(ctx, rule, values, values, choice.operands)
         if rule.code is not None and rule.linear not in (Linear.EACH, Linear.TOGETHER):
             placed = {ref.id: value for ref, value in zip(refs, _dense(ctx, rule, values), strict=True)}
             return rule.code(Chosen(ctx, placed), row)  # type: ignore[no-any-return]
@@ -69,7 +69,7 @@ def computed(
     pending: bool = False,
 ) -> Result:
     """A call of these operands. pending: sums among them stay so."""
-    rule = call.rule
+    rule, given = call.rule, values
     if call.contracts:
         return _contracted(ctx, row, call, refs, values)
     if not pending:
@@ -81,7 +81,7 @@ def computed(
     if rule.leads is not None:
         layouts = tuple([own if i == rule.leads else uncut(own, ranks=True) for i, own in enumerate(layouts)])
     targets, results = met_layouts(call, layouts)
-    values = _placed(ctx, rule, values, targets)
+    values = _placed(ctx, rule, given, values, targets)
     return _emitted(ctx, row, call, refs, _dense(ctx, rule, values), results)
 
 
@@ -93,12 +93,14 @@ def _operands(ctx: RuleContext, rule: OpRule, refs: Sequence[Ref]) -> Values:
     return [*others[: rule.added], ctx.operand(refs[rule.added]), *others[rule.added :]]
 
 
-def _placed(ctx: RuleContext, rule: OpRule, values: Values, layouts: Sequence[Layout]) -> Values:
-    """The operands in these layouts; what a kernel reads without strides is copied where it was converted."""
+def _placed(
+    ctx: RuleContext, rule: OpRule, given: Values, values: Values, layouts: Sequence[Layout]
+) -> Values:
+    """The values in these layouts; what a kernel reads without strides is copied where it isn't as given."""
     made: Values = []
     for place, (value, layout) in enumerate(zip(values, layouts, strict=True)):
         moved = ctx.convert(value, layout)
-        copied = place in rule.copied and moved is not value
+        copied = place in rule.copied and moved is not given[place]
         made.append(dense(ctx, moved) if copied else moved)
     return made
 

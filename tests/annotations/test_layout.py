@@ -31,7 +31,7 @@ from hspmd_compiler.annotations.layout import (
     dim_size,
     make_layout,
 )
-from hspmd_compiler.annotations.refine import cut_factor, local_boxes, refine, refine_dim
+from hspmd_compiler.annotations.refine import cut_factor, refine, refine_dim
 from hspmd_compiler.errors import InternalError
 from hspmd_compiler.graph.view_maps import flat_factor, map_view
 
@@ -240,19 +240,6 @@ def test_cover_and_exact_cover(held: list[Intervals]) -> None:
     flat = sorted(i for piece in held for i in points(piece))
     assert covers(8, sets) == (set(flat) == set(range(8)))
     assert is_exact(8, sets) == (flat == list(range(8)))
-
-
-def test_both_ends_of_a_transfer_cut_the_same_boxes() -> None:
-    """Intervals that touch in the sender's tensor, but not in the receiver's, are two boxes on both sides."""
-    source = make_layout(((Factor(4),), (Factor(4, Axis.TENSOR, (((0, 2), (3, 4)), ((2, 3),))),)))
-    target = make_layout(((Factor(4, Axis.TENSOR, (((0, 2),), ((2, 4),))),), (Factor(4),)))
-    refined = refine(source, target)
-    assert refined is not None
-    wanted = {0: ((2, 4),), 1: ((1, 2), (3, 4))}
-    sent = local_boxes(refined, Coordinate(0, 0), True, wanted)
-    received = local_boxes(refined, Coordinate(1, 0), False, wanted)
-    sizes = [[tuple(high - low for low, high in box) for box in boxes] for boxes in (sent, received)]
-    assert sizes[0] == sizes[1]
 
 
 def test_pieces_beyond_the_dim_are_no_layout() -> None:

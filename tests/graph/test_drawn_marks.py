@@ -48,6 +48,7 @@ def test_markers_change_no_number(drawn: tuple[Marks, Strategy]) -> None:
 
 FIXED: dict[str, Marks] = {
     "two dims": {"mixed": "[0,1,2,3]  <S2(3,5) S1x2>", "gelu": "[3,1,2,0]  <S1(5,0) S2x2>"},
+    "copies": {"down": "[0,1,2,3]  <Dx4>", "attention": "[0,1,2,3]  <Dx2 S1(0:1,0:5)>"},
     "samples": {"scores": "[0,1,2,3]  <S2(1,4) S0x2>"},
     "addends": {"attention": "[0,1,2,3]  <Dx2 Px2>", "down": "[0,2,1,3]  <S1(0:3,2:5) Px2>"},
 }
