@@ -25,7 +25,7 @@ from hspmd_compiler.strategy_read import write_strategy
 from rich.console import Console
 from rich.table import Table
 
-from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 
 HERE = Path(__file__).resolve().parents[1]
 MODEL, LAYERS, RANKS = "llama-32b", 60, 1024

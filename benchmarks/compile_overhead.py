@@ -23,10 +23,10 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
-from hspmd_compiler.strategy_formats.expanded import Choices
-from hspmd_compiler.strategy_formats.recognise import pick, read_entries
-from hspmd_compiler.strategy_write import write_strategy
+from hspmd_compiler.strategy.formats.expanded import Choices
+from hspmd_compiler.strategy.formats.recognise import pick, read_entries
+from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.strategy.write import write_strategy
 
 ONE = Path(__file__).with_name("compile_once.py")
 TP, MOST_STAGES, SAMPLES = 8, 4, 64

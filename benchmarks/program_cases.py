@@ -14,15 +14,15 @@ sys.path.insert(0, str(ROOT))
 
 from compile_overhead import homogeneous  # noqa: E402
 
-from hspmd_compiler.builtin_models import BUILTIN  # noqa: E402
 from hspmd_compiler.coverage.matrix import trace_model  # noqa: E402
 from hspmd_compiler.coverage.model import CoveredModel  # noqa: E402
 from hspmd_compiler.coverage.registry import MODELS  # noqa: E402
 from hspmd_compiler.coverage.strategies import COLUMNS, Column, strategy_of  # noqa: E402
-from hspmd_compiler.graph.ir import LogicalGraph  # noqa: E402
-from hspmd_compiler.strategy import Strategy  # noqa: E402
-from tests.published import Published, Size, published, traced, twin  # noqa: E402
-from tests.test_memory_savers import drawn, graph_of  # noqa: E402
+from hspmd_compiler.ir.graph import LogicalGraph  # noqa: E402
+from hspmd_compiler.models.builtin_models import BUILTIN  # noqa: E402
+from hspmd_compiler.strategy.strategy import Strategy  # noqa: E402
+from tests.strategy.published import Published, Size, published, traced, twin  # noqa: E402
+from tests.training.test_memory_savers import drawn, graph_of  # noqa: E402
 
 REFERENCE = ROOT.parent / "shared" / "reference"
 DRAWN = 200

@@ -27,10 +27,10 @@ import torch
 from program_cases import GROUPS, Case
 
 from hspmd_compiler.artifact.json_text import to_text
-from hspmd_compiler.artifact.program_text import program_text
-from hspmd_compiler.codec import encode
+from hspmd_compiler.base.codec import encode
+from hspmd_compiler.base.devices import DeviceKind
 from hspmd_compiler.compiler import lower_graph
-from hspmd_compiler.strategy import DeviceKind
+from hspmd_compiler.program.program_text import program_text
 
 USUAL = "matrix,published,drawn"
 TEXT_DEPTH = 4

@@ -20,10 +20,10 @@ from rich.table import Table
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from hspmd_compiler.artifact.arrays import TorchArrays
-from hspmd_compiler.artifact.execute import micro_batches, run_step
-from hspmd_compiler.artifact.requests import LossReduce
-from hspmd_compiler.graph.tracer import trace
+from hspmd_compiler.program.arrays import TorchArrays
+from hspmd_compiler.program.execute import micro_batches, run_step
+from hspmd_compiler.program.requests import LossReduce
+from hspmd_compiler.trace.tracer import trace
 from hspmd_compiler.verify.eager import whole_state
 from hspmd_compiler.verify.single_device import single_device_program
 from hspmd_compiler.verify.values import Rank, start_ranks

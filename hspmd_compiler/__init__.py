@@ -11,19 +11,19 @@ if not (Path(__file__).parent / "passes").is_dir():  # links lost, as in a zip: 
 
 if TYPE_CHECKING:
     from .api import compile, load
-    from .graph.comm_marker import comm
-    from .graph.own_rules import rule, rule_for
+    from .ir.comm_marker import comm
+    from .rules.own_rules import rule, rule_for
 
 __version__ = "0.1.0"
 
 __all__ = ["__version__", "comm", "compile", "load", "rule", "rule_for"]
 
 _HOMES = {
-    "comm": "graph.comm_marker",
+    "comm": "ir.comm_marker",
     "compile": "api",
     "load": "api",
-    "rule": "graph.own_rules",
-    "rule_for": "graph.own_rules",
+    "rule": "rules.own_rules",
+    "rule_for": "rules.own_rules",
 }
 
 

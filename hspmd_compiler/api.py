@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from .base.devices import DeviceKind
 from .errors import OptionError, RunError
 from .options import Capture, OptimizerConfig, Precision, check_choices
-from .strategy import DeviceKind, Strategy
+from .strategy.strategy import Strategy
 
 if TYPE_CHECKING:
-    from .artifact.sections import Section
     from .artifact.store import Artifact
     from .compiler import Compiled, Factory
-    from .models import ModelSource
+    from .models.models import ModelSource
+    from .pages.sections import Section
     from .runtime.engine import Engine
     from .verify.artifact import VerifyReport
 
@@ -53,12 +54,12 @@ class CompiledProgram:
 
     def inspect(self, *, rank: int | None = None, tensor: str | None = None) -> list[Section]:
         """Tables about all ranks, one rank's program, or the life of one tensor."""
-        from .artifact import inspect
+        from .pages import inspect
 
         if rank is not None:
             return inspect.rank_page(self.artifact, rank)
         if tensor is not None:
-            from .artifact.tensor_life import tensor_sections
+            from .pages.tensor_life import tensor_sections
 
             return tensor_sections(self.artifact, tensor)
         return inspect.overview(self.artifact)
@@ -93,7 +94,7 @@ class CompiledProgram:
 
     def fx(self, rank: int) -> torch.fx.GraphModule:
         """The program of one rank as a runnable GraphModule."""
-        from .artifact.to_fx import rank_module
+        from .program.fx.to_fx import rank_module
         from .runtime.torch_dist import of_process_group
 
         return rank_module(self.artifact.program, rank, of_process_group)
@@ -121,7 +122,7 @@ def compile(
     "bfloat16" in that one, while parameters, gradients and the optimizer's state stay in the model's.
     """
     from .compiler import compile_model
-    from .strategy_formats.recognise import read_strategy
+    from .strategy.formats.recognise import read_strategy
 
     choices = {
         "device": (DeviceKind, device),
@@ -186,9 +187,9 @@ def load(directory: str | Path, *, timeout: float = 300.0, start_timeout: float 
     timeout: seconds that one message between ranks may take, and that a rank may be silent, before all
     ranks end with an error that names it. start_timeout: seconds for all ranks to come up.
     """
-    from .runtime.opening import StartOptions, open_engine
-    from .runtime.rendezvous import Timeouts
-    from .verify.fit import check_rank
+    from .runtime.start.opening import StartOptions, open_engine
+    from .runtime.start.rendezvous import Timeouts
+    from .verify.shape.fit import check_rank
 
     path = Path(directory)
     if not path.exists():
@@ -205,8 +206,8 @@ def load(directory: str | Path, *, timeout: float = 300.0, start_timeout: float 
 
 
 def _given(artifact: Artifact, batch: Inputs | Iterable[Inputs] | None) -> list[Inputs]:
-    from .proof_data import given_to
     from .verify.artifact import STEPS
+    from .verify.proof_data import given_to
 
     return [] if batch is None else given_to(artifact.program, batch, STEPS)
 

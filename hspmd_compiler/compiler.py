@@ -9,26 +9,27 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from .artifact.lower import Lowered
 from .artifact.manifest import describe
 from .artifact.store import Artifact
-from .artifact.training_page import narrow_warning
-from .collection import without_collection
+from .base.collection import without_collection
+from .base.devices import DeviceKind
+from .base.log import logger, task
 from .errors import OptionError, TraceError
-from .graph import graph_json
-from .graph.init_record import record_factory
-from .graph.ir import LogicalGraph
-from .init_program import InitProgram
-from .log import logger, task
-from .models import ModelSource, load_model, source_of_factory
-from .optimizer_check import check_optimizer
+from .ir import graph_json
+from .ir.graph import LogicalGraph
+from .models.models import ModelSource, load_model, source_of_factory
 from .options import Capture, OptimizerConfig, Precision
+from .pages.training_page import narrow_warning
 from .passes.compile_state import Example, Traced
+from .passes.lower.lower import Lowered
+from .passes.optimizer_check import check_optimizer
 from .passes.pass_chain import Dump
 from .passes.pipeline import planning, tracing
-from .strategy import DeviceKind, Strategy
-from .strategy_check import check
-from .strategy_form import form_of
+from .program.init_program import InitProgram
+from .strategy.check import check
+from .strategy.form import form_of
+from .strategy.strategy import Strategy
+from .trace.init_record import record_factory
 
 Inputs = Mapping[str, torch.Tensor]
 Made = tuple[nn.Module, dict[str, torch.Tensor]]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Annotated, Literal, TypeAlias, TypeGuard
 
-from . import name_glob
+from .base import name_glob
+from .base.forms import read_form
+from .base.typed import Converted, Either, Wanted
 from .errors import OptionError
-from .forms import read_form
-from .typed import Converted, Either, Wanted
 
 Json = dict[str, object]
 Clash = tuple[str, str]

@@ -8,21 +8,21 @@ from functools import partial
 from itertools import pairwise
 
 from ..annotations.annotation import Annotation
-from ..annotations.intervals import Intervals, Sets, covers, union
-from ..annotations.layout import Axis, Factor, Layout, make_layout, whole
-from ..annotations.several_cuts import with_cuts
 from ..annotations.text import parse_annotation
 from ..errors import AnnotationError, StrategyError
-from ..graph.ir import LogicalGraph, ParamInfo
-from ..graph.printer import aligned
-from ..strategy import Override, StageSpec, Strategy
-from ..strategy_check import check
+from ..ir.graph import LogicalGraph, ParamInfo
+from ..ir.printer import aligned
+from ..layout.intervals import Intervals, Sets, covers, union
+from ..layout.layout import Axis, Factor, Layout, make_layout, whole
+from ..layout.several_cuts import with_cuts
+from ..strategy.check import check
+from ..strategy.strategy import Override, StageSpec, Strategy
+from .deduction.placement import Placement, first_coordinate
+from .dims.infer_dims import infer_dims
+from .dims.split_units import Member, SplitGroup, SplitKind, assign, split_groups
+from .dims.whole_parameters import WholeParameter, warn_of_kept, whole_lines, whole_parameters
 from .grad_sync import is_covered
-from .infer_dims import infer_dims
-from .placement import Placement, first_coordinate
-from .split_units import Member, SplitGroup, SplitKind, assign, split_groups
-from .states_text import states_text
-from .whole_parameters import WholeParameter, warn_of_kept, whole_lines, whole_parameters
+from .texts.states_text import states_text
 
 
 @dataclass(frozen=True, slots=True)

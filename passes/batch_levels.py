@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import DeduceError
-from ..graph.annotated import AnnotatedRow, AnnotatedValue
-from ..graph.ir import Phase
+from ..ir.annotated import AnnotatedRow, AnnotatedValue
+from ..ir.graph import Phase
 from .liveness import LivePipeline, StageRows, StepValue
 from .step_counts import Key
 

@@ -14,12 +14,12 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from ..graph.fx_convert import PLACEHOLDER
-from ..graph.ir import LogicalGraph, Ref, Row, map_refs, row_inputs
-from ..graph.norm_attention_rules import FLASH, FLASH_BACKWARD
-from ..graph.pointwise_operators import LINEAR, PRODUCTS, SETTLING, SUMS
-from ..graph.prune import prune
-from ..operator_names import known_operator
+from ..ir.fx_convert import PLACEHOLDER
+from ..ir.graph import LogicalGraph, Ref, Row, map_refs, row_inputs
+from ..ir.prune import prune
+from ..program.operator_names import known_operator
+from ..rules.in_code.norm_attention_rules import FLASH, FLASH_BACKWARD
+from ..rules.in_code.pointwise_operators import LINEAR, PRODUCTS, SETTLING, SUMS
 
 MASK = "attn_mask"
 WHERE, SCALAR = "aten.where.self", "aten.scalar_tensor.default"

@@ -8,22 +8,22 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from ..artifact.strategy_ranks import StrategyRanks
-from ..graph.annotated import BatchSum, PipelineGraph
-from ..graph.ir import LogicalGraph
-from ..strategy import Strategy
+from ..ir.annotated import BatchSum, PipelineGraph
+from ..ir.graph import LogicalGraph
+from ..strategy.schedules.schedule import PipelineSchedule
+from ..strategy.strategy import Strategy
 from .annotate import ParameterLayouts
 from .batch_levels import BatchLevels
+from .deduction.placement import Placement
 from .liveness import LivePipeline
+from .lower.strategy_ranks import StrategyRanks
 from .param_places import ParamPlaces
-from .placement import Placement
 from .reductions import Reductions
 from .resolve_comm import CommResolver
-from .schedule import PipelineSchedule
 from .segments import StagePlan
 from .stage_comm import StageComm, Tags
 from .step_counts import Key
-from .zero import Ownership
+from .zero.zero import Ownership
 
 S = TypeVar("S")
 

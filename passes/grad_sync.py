@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from ..annotations.intervals import Intervals, union, within
-from ..annotations.layout import Axis, Coordinate, Layout
-from ..annotations.layout_rows import held_rows
-from ..annotations.refine import boxes_of
-from ..comm_plan import Box, GradBucket, GradPiece, Interval, box_volume
+from ..base.comm_plan import Box, GradBucket, GradPiece, Interval, box_volume
+from ..layout.intervals import Intervals, union, within
+from ..layout.layout import Axis, Coordinate, Layout
+from ..layout.layout_rows import held_rows
+from ..layout.refine import boxes_of
 from .resolve_annotations.cells import products_of
 from .resolve_annotations.sides import Devices, devices_of, members, rows_of
 

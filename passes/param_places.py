@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..annotations.layout import Layout, whole
-from ..artifact.strategy_ranks import StrategyRanks
-from ..graph.annotated import PipelineGraph
-from ..graph.element_types import NARROW
-from ..graph.ir import LogicalGraph
-from ..graph.type_text import dtype_name
+from ..ir.annotated import PipelineGraph
+from ..ir.element_types import NARROW
+from ..ir.graph import LogicalGraph
+from ..ir.type_text import dtype_name
+from ..layout.layout import Layout, whole
 from .grad_sync import GradLayout, Holder, make_holders, make_term
-from .zero import has_several_holders, parts_of
+from .lower.strategy_ranks import StrategyRanks
+from .zero.zero import has_several_holders, parts_of
 
 PlaceOf = tuple[Layout, tuple[int, ...]]
 """Layout and ranks of a stage that holds a parameter, or an addend of its gradient."""

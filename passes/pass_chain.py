@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from ..base.log import task
 from ..errors import InternalError, OptionError
-from ..log import task
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ..artifact.lower import Lowered
+from ..base.devices import DeviceKind
 from ..options import Capture, Precision
-from ..strategy import DeviceKind, Strategy
+from ..strategy.strategy import Strategy
 from .compile_state import Example, Traced
+from .lower.lower import Lowered
 from .pass_chain import Chain, begin
 from .steps.annotate import Annotate
 from .steps.batch_levels import Levels

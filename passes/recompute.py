@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..graph.annotated import COMM, AnnotatedRow, AnnotatedValue, PipelineGraph
-from ..graph.ir import LogicalGraph, Phase
-from ..strategy import PipelineSpec, RecomputeKind
+from ..ir.annotated import COMM, AnnotatedRow, AnnotatedValue, PipelineGraph
+from ..ir.graph import LogicalGraph, Phase
+from ..strategy.strategy import PipelineSpec, RecomputeKind
 from .liveness import LivePipeline, StageRows
 
 GETITEM = "getitem"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..artifact.program import ZERO_GRADS, ZERO_PARAMS
-from ..comm_plan import CommStep, GradBucket, ParamBucket
+from ..base.comm_plan import CommStep, GradBucket, ParamBucket
+from ..program.program import ZERO_GRADS, ZERO_PARAMS
 from .grad_sync import Holder, buckets
 from .param_places import ParamPlaces
 from .resolve_comm import CommResolver
-from .zero import Ownership
-from .zero_buckets import ZeroBuckets
+from .zero.zero import Ownership
+from .zero.zero_buckets import ZeroBuckets
 
 Grads = dict[int, list[GradBucket]]
 

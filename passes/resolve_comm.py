@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..comm_plan import Combine, CommKind, CommStep, CostModel
-from ..graph.annotated import CommMarker
+from ..base.comm_plan import Combine, CommKind, CommStep, CostModel
+from ..ir.annotated import CommMarker
 from .resolve_layouts import Wanted
 from .resolve_rounds import on_ranks, rounds
 

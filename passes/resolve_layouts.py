@@ -8,15 +8,15 @@ from functools import cache
 from math import prod
 
 from ..annotations.annotation import Addend, Held
-from ..annotations.intervals import Intervals, intersect
-from ..annotations.layout import Axis, Coordinate, Factor, Layout
-from ..annotations.layout_rows import held_rows
-from ..annotations.refine import refine
-from ..annotations.several_cuts import addends_of, is_plain
-from ..comm_plan import CommKind, CostModel
+from ..base.comm_plan import CommKind, CostModel
 from ..errors import InternalError
-from ..graph.annotated import CommMarker
-from ..graph.rules import is_addend
+from ..ir.annotated import CommMarker
+from ..layout.intervals import Intervals, intersect
+from ..layout.layout import Axis, Coordinate, Factor, Layout
+from ..layout.layout_rows import held_rows
+from ..layout.refine import refine
+from ..layout.several_cuts import addends_of, is_plain
+from ..rules.rules import is_addend
 from .resolve_annotations.check import element_bytes
 from .resolve_annotations.demand import Conversion
 from .resolve_annotations.in_turn import in_turn

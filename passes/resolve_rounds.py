@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cache
 from itertools import count
 
-from ..comm_plan import Combine, CommKind, CommStep, Piece, box_volume
-from ..graph.rules import is_addend
+from ..base.comm_plan import Combine, CommKind, CommStep, Piece, box_volume
+from ..rules.rules import is_addend
 from .resolve_annotations.moves import Exchange
 from .resolve_annotations.resolution import Part
 from .resolve_annotations.steps import steps_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..graph.annotated import GATHER, AnnotatedRow, AnnotatedValue, PipelineGraph
-from ..graph.ir import LogicalGraph, row_inputs
+from ..ir.annotated import GATHER, AnnotatedRow, AnnotatedValue, PipelineGraph
+from ..ir.graph import LogicalGraph, row_inputs
 from .liveness import LivePipeline, StageRows
 
 

@@ -8,9 +8,9 @@ from math import prod
 
 import torch
 
-from ..annotations.layout import Coordinate, Layout
-from ..graph.annotated import AnnotatedRow, AnnotatedValue
-from ..graph.ir import Phase
+from ..ir.annotated import AnnotatedRow, AnnotatedValue
+from ..ir.graph import Phase
+from ..layout.layout import Coordinate, Layout
 from .liveness import StageRows
 
 Alike = Counter[tuple[Layout, torch.dtype]]

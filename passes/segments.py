@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ..annotations.layout import Axis, Coordinate, Factor
-from ..artifact.program import OutputKind
-from ..artifact.strategy_ranks import StrategyRanks
-from ..graph.annotated import AnnotatedRow, AnnotatedValue, PerCoordinate, PipelineGraph
-from ..graph.ir import Phase
+from ..ir.annotated import AnnotatedRow, AnnotatedValue, PerCoordinate, PipelineGraph
+from ..ir.graph import Phase
+from ..layout.layout import Axis, Coordinate, Factor
+from ..program.program import OutputKind
 from .batch_levels import BatchLevels, Part
 from .liveness import StageRows, StepValue, operands_of
+from .lower.strategy_ranks import StrategyRanks
 
 Keys = tuple[tuple[object, ...], ...]
 EARLY = (OutputKind.LOSS, OutputKind.BUFFER)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..annotations.layout import sample_lengths
-from ..artifact.strategy_ranks import StrategyRanks
-from ..comm_plan import CommStep
-from ..graph.annotated import COMM, GATHER, AnnotatedRow, BatchSum, CommMarker
-from ..graph.type_text import dtype_name
+from ..base.comm_plan import CommStep
+from ..ir.annotated import COMM, GATHER, AnnotatedRow, BatchSum, CommMarker
+from ..ir.type_text import dtype_name
+from ..layout.layout import sample_lengths
 from .batch_levels import in_order
 from .liveness import LivePipeline, StepValue
-from .param_gather import NAME
+from .lower.strategy_ranks import StrategyRanks
 from .reductions import Reductions
 from .resolve_comm import CommResolver
 from .segments import StagePlan
 from .step_counts import Key
+from .zero.param_gather import NAME
 
 Steps = Mapping[int, CommStep]
 """The step of each rank."""

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..annotations.layout import Layout
 from ..errors import DeduceError
-from ..graph.annotated import AnnotatedRow
-from ..graph.rules import local_shape
+from ..ir.annotated import AnnotatedRow
+from ..layout.layout import Layout
+from ..rules.rules import local_shape
 from .liveness import LivePipeline, StageRows, StepValue
 
 Key = tuple[int, int]

@@ -1,1 +1,4 @@
-"""Runs rank programs: one process per rank, torch.distributed between them."""
+"""Runs rank programs: one process per rank, torch.distributed between them.
+
+Enters: what a training node does. Imports `program`, `artifact` and below: no compiler, no tracing.
+"""

@@ -9,8 +9,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..artifact.program import Shard
-from ..comm_plan import Box, box_volume
+from ..base.comm_plan import Box, box_volume
+from ..program.program import Shard
 from .shards import dtype_of, place_row
 from .transport import Transport
 

@@ -7,23 +7,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from ..artifact.arrays import TorchArrays
-from ..artifact.codegen import SegmentCache
-from ..artifact.execute import RankState, plan_rank, run_step
-from ..artifact.index_check import outside_error
-from ..artifact.program import ClassProgram, InputKind, Program, Shard
-from ..artifact.random_kernels import step_keys
-from ..artifact.requests import LossReduce, OptimizerStep
-from ..artifact.segments import CompiledSegments
-from ..artifact.trained import started, store, trained_value
 from ..errors import RunError
 from ..options import OptimizerConfig
-from .batch_check import BatchCheck
+from ..program.arrays import TorchArrays
+from ..program.codegen import SegmentCache
+from ..program.execute import RankState, plan_rank, run_step
+from ..program.kernels.index_check import outside_error
+from ..program.kernels.random_kernels import step_keys
+from ..program.program import ClassProgram, InputKind, Program, Shard
+from ..program.requests import LossReduce, OptimizerStep
+from ..program.segments import CompiledSegments
+from ..program.trained import started, store, trained_value
+from .batches.batch_check import BatchCheck
+from .batches.data import Batch, BatchShape
 from .collect import Collection
-from .data import Batch, BatchShape
 from .gradient_norm import global_norm
-from .loaded_names import ModelNames, agreeing, match_names
 from .optimizer import ShardOptimizer
+from .saved.loaded_names import ModelNames, agreeing, match_names
 from .shards import ReadBox, boxes_of, fill_kept, fill_shard, owned_grads, owned_value
 from .step_checks import StepChecks, checking
 from .transport import Transport

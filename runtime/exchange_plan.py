@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ..artifact.boxes import full_box, received_volumes, sent_volumes
-from ..comm_plan import Box, Combine, CommKind, CommStep, Piece
+from ..base.comm_plan import Box, Combine, CommKind, CommStep, Piece
+from ..program.boxes import full_box, received_volumes, sent_volumes
 
 
 class Shortcut(Enum):

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..artifact.boxes import pack, slices, unpack
-from ..artifact.program import ZERO_GRADS, ZERO_PARAMS, Shard
-from ..comm_plan import Box, Combine
+from ..base.comm_plan import Box, Combine
 from ..errors import RunError
+from ..program.boxes import pack, slices, unpack
+from ..program.program import ZERO_GRADS, ZERO_PARAMS, Shard
 
 ReadBox = Callable[[Box], Tensor]
 

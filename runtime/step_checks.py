@@ -10,8 +10,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..artifact.index_check import Problem, Use, count_outside, noting_uses, outside_error
-from .batch_check import BatchCheck, Settings
+from ..program.kernels.index_check import Problem, Use, count_outside, noting_uses, outside_error
+from .batches.batch_check import BatchCheck, Settings
 from .transport import Transport
 
 

@@ -12,11 +12,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.constants import default_pg_timeout
 
-from ..artifact import boxes
-from ..artifact.arrays import TorchArrays
-from ..artifact.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Request, Send
-from ..comm_plan import Combine, CommKind, CommStep
+from ..base.comm_plan import Combine, CommKind, CommStep
 from ..errors import InternalError, RunError
+from ..program import boxes
+from ..program.arrays import TorchArrays
+from ..program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Request, Send
 from .device import CUDA
 from .exchange_plan import ExchangePlan, Shortcut
 from .groups import Groups

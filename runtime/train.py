@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
-from ..artifact.program import Program
 from ..errors import RunError
-from .data import DataSource
+from ..program.program import Program
+from .batches.data import DataSource
 from .engine import Engine
 
 TOKENS = "input_ids"

@@ -14,16 +14,16 @@ from typing import Annotated
 
 from torch import Tensor
 
-from ..artifact.program import Shard
+from ..base.name_groups import shortened
+from ..base.typed import AtLeast, read
 from ..errors import RunError
-from ..name_groups import shortened
-from ..typed import AtLeast, read
+from ..program.program import Shard
+from .batches.data import DataSource
 from .collect import ROOT, Collection, OwnedPiece
-from .data import DataSource
 from .engine import Engine
-from .loaded_names import ModelNames, Shape, agreeing, match_names
-from .safetensors_file import STATE_KEY, SafetensorsReader, SafetensorsWriter
-from .same_file import check_file
+from .saved.loaded_names import ModelNames, Shape, agreeing, match_names
+from .saved.safetensors_file import STATE_KEY, SafetensorsReader, SafetensorsWriter
+from .saved.same_file import check_file
 from .shards import ReadBox, dtype_of
 
 VERSION = 1

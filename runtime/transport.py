@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..artifact.requests import Request
 from ..errors import RankLost
+from ..program.requests import Request
 
 
 class PeerLost(RankLost):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..artifact.execute import RankState
-from ..artifact.program import Shard
-from ..artifact.trained import put_back, trainables
+from ..program.execute import RankState
+from ..program.program import Shard
+from ..program.trained import put_back, trainables
 from .gradient_norm import clip
 from .optimizer import ShardOptimizer
 

@@ -87,9 +87,9 @@ def expect(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 @pytest.fixture
 def own_rules() -> Iterator[None]:
     """Rules that a test registers, or takes away, end with it."""
-    from hspmd_compiler.graph.op_rule import OP_RULES
-    from hspmd_compiler.graph.rule_book import RULES
-    from hspmd_compiler.graph.rules import PULLS
+    from hspmd_compiler.rules.op_rule import OP_RULES
+    from hspmd_compiler.rules.rule_book import RULES
+    from hspmd_compiler.rules.rules import PULLS
 
     tables: tuple[dict[str, Any], ...] = RULES, OP_RULES, PULLS
     before = [dict(table) for table in tables]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import hspmd_compiler as hspmd
 from hspmd_compiler.errors import HspmdError, OptionError, RunError, TraceError
-from hspmd_compiler.runtime.data import BatchShape, FactoryData
+from hspmd_compiler.runtime.batches.data import BatchShape, FactoryData
 
 PLAN = {"pipelines": [{"stages": [{"devices": [0], "layers": 2}], "micro_batches": [2]}]}
 

@@ -11,10 +11,10 @@ from rich.progress import Progress
 from safetensors.torch import load_file, save_file
 from trained import EARLY, Trained
 
-from hspmd_compiler.runtime.checkpoint import save
+from hspmd_compiler.runtime.batches.sources import text_source
 from hspmd_compiler.runtime.engine import Engine
-from hspmd_compiler.runtime.launch import StartOptions, launch
-from hspmd_compiler.runtime.sources import text_source
+from hspmd_compiler.runtime.saved.checkpoint import save
+from hspmd_compiler.runtime.start.launch import StartOptions, launch
 
 LOSS = "loss"
 GRADIENTS = "gradients.safetensors"

@@ -11,9 +11,9 @@ from rich.progress import Progress
 from torch import Tensor, nn
 from trained import EARLY, Trained
 
-from hspmd_compiler.artifact.program import Program
-from hspmd_compiler.runtime.data import Batch, BatchShape
-from hspmd_compiler.runtime.text_data import TextData, open_text
+from hspmd_compiler.program.program import Program
+from hspmd_compiler.runtime.batches.data import Batch, BatchShape
+from hspmd_compiler.runtime.batches.text_data import TextData, open_text
 
 Factory = Callable[[], tuple[nn.Module, object]]
 

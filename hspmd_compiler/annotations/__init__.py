@@ -1,4 +1,7 @@
-"""Annotations: which device holds which part of a tensor. No torch."""
+"""Annotations: which device holds which part of a tensor, as people write it. No torch.
+
+Enters: the annotation, its parts, its text and its checks. Imports `base` and `layout`.
+"""
 
 from .annotation import Addend, Annotation
 from .device import DeviceGroup

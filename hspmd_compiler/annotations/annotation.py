@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 
-from ..comm_plan import Box, Interval
+from ..base.comm_plan import Box, Interval
+from ..layout.intervals import Intervals, shifted
 from .check import problems_of, problems_on
 from .device import DeviceGroup
-from .intervals import Intervals, shifted
 from .problems import refuse
 from .split import consecutive, even_lengths
 from .states import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..comm_plan import Interval
-from .intervals import Intervals, shifted
+from ..base.comm_plan import Interval
+from ..layout.intervals import Intervals, shifted
 from .split import Block, Split, consecutive, even_lengths
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ..comm_plan import Interval
-from .intervals import Intervals, union
+from ..base.comm_plan import Interval
+from ..layout.intervals import Intervals, union
 from .problems import Problem, refuse
 
 Share = int | Interval

@@ -1,1 +1,4 @@
-"""Rank programs: what they are, and the one executor that walks them."""
+"""The directory of an artifact, written and read: data only, checked before it is believed.
+
+Enters: the manifest, the store, and how values of a program stand in files. Imports `program` and below.
+"""

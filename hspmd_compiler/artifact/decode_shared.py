@@ -7,7 +7,7 @@ from dataclasses import is_dataclass, replace
 from functools import cache
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from ..codec import decode
+from ..base.codec import decode
 
 T = TypeVar("T")
 

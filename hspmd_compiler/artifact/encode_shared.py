@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from ..codec import Json, encode
+from ..base.codec import Json, encode
+from ..program.program import RankProgram
 from .json_text import Ready, ready
-from .program import RankProgram
 
 SHARED = ("comms", "transfers", "shards", "grad_buckets", "instructions", "param_buckets")
 """Lists of a rank whose entries can't change; ranks that have the same have one object."""

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import NoReturn
 
-from ..codec import SHOWN, Json
+from ..base.codec import SHOWN, Json
 from ..errors import ArtifactError, InternalError
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))

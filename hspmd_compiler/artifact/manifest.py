@@ -8,12 +8,12 @@ from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from typing import Annotated
 
-from ..codec import Json, decode, encode
+from ..base.codec import Json, decode, encode
+from ..base.typed import AtLeast, Converted, Rule, Unfit
 from ..errors import ArtifactError, HspmdError
 from ..options import OptimizerConfig, Precision
-from ..typed import AtLeast, Converted, Rule, Unfit
+from ..program.program import Program, Shard
 from .json_text import fingerprint
-from .program import Program, Shard
 
 FORMAT = "hspmd-artifact"
 SCHEMA = 2

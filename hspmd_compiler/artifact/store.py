@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..codec import SHOWN, Json, damaged, decode
-from ..collection import without_collection
+from ..base.codec import SHOWN, Json, damaged, decode
+from ..base.collection import without_collection
+from ..base.log import task
 from ..errors import ArtifactError
-from ..log import task
+from ..program.check import check
+from ..program.program import ClassProgram, Program, RankProgram
 from . import paths
-from .check import check
 from .decode_shared import SharingReader
 from .json_text import fingerprint, parse
 from .manifest import Manifest, fingerprint_model, manifest_from_json
-from .program import ClassProgram, Program, RankProgram
 
 MANIFEST_LIMIT = 1 << 28
 FILE_LIMIT = 1 << 32

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..annotations.intervals import Sets
-from ..annotations.layout import Axis, Factor, Layout, make_layout
-from ..codec import damaged, decode
+from ..base.codec import damaged, decode
+from ..layout.intervals import Sets
+from ..layout.layout import Axis, Factor, Layout, make_layout
 from .paths import LAYOUTS as FILE
 
 Json = dict[str, object]

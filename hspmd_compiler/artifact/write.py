@@ -11,15 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..codec import encode
-from ..collection import without_collection
+from ..base.codec import encode
+from ..base.collection import without_collection
+from ..base.log import task
 from ..errors import ArtifactError, HspmdError
-from ..log import task
+from ..program.program import RankProgram
 from . import paths
 from .encode_shared import SharingWriter
 from .json_text import parse, to_text
 from .manifest import FORMAT, FileEntry, manifest_to_json
-from .program import RankProgram
 from .store import Artifact, ProgramHead
 
 if TYPE_CHECKING:

@@ -1,1 +1,4 @@
-"""The `hspmd` command: one module per sub-command."""
+"""The `hspmd` command: one module per sub-command.
+
+Enters: flags, and how results are shown; what is computed belongs to the rooms below.
+"""

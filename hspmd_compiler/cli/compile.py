@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from ..base.devices import DeviceKind
 from ..options import Precision
-from ..strategy import DeviceKind
-from ..strategy_formats.recognise import read_strategy
+from ..strategy.formats.recognise import read_strategy
 from .command import Command, add_capture, add_json, add_model, model_arguments
 from .optimizer_flags import add_optimizer_flags, optimizer_from
 from .show import progress, show_sections
@@ -48,11 +48,11 @@ def run(args: Namespace) -> int:
     optimizer = optimizer_from(args)
     arguments = model_arguments(args)
 
-    from ..artifact.inspect import overview
-    from ..artifact.sections import Listing
     from ..artifact.store import no_rank
     from ..artifact.write import check_target
-    from ..models import load_model
+    from ..models.models import load_model
+    from ..pages.inspect import overview
+    from ..pages.sections import Listing
 
     strategy = read_strategy(args.strategy)
     if args.rank is not None and not 0 <= args.rank < strategy.world_size:

@@ -10,8 +10,8 @@ from .command import Command, add_json
 from .show import progress, show_sections
 
 if TYPE_CHECKING:
-    from ..artifact.sections import Section
     from ..artifact.store import Artifact
+    from ..pages.sections import Section
 
 
 def add_flags(parser: ArgumentParser) -> None:
@@ -39,13 +39,13 @@ def run(args: Namespace) -> int:
 
 
 def _page(artifact: Artifact, args: Namespace) -> list[Section]:
-    from ..artifact.inspect import comm_page, overview, rank_page
-    from ..artifact.schedule_page import schedule_page
+    from ..pages.inspect import comm_page, overview, rank_page
+    from ..pages.schedule_page import schedule_page
 
     if args.rank is not None:
         return rank_page(artifact, args.rank)
     if args.tensor is not None:
-        from ..artifact.tensor_life import tensor_sections
+        from ..pages.tensor_life import tensor_sections
 
         return tensor_sections(artifact, args.tensor)
     if args.comm:

@@ -9,11 +9,11 @@ from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
-from .. import slurm
-from ..cluster import ClusterSpec
-from ..cluster_read import read_cluster
+from ..cluster import slurm
+from ..cluster.cluster import ClusterSpec
+from ..cluster.launch_plan import Launcher, Meeting, NodeCommand, bind, commands
+from ..cluster.read import read_cluster
 from ..errors import ClusterError, OptionError
-from ..launch_plan import Launcher, Meeting, NodeCommand, bind, commands
 from . import run as run_command
 from .command import Command
 
@@ -58,7 +58,7 @@ def run(args: Namespace) -> int:
 
     from ..artifact import paths
     from ..artifact.store import Files
-    from ..strategy_form import strategy_from
+    from ..strategy.form import strategy_from
 
     files = Files(args.directory)
     devices = strategy_from(files.json(paths.STRATEGY)).devices

@@ -13,8 +13,8 @@ from .command import Command, add_json
 from .show import progress, show_json, show_sections
 
 if TYPE_CHECKING:
-    from ..artifact.sections import Section
-    from ..verify.rule_check import Checked
+    from ..pages.sections import Section
+    from ..verify.rules.rule_check import Checked
 
 NEAR = 5
 
@@ -43,7 +43,7 @@ def add_flags(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Prints the table, or one rule; 1 if a check finds a difference."""
-    from ..rule_pages import all_rules, one_rule
+    from ..pages.rule_pages import all_rules, one_rule
 
     for module in args.modules:
         _import(module)
@@ -65,8 +65,8 @@ def run(args: Namespace) -> int:
 
 
 def _checked(op: str) -> Checked:
-    from ..graph.op_rule import OP_RULES
-    from ..verify.rule_check import check_rule
+    from ..rules.op_rule import OP_RULES
+    from ..verify.rules.rule_check import check_rule
 
     if op not in OP_RULES:
         raise OptionError(
@@ -79,7 +79,7 @@ def _checked(op: str) -> Checked:
 
 
 def _verdict(checked: Checked) -> Section:
-    from ..artifact.sections import Listing
+    from ..pages.sections import Listing
 
     done = f"{checked.greedy} splits in random layouts, {checked.ways} chosen ways"
     if checked.problem is not None:
@@ -91,7 +91,7 @@ def _verdict(checked: Checked) -> Section:
 
 def find(name: str) -> str:
     """The operator that a name means: whole, or without namespace and overload. Raises OptionError."""
-    from ..graph.rule_book import RULES
+    from ..rules.rule_book import RULES
 
     found = [op for op in RULES if name in (op, op.split(".")[1], op.partition(".")[2])]
     if len(found) == 1:

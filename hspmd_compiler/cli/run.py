@@ -9,16 +9,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..base.limits import MOST_DEVICES
 from ..errors import OptionError
-from ..limits import MOST_DEVICES
 from .command import Command
 from .training_view import LEFT_OUT, view_for
 
 if TYPE_CHECKING:
-    from ..runtime.data import DataSource
+    from ..runtime.batches.data import DataSource
     from ..runtime.engine import Engine
-    from ..runtime.rank_process import Emit
-    from ..runtime.rendezvous import Timeouts
+    from ..runtime.start.rank_process import Emit
+    from ..runtime.start.rendezvous import Timeouts
 
 SEEDS = range(-(2**63), 2**63)
 """Those that torch's generators take and a tensor of integers holds."""
@@ -81,10 +81,10 @@ def run(args: Namespace) -> int:
     _check(args)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings repeat what our errors say
 
-    from ..runtime.checkpoint import check_writable
-    from ..runtime.launch import launch
-    from ..runtime.opening import StartOptions
-    from ..verify.fit import check_rank
+    from ..runtime.saved.checkpoint import check_writable
+    from ..runtime.start.launch import launch
+    from ..runtime.start.opening import StartOptions
+    from ..verify.shape.fit import check_rank
 
     for flag, path in (("--save", args.save), ("--save-state", args.save_state)):
         if path is not None:
@@ -99,7 +99,7 @@ def run(args: Namespace) -> int:
 
 def _flags(args: Namespace) -> dict[str, str]:
     """What all ranks must be started with alike: files by what they hold, those to write by being named."""
-    from ..runtime.same_start import files_digest
+    from ..runtime.start.same_start import files_digest
 
     flags = {f"--{name.replace('_', '-')}": str(getattr(args, name)) for name in ALIKE}
     flags |= {f"--{name.replace('_', '-')}": str(getattr(args, name) is not None) for name in WRITTEN}
@@ -110,7 +110,7 @@ def _flags(args: Namespace) -> dict[str, str]:
 
 
 def _timeouts(args: Namespace) -> Timeouts:
-    from ..runtime.rendezvous import Timeouts
+    from ..runtime.start.rendezvous import Timeouts
 
     given = {"start": args.start_timeout, "transfer": args.timeout}
     return Timeouts(**{name: timedelta(seconds=value) for name, value in given.items() if value is not None})
@@ -144,7 +144,7 @@ def _check(args: Namespace) -> None:
 def _no_file(path: Path) -> str:
     if not path.is_dir():
         return "no such file"
-    from ..runtime.safetensors_file import file_in
+    from ..runtime.saved.safetensors_file import file_in
 
     return f"a folder; {file_in(path)}"
 
@@ -156,7 +156,7 @@ def _counts(args: Namespace) -> list[tuple[str, int]]:
 
 def _train(engine: Engine, emit: Emit, args: Namespace) -> None:
     """What every rank does."""
-    from ..runtime.checkpoint import save
+    from ..runtime.saved.checkpoint import save
     from ..runtime.train import train
     from ..runtime.training_state import load_state, save_state
 
@@ -181,7 +181,7 @@ def _train(engine: Engine, emit: Emit, args: Namespace) -> None:
 
 
 def _data(engine: Engine, args: Namespace) -> DataSource:
-    from ..runtime.sources import factory_source, text_source
+    from ..runtime.batches.sources import factory_source, text_source
 
     if args.text is None:
         return factory_source(engine, args.data, args.seed)

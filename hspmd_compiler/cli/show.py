@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from threading import Lock, Timer
 from typing import TYPE_CHECKING
 
-from ..artifact.sections import Section, Table, cell_text, sections_to_json, sections_to_text
-from ..log import listening
+from ..base.log import listening
+from ..pages.sections import Section, Table, cell_text, sections_to_json, sections_to_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ..artifact.sections import Cell, Listing, Section, Table, sections_to_json
+from ..base.plain_texts import write_text
 from ..errors import OptionError, StrategyError
-from ..plain_texts import write_text
-from ..strategy import Strategy
-from ..strategy_formats.annotation_json import Family, annotation_json
-from ..strategy_formats.expanded import Choices, Entry, Expanded, Format
-from ..strategy_formats.recognise import pick, read_entries
-from ..strategy_write import TextForm, strategy_text, write_strategy
+from ..pages.sections import Cell, Listing, Section, Table, sections_to_json
+from ..strategy.formats.annotation_json import Family, annotation_json
+from ..strategy.formats.expanded import Choices, Entry, Expanded, Format
+from ..strategy.formats.recognise import pick, read_entries
+from ..strategy.strategy import Strategy
+from ..strategy.write import TextForm, strategy_text, write_strategy
 from .command import Command, add_json
 from .show import show_json
 from .strategy_drawing import draw
@@ -154,7 +154,7 @@ def strategy_sections(found: Expanded, schedules: bool) -> list[Section]:
 
 
 def _schedule_sections(strategy: Strategy) -> Iterator[Listing]:
-    from ..passes.schedule_time import grid
+    from ..strategy.schedules.schedule_time import grid
 
     for index in range(len(strategy.pipelines)):
         lines = grid(strategy.schedule_of(index)).splitlines()

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ..strategy import PipelineSpec, StageSpec
-from ..strategy_formats.expanded import Expanded
+from ..strategy.formats.expanded import Expanded
+from ..strategy.strategy import PipelineSpec, StageSpec
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ..artifact.sections import Cell, Listing, Section, Table
-from ..log import task
+from ..base.log import task
 from ..options import Capture
+from ..pages.sections import Cell, Listing, Section, Table
 from .command import Command, add_capture, add_json, add_model, model_arguments
 from .show import progress, show_sections
 
 if TYPE_CHECKING:
-    from ..graph.ir import LogicalGraph
+    from ..ir.graph import LogicalGraph
 
 MEGABYTE = 1 << 20
 STRUCTURE = ("placeholder", "getitem")  # need no rule
@@ -35,9 +35,9 @@ def add_flags(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Traces and prints; weights are never made."""
-    from ..graph.capture import new_fake_mode
-    from ..graph.templates import trace_step
-    from ..models import load_model
+    from ..models.models import load_model
+    from ..trace.blocks.templates import trace_step
+    from ..trace.capture import new_fake_mode
 
     source = load_model(args.model, model_arguments(args))
     start = perf_counter()
@@ -54,7 +54,7 @@ def run(args: Namespace) -> int:
 
 def graph_sections(graph: LogicalGraph, traced: str, seconds: float) -> list[Section]:
     """What was captured: numbers, operators, layers, parameters."""
-    from ..graph.printer import parameter_table, summarize
+    from ..ir.printer import parameter_table, summarize
 
     summary = summarize(graph)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
@@ -89,9 +89,9 @@ def numbered_layers(paths: Sequence[str]) -> tuple[str, ...]:
 
 def left_whole(graph: LogicalGraph) -> tuple[str, ...]:
     """Parameters that no split units go through, and what keeps them whole."""
-    from ..passes.infer_dims import infer_dims
-    from ..passes.split_units import split_groups
-    from ..passes.whole_parameters import whole_lines, whole_parameters
+    from ..passes.dims.infer_dims import infer_dims
+    from ..passes.dims.split_units import split_groups
+    from ..passes.dims.whole_parameters import whole_lines, whole_parameters
 
     flow = infer_dims(graph)
     return whole_lines(whole_parameters(graph, flow, split_groups(graph, flow)))
@@ -99,8 +99,8 @@ def left_whole(graph: LogicalGraph) -> tuple[str, ...]:
 
 def without_rule(graph: LogicalGraph) -> tuple[str, ...]:
     """Each operator that no rule says how to split: what becomes of it, the cost, where it is first met."""
-    from ..graph.unknown_operators import Treatment, operand_bytes, treatment
-    from ..passes.computed_whole import size
+    from ..passes.deduction.computed_whole import size
+    from ..rules.unknown_operators import Treatment, operand_bytes, treatment
 
     metas = {row.id: (row.shape, row.dtype) for row in graph.rows if row.shape is not None and row.dtype}
     found: dict[str, tuple[Treatment, str]] = {}
@@ -118,7 +118,7 @@ def without_rule(graph: LogicalGraph) -> tuple[str, ...]:
 
 
 def _rows(graph: LogicalGraph, wanted: bool) -> list[Section]:
-    from ..graph.printer import format_graph
+    from ..ir.printer import format_graph
 
     return [Listing("rows", "values", tuple(format_graph(graph).splitlines()))] if wanted else []
 

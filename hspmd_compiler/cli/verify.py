@@ -12,9 +12,9 @@ from .show import progress, show_json, show_rendered
 
 if TYPE_CHECKING:
     from ..artifact.store import Artifact
-    from ..proof_data import Batch
-    from ..twin import TwinReport
     from ..verify.artifact import VerifyReport
+    from ..verify.proof_data import Batch
+    from ..verify.twin.twin import TwinReport
 
 
 def add_flags(parser: ArgumentParser) -> None:
@@ -60,7 +60,7 @@ def run(args: Namespace) -> int:
         raise OptionError("--data is given without --values or --rows", fix="say what to compare on it")
 
     from ..artifact.store import load
-    from ..models import load_model
+    from ..models.models import load_model
 
     with progress():
         artifact = load(args.directory)
@@ -78,7 +78,7 @@ def run(args: Namespace) -> int:
         )
         parts: list[VerifyReport | TwinReport] = [report]
         if args.twin:
-            from ..twin import verify_twin
+            from ..verify.twin.twin import verify_twin
 
             parts.append(verify_twin(artifact))
     if args.json:
@@ -90,8 +90,8 @@ def run(args: Namespace) -> int:
 
 
 def _data(artifact: Artifact, name: str) -> list[Batch]:
-    from ..proof_data import made_for
     from ..verify.artifact import STEPS
+    from ..verify.proof_data import made_for
 
     return made_for(artifact.program, name, STEPS)
 

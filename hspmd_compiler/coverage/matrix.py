@@ -11,18 +11,19 @@ from time import perf_counter
 import torch
 from torch import Generator
 
-from ..artifact.check import check as check_program
+from ..base.devices import DeviceKind
+from ..base.log import task
 from ..compiler import lower_graph, trace_graph
 from ..errors import HspmdError
-from ..graph.ir import LogicalGraph
-from ..log import task
+from ..ir.graph import LogicalGraph
 from ..options import OptimizerConfig, OptimizerName
-from ..strategy import DeviceKind, Strategy
-from ..strategy_check import check as check_strategy
+from ..program.check import check as check_program
+from ..strategy.check import check as check_strategy
+from ..strategy.strategy import Strategy
 from ..verify.eager import whole_state
-from ..verify.fit import check_fit
 from ..verify.reference import SEED, Reference
-from ..verify.shape_segments import ShapeBook
+from ..verify.shape.fit import check_fit
+from ..verify.shape.shape_segments import ShapeBook
 from ..verify.training import compare_training
 from .model import SAMPLES, Batch, CoveredModel
 from .strategies import Column, strategy_of

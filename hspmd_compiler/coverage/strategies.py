@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..strategy import PipelineSpec, StageSpec, Strategy
+from ..strategy.strategy import PipelineSpec, StageSpec, Strategy
 from .model import SAMPLES
 
 MOST_STAGES = 3

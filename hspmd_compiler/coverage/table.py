@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..artifact.sections import Listing, Section, Table
+from ..pages.sections import Listing, Section, Table
 from .matrix import Cell, Outcome
 from .strategies import Column
 

@@ -12,22 +12,22 @@ from torch import nn
 
 from ..artifact.store import Artifact
 from ..artifact.value_layouts import from_json
+from ..base.log import task
 from ..errors import ArtifactError, VerifyError
-from ..graph import graph_json
-from ..graph.ir import LogicalGraph
-from ..log import task
-from ..models import ModelSource
+from ..ir import graph_json
+from ..ir.graph import LogicalGraph
+from ..models.models import ModelSource
 from .batches import Batch, Batches, drawn_batches, given_batches
-from .fit import check_fit, check_memory
+from .lockstep.report import LockstepReport
+from .lockstep.tensors import TensorNames
 from .not_finite import EagerNotFinite, explained
 from .reference import SEED, Reference, find_reference
-from .report import LockstepReport
 from .rows import FIX, RowsReport, compare_rows
 from .same_model import check_graph
 from .saved import check_owned
+from .shape.fit import check_fit, check_memory
 from .start import checked_start
 from .tables import check_tables
-from .tensors import TensorNames
 from .training import ValuesReport, compare_training
 
 STEPS = 5

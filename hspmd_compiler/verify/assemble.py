@@ -9,9 +9,9 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..annotations.intervals import Intervals
-from ..annotations.layout import Axis, Coordinate, Factor, Layout
 from ..errors import VerifyError
+from ..layout.intervals import Intervals
+from ..layout.layout import Axis, Coordinate, Factor, Layout
 
 Index = tuple[Tensor, ...]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..graph.ir import LogicalGraph
+from ..ir.graph import LogicalGraph
 from .random_batch import draw_batch
 
 Batch = Mapping[str, Tensor]

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..artifact.index_check import outside_error
+from ..base.source_lines import line_of_error
 from ..errors import VerifyError
-from ..graph.checkpoints import without_checkpoints
-from ..graph.loss_output import RULE, find_loss
-from ..source_lines import line_of_error
+from ..program.kernels.index_check import outside_error
+from ..trace.checkpoints import without_checkpoints
+from ..trace.loss_output import RULE, find_loss
 from .same_masks import SEED, SameMasks
 from .widen import wide_casts, widened
 

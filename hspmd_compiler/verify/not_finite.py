@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..artifact.segments import Observation
 from ..errors import VerifyError
-from ..graph.ir import LogicalGraph, OriginKind, Row, row_inputs
-from ..graph.printer import operator_text
+from ..ir.graph import LogicalGraph, OriginKind, Row, row_inputs
+from ..ir.printer import operator_text
+from ..program.segments import Observation
 from .eager import EagerResult
 from .single_device import single_device_program
 from .values import simulate

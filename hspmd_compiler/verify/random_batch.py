@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..graph.index_bounds import MOVES
-from ..graph.ir import InputInfo, LogicalGraph, Ref, Row, row_inputs
+from ..ir.graph import InputInfo, LogicalGraph, Ref, Row, row_inputs
+from ..rules.in_code.index_bounds import MOVES
 
 PICKS = MOVES | frozenset(
     f"aten.{name}"

@@ -14,13 +14,13 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
-from ..artifact.literals import torch_dtype
-from ..artifact.program import Program, Shard
 from ..artifact.store import Artifact
+from ..base.name_groups import shortened
 from ..errors import ArtifactError, HspmdError
-from ..graph.held_tensors import moving_tensors
-from ..models import ModelSource, SourceKind, rebuild
-from ..name_groups import shortened
+from ..models.models import ModelSource, SourceKind, rebuild
+from ..program.literals import torch_dtype
+from ..program.program import Program, Shard
+from ..trace.state.held_tensors import moving_tensors
 from .eager import whole_state
 
 SEED = 0

@@ -12,16 +12,16 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from ..annotations.layout import Coordinate
-from ..artifact.program import Program
-from ..artifact.segments import Observation
 from ..artifact.store import Artifact
 from ..artifact.value_layouts import PlacedValue, ValueLayouts, from_json
+from ..base.log import task
+from ..base.number_ranges import number_ranges
 from ..errors import VerifyError
-from ..graph.ir import LogicalGraph, Phase, Row
-from ..graph.type_text import type_text
-from ..log import task
-from ..number_ranges import number_ranges
+from ..ir.graph import LogicalGraph, Phase, Row
+from ..ir.type_text import type_text
+from ..layout.layout import Coordinate
+from ..program.program import Program
+from ..program.segments import Observation
 from .assemble import Assembled, Piece, assemble, gap, index_of, is_addend, local_view, whole_view
 from .equality import GRADIENT_FLOOR, Difference, difference_table
 from .single_device import PLACEHOLDER, single_device_program

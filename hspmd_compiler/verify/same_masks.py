@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..counter_numbers import whole_numbers
-from ..counter_random import key_tensor, whole_mask
-from ..graph.random_parts import IN_PLACE, WRITTEN
+from ..program.kernels.counter_numbers import whole_numbers
+from ..program.kernels.counter_random import key_tensor, whole_mask
+from ..trace.written.random_parts import IN_PLACE, WRITTEN
 from .widen import WIDER
 
 SEED = 0

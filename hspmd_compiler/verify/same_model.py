@@ -9,11 +9,11 @@ from torch import Tensor
 from ..artifact.manifest import fingerprint_model
 from ..artifact.store import Artifact
 from ..errors import ArtifactError
-from ..graph import graph_json
-from ..graph.ir import LogicalGraph, Row
-from ..graph.printer import call_text, row_type
-from ..graph.templates import trace_step
+from ..ir import graph_json
+from ..ir.graph import LogicalGraph, Row
+from ..ir.printer import call_text, row_type
 from ..passes.causal_mask import retarget_masks
+from ..trace.blocks.templates import trace_step
 from .reference import Reference
 
 

@@ -8,14 +8,14 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from ..artifact.boxes import volume
-from ..artifact.program import Program, Shard
-from ..artifact.trained import trained_value
-from ..comm_plan import Box
+from ..base.comm_plan import Box
 from ..errors import VerifyError
+from ..program.boxes import volume
+from ..program.program import Program, Shard
+from ..program.trained import trained_value
 from ..runtime.collect import OwnedPiece
 from ..runtime.shards import dtype_of, owned_value, place_row
-from .coverage import overlapping
+from .shape.coverage import overlapping
 from .values import Rank
 
 RULE = "each element of a parameter is owned by exactly one rank, which saves it and counts it in the norm"

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from ..artifact.boxes import slices
-from ..artifact.program import Shard
 from ..errors import VerifyError
+from ..program.boxes import slices
+from ..program.program import Shard
 
 Held = tuple[int, Shard, Tensor]
 """(rank, its shard, the local tensor)."""

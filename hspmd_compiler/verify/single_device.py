@@ -7,8 +7,12 @@ from math import prod
 
 import torch
 
-from ..artifact.lower_stage import ALIAS
-from ..artifact.program import (
+from ..base.comm_plan import GradBucket, GradPiece
+from ..errors import InternalError
+from ..ir.comm_marker import is_marker
+from ..ir.graph import LogicalGraph, OriginKind, ParamInfo, Phase, Ref, Row, row_inputs
+from ..passes.lower.lower_stage import ALIAS
+from ..program.program import (
     ClassProgram,
     DType,
     InputKind,
@@ -24,10 +28,6 @@ from ..artifact.program import (
     Shard,
     Value,
 )
-from ..comm_plan import GradBucket, GradPiece
-from ..errors import InternalError
-from ..graph.comm_marker import is_marker
-from ..graph.ir import LogicalGraph, OriginKind, ParamInfo, Phase, Ref, Row, row_inputs
 
 PLACEHOLDER = "placeholder"
 NAME = "single_device"

@@ -9,14 +9,14 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..artifact.initial import replay
-from ..artifact.program import Program
 from ..artifact.store import Artifact
 from ..errors import VerifyError
-from ..init_program import from_json
-from ..runtime.initial_params import check_made
-from ..runtime.loaded_names import ModelNames, match_names, named_shards
-from ..runtime.safetensors_file import SafetensorsReader
+from ..program.init_program import from_json
+from ..program.initial import replay
+from ..program.program import Program
+from ..runtime.saved.initial_params import check_made
+from ..runtime.saved.loaded_names import ModelNames, match_names, named_shards
+from ..runtime.saved.safetensors_file import SafetensorsReader
 from .reference import SEED, Origin, Reference
 
 RULE = "a run without `--init` starts with the values that the model's own code makes from the seed"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..artifact.program import Program, Shard
 from ..errors import VerifyError
-from ..graph.ir import LogicalGraph, ParamInfo
-from ..graph.type_text import dtype_name
+from ..ir.graph import LogicalGraph, ParamInfo
+from ..ir.type_text import dtype_name
+from ..program.program import Program, Shard
 
 FIX = "report it with the strategy: the compiler made a wrong program"
 Problem = tuple[str, str]

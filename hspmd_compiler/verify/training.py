@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
 
-from ..artifact.program import Program
-from ..artifact.training_page import optimizer_text
-from ..log import task
-from ..number_ranges import number_ranges
+from ..base.log import task
+from ..base.number_ranges import number_ranges
 from ..options import OptimizerConfig, OptimizerName
+from ..pages.training_page import optimizer_text
+from ..program.program import Program
 from ..runtime.gradient_norm import global_norm, sum_of_squares
 from ..runtime.optimizer import ShardOptimizer
 from ..runtime.shards import owned_grads

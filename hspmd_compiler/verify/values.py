@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..artifact.arrays import TorchArrays
-from ..artifact.codegen import SegmentCache
-from ..artifact.execute import RankPlan, RankState, Segments, micro_batches, plan_ranks, run_step
-from ..artifact.program import ZERO_GRADS, ZERO_STATE, Program, Shard
-from ..artifact.random_kernels import step_keys
-from ..artifact.segments import CompiledSegments, ObservedSegments, Observer
-from ..artifact.trained import as_local, started, trained_value
 from ..errors import VerifyError
+from ..program.arrays import TorchArrays
+from ..program.codegen import SegmentCache
+from ..program.execute import RankPlan, RankState, Segments, micro_batches, plan_ranks, run_step
+from ..program.kernels.random_kernels import step_keys
+from ..program.program import ZERO_GRADS, ZERO_STATE, Program, Shard
+from ..program.segments import CompiledSegments, ObservedSegments, Observer
+from ..program.trained import as_local, started, trained_value
 from ..runtime.shards import cut_shard
-from .blocked import RankRun
-from .lockstep import Lockstep
-from .report import Event
+from .lockstep.blocked import RankRun
+from .lockstep.lockstep import Lockstep
+from .lockstep.report import Event
 from .same_masks import SEED
 from .shards import Held, join_shards
 from .widen import default_type

@@ -17,10 +17,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from ..artifact.arguments import map_leaves
-from ..artifact.program import ClassProgram, DType, LocalRow, Program, RankProgram, Segment
-from ..comm_plan import CommStep
-from ..kept_arguments import kept_arguments
+from ..base.comm_plan import CommStep
+from ..program.arguments import map_leaves
+from ..program.program import ClassProgram, DType, LocalRow, Program, RankProgram, Segment
+from ..trace.kept_arguments import kept_arguments
 
 WIDER = {
     torch.float32: torch.float64,

@@ -1,7 +1,6 @@
-"""The planner of communication: the cheapest way of a tensor from who has it to who needs it. No torch.
+"""Two annotations of one tensor: the cheapest way from one to the other. No torch.
 
-sides and cells say who holds and who needs what; demand, which addends; direct, in_turn, reduction and relay
-are the ways to move it, ways lists and prices them, resolve chooses; steps writes a plan out.
+Enters: candidates for a conversion, their prices, and their steps.
 """
 
 from .resolution import Resolution

@@ -8,9 +8,9 @@ from itertools import pairwise, product
 from typing import NamedTuple
 
 from ...annotations.annotation import Held
-from ...annotations.intervals import Intervals, placed, union
 from ...annotations.split import consecutive, even_lengths
-from ...comm_plan import Box
+from ...base.comm_plan import Box
+from ...layout.intervals import Intervals, placed, union
 from .sides import Devices, Rows, Side
 
 Block = tuple[Intervals, ...]

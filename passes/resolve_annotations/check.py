@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ...annotations.annotation import Annotation, Shape
 from ...annotations.text import parse_annotation
-from ...dtypes import BYTES
+from ...base.dtypes import BYTES
 from ...errors import AnnotationError
 from .sides import side_of
 

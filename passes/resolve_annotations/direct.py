@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...comm_plan import Combine
+from ...base.comm_plan import Combine
 from .cells import Blocks
 from .demand import Conversion, Demand, Sums, fewest_to_receive
 from .moves import Exchange, Transfer, view_of

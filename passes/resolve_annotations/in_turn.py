@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
-from ...comm_plan import Combine, CommKind
+from ...base.comm_plan import Combine, CommKind
 from .cells import Block, block_size, joined
 from .demand import Conversion
 from .moves import Exchange, Transfer

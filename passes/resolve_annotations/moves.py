@@ -8,7 +8,7 @@ from math import prod
 from typing import NamedTuple
 
 from ...annotations.annotation import Held
-from ...comm_plan import Box, Combine, CommKind
+from ...base.comm_plan import Box, Combine, CommKind
 from .cells import Blocks, block_size, local_boxes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from ...comm_plan import Combine, CommKind
+from ...base.comm_plan import Combine, CommKind
 from .moves import Exchange, Transfer
 from .sides import Devices, members
 

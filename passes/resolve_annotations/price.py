@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...comm_plan import CommKind, CostModel, Traffic
+from ...base.comm_plan import CommKind, CostModel, Traffic
 from .moves import Exchange, Move
 from .patterns import collectives_of
 from .tally import Busiest, Tally

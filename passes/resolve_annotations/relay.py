@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import Enum
 
-from ...comm_plan import Combine
+from ...base.comm_plan import Combine
 from .cells import Blocks, Cell, block_size, cut_blocks, part_sizes
 from .demand import Conversion, Sums
 from .direct import kept_devices, received, tally_sums

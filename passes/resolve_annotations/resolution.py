@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...annotations.annotation import Annotation, Shape
-from ...comm_plan import CommStep
-from ...dtypes import BYTES
+from ...base.comm_plan import CommStep
+from ...base.dtypes import BYTES
 from .moves import Move
 from .price import Load, loads_of
 from .steps import steps_of

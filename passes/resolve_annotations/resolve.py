@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...annotations.annotation import Annotation, Shape
 from ...annotations.states import PARTIAL
-from ...comm_plan import CostModel
+from ...base.comm_plan import CostModel
 from ...errors import AnnotationError
 from .check import checked_pair, element_bytes
 from .demand import Conversion

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from ...comm_plan import CostModel
+from ...base.comm_plan import CostModel
 from .sides import Devices, Side, devices_of, members
 
 

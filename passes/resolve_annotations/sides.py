@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ...annotations.annotation import Addend, Annotation, Held, Shape
-from ...annotations.intervals import Intervals
+from ...layout.intervals import Intervals
 
 Devices = int
 """A set of devices: bit d stands for device d."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from ...comm_plan import Combine, CommKind, CommStep, Piece, box_volume
+from ...base.comm_plan import Combine, CommKind, CommStep, Piece, box_volume
 from .cells import Blocks
 from .moves import Exchange, Local, Move, Reduction, boxes_in, view_of
 from .patterns import collectives_of

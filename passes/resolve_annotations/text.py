@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
-from ...dtypes import BYTES
-from ...number_ranges import number_ranges
+from ...base.dtypes import BYTES
+from ...base.number_ranges import number_ranges
 from .moves import Exchange, Move
 from .patterns import Pattern, named
 from .price import Load, loads_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ...comm_plan import CommKind, CostModel
+from ...base.comm_plan import CommKind, CostModel
 from .bound import least_busy
 from .demand import Conversion, Demand
 from .direct import direct, direct_tally, sole_loads

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
-from ...strategy import Strategy
+from ...strategy.strategy import Strategy
 from ..annotate import annotate, batch_sets, parameter_text
 from ..compile_state import Annotated, Traced
 from ..pass_chain import Pass

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...artifact.batch_sums import sum_groups
 from ..batch_levels import batch_levels
 from ..compile_state import Gathered, Levelled, grown
-from ..live_text import levels_text
+from ..lower.batch_sums import sum_groups
 from ..pass_chain import Pass
 from ..row_checks import value_name
 from ..step_counts import ranks_of_counts
+from ..texts.live_text import levels_text
 
 
 @dataclass(frozen=True, slots=True)

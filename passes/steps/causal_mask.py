@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ...graph.printer import format_graph
+from ...ir.printer import format_graph
 from ..causal_mask import retarget_masks
 from ..compile_state import Traced
 from ..pass_chain import Pass

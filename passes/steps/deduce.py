@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...artifact.strategy_ranks import StrategyRanks
-from ..annotated_text import annotated_text
 from ..compile_state import Annotated, Deduced
-from ..deduce_all import deduce_all
+from ..deduction.deduce_all import deduce_all
+from ..lower.strategy_ranks import StrategyRanks
 from ..pass_chain import Pass
 from ..row_checks import deduced_problems
+from ..texts.annotated_text import annotated_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from ..compile_state import Shared, Synced, grown
 from ..pass_chain import Pass
-from ..plan_text import reductions_text
 from ..reductions import reductions
 from ..resolve_comm import CommResolver
+from ..texts.plan_text import reductions_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..compile_state import Deduced, Live, grown
-from ..live_text import live_text
 from ..liveness import LivePipeline, live_pipeline
 from ..pass_chain import Pass
 from ..row_checks import live_problems
+from ..texts.live_text import live_text
 
 
 @dataclass(frozen=True, slots=True)

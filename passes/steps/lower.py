@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...artifact.check import problems_of_program
-from ...artifact.lower import Lowered, lower
-from ...artifact.program_text import program_text
-from ...strategy import DeviceKind
+from ...base.devices import DeviceKind
+from ...program.check import problems_of_program
+from ...program.program_text import program_text
 from ..compile_state import Measured
+from ..lower.lower import Lowered, lower
 from ..pass_chain import Pass
 
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ...artifact.program import ZERO_PARAMS
-from ...graph.annotated import GATHER
+from ...ir.annotated import GATHER
+from ...program.program import ZERO_PARAMS
 from ..compile_state import Gathered, Live, grown
-from ..param_gather import NAME, gathered_inside, with_gathers
 from ..param_places import ParamPlaces
 from ..pass_chain import Pass
-from ..plan_text import places_text
 from ..row_checks import live_problems
+from ..texts.plan_text import places_text
+from ..zero.param_gather import NAME, gathered_inside, with_gathers
 
 
 @dataclass(frozen=True, slots=True)

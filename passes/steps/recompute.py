@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ...strategy import Recompute as Range
+from ...strategy.strategy import Recompute as Range
 from ..compile_state import Live
-from ..live_text import changes_text
 from ..liveness import LivePipeline
 from ..pass_chain import Pass
 from ..recompute import recompute
 from ..row_checks import live_problems
+from ..texts.live_text import changes_text
 
 
 @dataclass(frozen=True, slots=True)

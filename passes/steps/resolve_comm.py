@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from ..compile_state import Resolved, Segmented, grown
 from ..pass_chain import Pass
-from ..plan_text import stage_comm_text
 from ..stage_comm import StageResolver
+from ..texts.plan_text import stage_comm_text
 
 
 @dataclass(frozen=True, slots=True)

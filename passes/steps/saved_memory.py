@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...annotations.layout import Coordinate
+from ...layout.layout import Coordinate
 from ..compile_state import Measured, Scheduled, grown
 from ..pass_chain import Pass
-from ..plan_text import saved_text
 from ..saved_memory import Alike, alike_values, saved_bytes, saved_values
 from ..segments import StagePlan
+from ..texts.plan_text import saved_text
 
 
 @dataclass(frozen=True, slots=True)

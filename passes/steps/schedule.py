@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...strategy.schedules.schedule import PipelineSchedule
+from ...strategy.schedules.schedule_text import schedule_problems
+from ...strategy.schedules.schedules_text import schedules_text
 from ..compile_state import Resolved, Scheduled, grown
 from ..pass_chain import Pass
-from ..schedule import PipelineSchedule
-from ..schedule_text import schedule_problems
-from ..schedules_text import schedules_text
 from ..stage_comm import first_tags
 
 

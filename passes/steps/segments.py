@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from ..compile_state import Segmented, Synced, grown
 from ..pass_chain import Pass
-from ..plan_text import segments_text
 from ..segments import StagePlan, StagePlanner
+from ..texts.plan_text import segments_text
 
 
 @dataclass(frozen=True, slots=True)

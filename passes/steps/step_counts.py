@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ..compile_state import Live
-from ..live_text import counts_text
 from ..pass_chain import Pass
 from ..row_checks import live_problems
 from ..step_counts import counted_once
+from ..texts.live_text import counts_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...graph.printer import format_graph
-from ...graph.templates import trace_step
+from ...ir.printer import format_graph
 from ...options import Capture, Precision
+from ...trace.blocks.templates import trace_step
 from ..compile_state import Example, Traced
 from ..pass_chain import Pass
 from ..row_checks import graph_problems

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...artifact.program import ZERO_GRADS
+from ...program.program import ZERO_GRADS
 from ..compile_state import Levelled, Shared, grown
 from ..pass_chain import Pass
-from ..plan_text import ownership_text
-from ..scatter_points import scatter_points
-from ..zero import Ownership, Trained, share_out, units_of
+from ..texts.plan_text import ownership_text
+from ..zero.scatter_points import scatter_points
+from ..zero.zero import Ownership, Trained, share_out, units_of
 
 
 @dataclass(frozen=True, slots=True)

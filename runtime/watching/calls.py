@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ...base.number_ranges import number_ranges
 from ...errors import HspmdError, RankLost, RunError
-from ...number_ranges import number_ranges
 from ..transport import PeerLost
 
 REMEMBERED = 8

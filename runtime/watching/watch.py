@@ -9,8 +9,8 @@ from threading import Condition, Event, Thread
 from time import monotonic
 from typing import Any
 
+from ...base.log import logger
 from ...errors import RankLost, RunError
-from ...log import logger
 from ..ending import end_process
 from ..transport import PeerLost
 from .calls import (

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from hspmd_compiler.comm_plan import Box
+from hspmd_compiler.base.comm_plan import Box
 
 
 def times_held(boxes: Iterable[Box], shape: tuple[int, ...]) -> npt.NDArray[np.int64]:

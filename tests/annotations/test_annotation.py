@@ -17,8 +17,8 @@ from hspmd_compiler.annotations import (
     Split,
     parse_annotation,
 )
-from hspmd_compiler.annotations.intervals import union
 from hspmd_compiler.errors import AnnotationError
+from hspmd_compiler.layout.intervals import union
 from tests.annotations.boxes import times_held
 from tests.annotations.strategies import annotated
 

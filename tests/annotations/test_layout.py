@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hspmd_compiler.annotations.intervals import (
+from hspmd_compiler.errors import InternalError
+from hspmd_compiler.layout.intervals import (
     Intervals,
     Sets,
     covers,
@@ -21,7 +22,7 @@ from hspmd_compiler.annotations.intervals import (
     union,
     within,
 )
-from hspmd_compiler.annotations.layout import (
+from hspmd_compiler.layout.layout import (
     Axis,
     Coordinate,
     Dim,
@@ -31,9 +32,8 @@ from hspmd_compiler.annotations.layout import (
     dim_size,
     make_layout,
 )
-from hspmd_compiler.annotations.refine import cut_factor, refine, refine_dim
-from hspmd_compiler.errors import InternalError
-from hspmd_compiler.graph.view_maps import flat_factor, map_view
+from hspmd_compiler.layout.refine import cut_factor, refine, refine_dim
+from hspmd_compiler.layout.view_maps import flat_factor, map_view
 
 SOME = settings(max_examples=40, deadline=None)
 RANKS, BATCHES = 3, 2

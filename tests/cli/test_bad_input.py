@@ -15,7 +15,7 @@ import pytest
 from hspmd_compiler.artifact.json_text import fingerprint
 from hspmd_compiler.artifact.write import write
 from hspmd_compiler.cli.main import COMMANDS, main
-from tests.artifact_store import sample
+from tests.artifact import sample
 
 Expect = Callable[[str, str], None]
 
@@ -166,7 +166,7 @@ def test_a_failure_of_ours_is_told_as_ours(
     def fail(*_: object) -> None:
         raise KeyError("gone")
 
-    monkeypatch.setattr("hspmd_compiler.artifact.inspect.overview", fail)
+    monkeypatch.setattr("hspmd_compiler.pages.inspect.overview", fail)
     assert call(["inspect", "good"]) == 1
     told = capfd.readouterr().err
     assert told.startswith("InternalError: KeyError: 'gone'\n")

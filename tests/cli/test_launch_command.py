@@ -17,9 +17,9 @@ import hspmd_compiler as hspmd
 from hspmd_compiler.artifact.store import load
 from hspmd_compiler.artifact.write import write
 from hspmd_compiler.cli.main import main
-from hspmd_compiler.models import load_model
+from hspmd_compiler.models.models import load_model
 from hspmd_compiler.options import OptimizerConfig
-from tests.page_blocks import with_this_python
+from tests.docs.page_blocks import with_this_python
 from tests.runtime import hand_made
 
 Expect = Callable[[str, str], None]

@@ -9,7 +9,7 @@ import pytest
 
 import hspmd_compiler as hspmd
 from hspmd_compiler.cli.main import main
-from hspmd_compiler.graph.rule_book import RULES
+from hspmd_compiler.rules.rule_book import RULES
 
 Expect = Callable[[str, str], None]
 

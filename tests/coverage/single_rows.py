@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hspmd_compiler.annotations.layout import Axis, Factor, Layout, make_layout
-from hspmd_compiler.artifact.interpret import compute_row, read_row
-from hspmd_compiler.counter_random import key_tensor
 from hspmd_compiler.coverage.matrix import Traced
-from hspmd_compiler.graph.ir import OriginKind, Ref, Row, map_refs, row_inputs
-from hspmd_compiler.passes.stages import classify
+from hspmd_compiler.ir.graph import OriginKind, Ref, Row, map_refs, row_inputs
+from hspmd_compiler.layout.layout import Axis, Factor, Layout, make_layout
+from hspmd_compiler.passes.deduction.stages import classify
+from hspmd_compiler.program.interpret import compute_row, read_row
+from hspmd_compiler.program.kernels.counter_random import key_tensor
+from hspmd_compiler.verify.rules.split_operands import Locals, Mesh, copied_sets, cut_sets, joined, scatter
+from hspmd_compiler.verify.rules.split_operator import Sketch
 from hspmd_compiler.verify.single_device import PLACEHOLDER, local_row
-from hspmd_compiler.verify.split_operands import Locals, Mesh, copied_sets, cut_sets, joined, scatter
-from hspmd_compiler.verify.split_operator import Sketch
 from hspmd_compiler.verify.widen import default_type
 
 GETITEM = "getitem"

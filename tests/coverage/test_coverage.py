@@ -17,7 +17,7 @@ from hspmd_compiler.coverage.model import SAMPLES, CoveredModel
 from hspmd_compiler.coverage.registry import MODELS
 from hspmd_compiler.coverage.strategies import COLUMNS, strategy_of
 from hspmd_compiler.coverage.table import markdown
-from hspmd_compiler.strategy_check import check
+from hspmd_compiler.strategy.check import check
 
 MLP = next(model for model in HAND_WRITTEN_MODELS if model.name == "MLP")
 

@@ -19,11 +19,11 @@ from hspmd_compiler.coverage.registry import MODELS
 from hspmd_compiler.coverage.strategies import COLUMNS, Column
 from hspmd_compiler.coverage.table import markdown
 from hspmd_compiler.errors import HspmdError
-from hspmd_compiler.graph.rules import RULES
-from hspmd_compiler.verify.split_operator import UNDEFINED, check
+from hspmd_compiler.rules.rules import RULES
+from hspmd_compiler.verify.rules.split_operator import UNDEFINED, check
 from hspmd_compiler.verify.widen import default_type
 
-from ..test_rules_brute_force import BY_OP, WAYS, describe
+from ..rules.test_rules_brute_force import BY_OP, WAYS, describe
 from .single_rows import GETITEM, PLACEHOLDER, SingleRow, single_rows, split_row
 from .traces import traced
 
@@ -86,7 +86,7 @@ def check_row(model: CoveredModel, columns: Sequence[Column], monkeypatch: pytes
 
 @pytest.mark.parametrize("model", QUICK)
 def test_every_operator_has_a_rule_and_a_case(model: CoveredModel) -> None:
-    """Of its own: none is merely computed whole. The cases: tests/test_rules_brute_force.py."""
+    """Of its own: none is merely computed whole. The cases: tests/rules/test_rules_brute_force.py."""
     ops = {row.op for row in traced(model).graph.rows} - {PLACEHOLDER, GETITEM}
     assert len(ops) > 10
     assert ops - set(RULES) == set()

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from hspmd_compiler.graph.tracer import trace
 from hspmd_compiler.passes.causal_mask import (
     MASK,
     ConstantValues,
@@ -16,6 +15,7 @@ from hspmd_compiler.passes.causal_mask import (
     passing,
     retarget_masks,
 )
+from hspmd_compiler.trace.tracer import trace
 
 LOW = torch.ones(4, 4, dtype=torch.bool).tril()
 

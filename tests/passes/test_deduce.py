@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from hspmd_compiler.errors import DeduceError, RuleMissing, StrategyError
-from hspmd_compiler.graph.ir import LogicalGraph
-from hspmd_compiler.graph.rule_book import RULES
-from hspmd_compiler.graph.tracer import trace
+from hspmd_compiler.ir.graph import LogicalGraph
 from hspmd_compiler.passes.annotate import annotate, parameter_text
-from hspmd_compiler.passes.annotated_text import annotated_text
-from hspmd_compiler.passes.deduce import deduce
-from hspmd_compiler.passes.deduce_all import deduce_all
-from hspmd_compiler.strategy import Override, PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.passes.deduction.deduce import deduce
+from hspmd_compiler.passes.deduction.deduce_all import deduce_all
+from hspmd_compiler.passes.texts.annotated_text import annotated_text
+from hspmd_compiler.rules.rule_book import RULES
+from hspmd_compiler.strategy.strategy import Override, PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.trace.tracer import trace
 
-from ..training_cases import program_for
+from ..training.training_cases import program_for
 
 Expect = Callable[[str, str], None]
 ALL = (0, 2)

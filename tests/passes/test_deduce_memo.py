@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hspmd_compiler.codec import encode
-from hspmd_compiler.graph.tracer import trace
-from hspmd_compiler.passes import deduce_memo
-from hspmd_compiler.passes.deduce_memo import MadeRow, RuleMemo, signatures
-from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.base.codec import encode
+from hspmd_compiler.passes.deduction import deduce_memo
+from hspmd_compiler.passes.deduction.deduce_memo import MadeRow, RuleMemo, signatures
+from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.trace.tracer import trace
 
-from ..training_cases import STRATEGIES, graph_of, program_for
+from ..training.training_cases import STRATEGIES, graph_of, program_for
 
 Patch = pytest.MonkeyPatch
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hspmd_compiler.errors import InternalError
-from hspmd_compiler.passes.dim_terms import DimTerms
-from hspmd_compiler.passes.term_store import Form
+from hspmd_compiler.passes.dims.dim_terms import DimTerms
+from hspmd_compiler.passes.dims.term_store import Form
 
 
 @pytest.fixture

@@ -9,11 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, make_layout
-from hspmd_compiler.artifact.arrays import TorchArrays
-from hspmd_compiler.artifact.buckets import pack_bucket, unpack_bucket
-from hspmd_compiler.artifact.program import Shard
-from hspmd_compiler.comm_plan import GradBucket
+from hspmd_compiler.base.comm_plan import GradBucket
+from hspmd_compiler.layout.layout import Axis, Coordinate, Factor, Layout, make_layout
 from hspmd_compiler.passes.grad_sync import (
     GradLayout,
     Term,
@@ -25,7 +22,10 @@ from hspmd_compiler.passes.grad_sync import (
     region,
     shard_boxes,
 )
-from hspmd_compiler.verify.split_operands import (
+from hspmd_compiler.program.arrays import TorchArrays
+from hspmd_compiler.program.buckets import pack_bucket, unpack_bucket
+from hspmd_compiler.program.program import Shard
+from hspmd_compiler.verify.rules.split_operands import (
     Mesh,
     Operand,
     any_sets,

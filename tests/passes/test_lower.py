@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hspmd_compiler.artifact.program import Op, Program
-from hspmd_compiler.codec import encode
-from hspmd_compiler.strategy import PipelineSpec, ScheduleKind, StageSpec, Strategy
+from hspmd_compiler.base.codec import encode
+from hspmd_compiler.program.program import Op, Program
+from hspmd_compiler.strategy.strategy import PipelineSpec, ScheduleKind, StageSpec, Strategy
 
-from ..training_cases import ALL, BATCH, FIRST, SECOND, STRATEGIES, graph_of, program_for, program_of
+from ..training.training_cases import ALL, BATCH, FIRST, SECOND, STRATEGIES, graph_of, program_for, program_of
 
 S, P = StageSpec, PipelineSpec
 

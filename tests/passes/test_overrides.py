@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from hspmd_compiler.annotations.layout import Coordinate
 from hspmd_compiler.errors import HspmdError
-from hspmd_compiler.graph.ir import LogicalGraph, ParamInfo
+from hspmd_compiler.ir.graph import LogicalGraph, ParamInfo
+from hspmd_compiler.layout.layout import Coordinate
 from hspmd_compiler.passes.annotate import annotate
-from hspmd_compiler.strategy import Override, StageSpec, Strategy
-from hspmd_compiler.strategy import PipelineSpec as P
-from hspmd_compiler.strategy import StageSpec as S
+from hspmd_compiler.strategy.strategy import Override, StageSpec, Strategy
+from hspmd_compiler.strategy.strategy import PipelineSpec as P
+from hspmd_compiler.strategy.strategy import StageSpec as S
 
-from ..equal_to_eager import Case
+from ..training.equal_to_eager import Case
 
 HIDDEN, HEADS, WIDE, VOCAB = 24, 6, 20, 40
 SAMPLES, TOKENS, IGNORE = 3, 5, -100

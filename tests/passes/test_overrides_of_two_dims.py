@@ -10,20 +10,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hspmd_compiler.annotations import DistributedStates, Duplicate, Split
-from hspmd_compiler.artifact.check import check
-from hspmd_compiler.artifact.program import Program
-from hspmd_compiler.graph.ir import ParamInfo
-from hspmd_compiler.strategy import Override, StageSpec, Strategy
-from hspmd_compiler.strategy import PipelineSpec as P
-from hspmd_compiler.strategy import StageSpec as S
-from hspmd_compiler.verify.fit import check_fit
+from hspmd_compiler.ir.graph import ParamInfo
+from hspmd_compiler.program.check import check
+from hspmd_compiler.program.program import Program
+from hspmd_compiler.strategy.strategy import Override, StageSpec, Strategy
+from hspmd_compiler.strategy.strategy import PipelineSpec as P
+from hspmd_compiler.strategy.strategy import StageSpec as S
+from hspmd_compiler.verify.shape.fit import check_fit
 from hspmd_compiler.verify.values import simulate
 from hspmd_compiler.verify.widen import widen_program
 
 from ..annotations.strategies import splits
-from ..graph.marked_models import FACTORS
-from ..test_end_to_end import ADAMW, EXACT, LocalOptimizers, batches, compare, reference, start
-from ..training_cases import ALL, FIRST, SECOND, graph_of, program_for
+from ..trace.marked_models import FACTORS
+from ..training.test_end_to_end import ADAMW, EXACT, LocalOptimizers, batches, compare, reference, start
+from ..training.training_cases import ALL, FIRST, SECOND, graph_of, program_for
 
 QUIET = list(HealthCheck)
 FOUR = Strategy((P((S((0, 1, 2, 3), ALL),), (6, 4)),))

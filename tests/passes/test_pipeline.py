@@ -10,26 +10,20 @@ from typing import Any
 
 import pytest
 
+from hspmd_compiler.base.devices import DeviceKind
+from hspmd_compiler.base.log import listening
 from hspmd_compiler.errors import InternalError
-from hspmd_compiler.graph.annotated import AnnotatedRow
-from hspmd_compiler.graph.ir import Ref
-from hspmd_compiler.log import listening
+from hspmd_compiler.ir.annotated import AnnotatedRow
+from hspmd_compiler.ir.graph import Ref
 from hspmd_compiler.passes import steps
 from hspmd_compiler.passes.compile_state import Example, Traced
 from hspmd_compiler.passes.liveness import LivePipeline
 from hspmd_compiler.passes.pass_chain import Dump, Pass, refuse
 from hspmd_compiler.passes.pipeline import planning, tracing
-from hspmd_compiler.passes.schedule import PipelineSchedule
-from hspmd_compiler.strategy import (
-    DeviceKind,
-    PipelineSpec,
-    Recompute,
-    RecomputeKind,
-    StageSpec,
-    Strategy,
-)
+from hspmd_compiler.strategy.schedules.schedule import PipelineSchedule
+from hspmd_compiler.strategy.strategy import PipelineSpec, Recompute, RecomputeKind, StageSpec, Strategy
 
-from ..training_cases import ALL, BATCH, FIRST, SECOND, SUBJECTS, graph_of
+from ..training.training_cases import ALL, BATCH, FIRST, SECOND, SUBJECTS, graph_of
 
 AGAIN = (Recompute(ALL, RecomputeKind.FULL),)
 STAGES = [(StageSpec((p, p + 2), FIRST), StageSpec((p + 4,), SECOND)) for p in (0, 1)]

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from hspmd_compiler.artifact.program import Op, Program
-from hspmd_compiler.strategy import PipelineSpec, Recompute, RecomputeKind, StageSpec, Strategy
-from hspmd_compiler.verify.fit import check_fit
+from hspmd_compiler.program.program import Op, Program
+from hspmd_compiler.strategy.strategy import PipelineSpec, Recompute, RecomputeKind, StageSpec, Strategy
+from hspmd_compiler.verify.shape.fit import check_fit
 from hspmd_compiler.verify.values import Simulation, simulate
 from hspmd_compiler.verify.widen import widen_program
-from tests.test_end_to_end import ADAMW, EXACT, LocalOptimizers, batches, compare, reference, start
-from tests.training_cases import (
+from tests.training.test_end_to_end import ADAMW, EXACT, LocalOptimizers, batches, compare, reference, start
+from tests.training.training_cases import (
     ALL,
     BATCH,
     HEAD_DIM,

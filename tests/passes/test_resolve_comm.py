@@ -13,18 +13,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from hspmd_compiler.annotations.intervals import covers
-from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, make_layout
-from hspmd_compiler.annotations.refine import refine
-from hspmd_compiler.artifact.arrays import TorchArrays
-from hspmd_compiler.comm_plan import Combine, CommKind, CommStep, CostModel, Traffic, box_volume
-from hspmd_compiler.graph.annotated import CommMarker
-from hspmd_compiler.graph.rules import is_addend
+from hspmd_compiler.base.comm_plan import Combine, CommKind, CommStep, CostModel, Traffic, box_volume
+from hspmd_compiler.ir.annotated import CommMarker
+from hspmd_compiler.layout.intervals import covers
+from hspmd_compiler.layout.layout import Axis, Coordinate, Factor, Layout, make_layout
+from hspmd_compiler.layout.refine import refine
 from hspmd_compiler.passes.resolve_annotations.price import FlatCost
 from hspmd_compiler.passes.resolve_annotations.ways import Method
 from hspmd_compiler.passes.resolve_comm import CommResolver
 from hspmd_compiler.passes.resolve_layouts import Wanted, plan, plan_text
-from hspmd_compiler.verify.split_operands import (
+from hspmd_compiler.program.arrays import TorchArrays
+from hspmd_compiler.rules.rules import is_addend
+from hspmd_compiler.verify.rules.split_operands import (
     Mesh,
     Operand,
     any_sets,
@@ -34,9 +34,9 @@ from hspmd_compiler.verify.split_operands import (
     random_pieces,
     scatter,
 )
-from hspmd_compiler.verify.split_operator import answered
+from hspmd_compiler.verify.rules.split_operator import answered
 
-from ..rule_cases import normal
+from ..rules.rule_cases import normal
 from .resolve_annotations.proof import COSTS
 
 SHAPES = ((4, 6), (6,), (2, 3, 4), (1, 5), (4, 4))

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hspmd_compiler.annotations import Split
-from hspmd_compiler.annotations.intervals import Sets
-from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, make_layout
-from hspmd_compiler.annotations.several_cuts import addends_of, collapsed, is_plain, with_cuts
-from hspmd_compiler.artifact.arrays import TorchArrays
-from hspmd_compiler.comm_plan import CostModel
-from hspmd_compiler.graph.comm_layouts import _of_samples
-from hspmd_compiler.graph.rules import is_addend
+from hspmd_compiler.base.comm_plan import CostModel
+from hspmd_compiler.layout.intervals import Sets
+from hspmd_compiler.layout.layout import Axis, Coordinate, Factor, Layout, make_layout
+from hspmd_compiler.layout.several_cuts import addends_of, collapsed, is_plain, with_cuts
 from hspmd_compiler.passes.resolve_layouts import Wanted, plan
 from hspmd_compiler.passes.resolve_rounds import rounds
+from hspmd_compiler.program.arrays import TorchArrays
+from hspmd_compiler.rules.comm_layouts import _of_samples
+from hspmd_compiler.rules.rules import is_addend
 from hspmd_compiler.verify.assemble import Assembled, Piece, assemble, index_of, local_view, whole_view
-from hspmd_compiler.verify.split_operator import answered
+from hspmd_compiler.verify.rules.split_operator import answered
 
 from ..annotations.strategies import splits
 from ..by_bytes import by_bytes

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hspmd_compiler.graph.tracer import trace
-from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.trace.tracer import trace
 
-from ..training_cases import program_for
+from ..training.training_cases import program_for
 
 
 class Model(nn.Module):

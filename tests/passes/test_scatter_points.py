@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hspmd_compiler.passes.scatter_points import scatter_points
-from hspmd_compiler.passes.schedule import Action, ActionKind, PipelineSchedule, build_schedule
-from hspmd_compiler.passes.schedule_text import schedule_problems
-from hspmd_compiler.strategy import ScheduleKind
+from hspmd_compiler.passes.zero.scatter_points import scatter_points
+from hspmd_compiler.strategy.schedules.schedule import Action, ActionKind, PipelineSchedule, build_schedule
+from hspmd_compiler.strategy.schedules.schedule_text import schedule_problems
+from hspmd_compiler.strategy.strategy import ScheduleKind
 
-from ..drawn_schedules import drawn_schedule
+from ..training.drawn_schedules import drawn_schedule
 
 MEETING = None
 Item = Action | None

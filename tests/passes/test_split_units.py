@@ -12,11 +12,10 @@ import torch
 from torch import nn
 
 from hspmd_compiler.errors import StrategyError
-from hspmd_compiler.graph.ir import LogicalGraph
-from hspmd_compiler.graph.tracer import trace
-from hspmd_compiler.passes.infer_dims import infer_dims
-from hspmd_compiler.passes.split_candidates import whole_dims
-from hspmd_compiler.passes.split_units import (
+from hspmd_compiler.ir.graph import LogicalGraph
+from hspmd_compiler.passes.dims.infer_dims import infer_dims
+from hspmd_compiler.passes.dims.split_candidates import whole_dims
+from hspmd_compiler.passes.dims.split_units import (
     Member,
     Piece,
     SplitGroup,
@@ -24,6 +23,7 @@ from hspmd_compiler.passes.split_units import (
     assign,
     find_split_groups,
 )
+from hspmd_compiler.trace.tracer import trace
 
 LLAMA = ("self_attn.q_proj", "mlp.gate_proj")
 """The first weights of its groups."""

@@ -9,20 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hspmd_compiler.artifact.check import check
-from hspmd_compiler.artifact.program import Op, Program
 from hspmd_compiler.errors import DeduceError
-from hspmd_compiler.graph.annotated import PipelineGraph
+from hspmd_compiler.ir.annotated import PipelineGraph
 from hspmd_compiler.passes.annotate import annotate
-from hspmd_compiler.passes.deduce import deduce
+from hspmd_compiler.passes.deduction.deduce import deduce
 from hspmd_compiler.passes.liveness import StageRows, live_pipeline
 from hspmd_compiler.passes.step_counts import ranks_of_counts
-from hspmd_compiler.strategy import PipelineSpec as P
-from hspmd_compiler.strategy import StageSpec as S
-from hspmd_compiler.strategy import Strategy
+from hspmd_compiler.program.check import check
+from hspmd_compiler.program.program import Op, Program
+from hspmd_compiler.strategy.strategy import PipelineSpec as P
+from hspmd_compiler.strategy.strategy import StageSpec as S
+from hspmd_compiler.strategy.strategy import Strategy
 from hspmd_compiler.verify.artifact import verify_artifact
 
-from ..equal_to_eager import Case
+from ..training.equal_to_eager import Case
 
 WIDTH, SAMPLES, IGNORE = 6, 10, -100
 

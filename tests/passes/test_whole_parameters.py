@@ -9,19 +9,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hspmd_compiler.graph.constant_rules import FILLS
-from hspmd_compiler.graph.ir import LogicalGraph, Origin, OriginKind, ParamInfo, Ref
-from hspmd_compiler.graph.tracer import trace
+from hspmd_compiler.ir.graph import LogicalGraph, Origin, OriginKind, ParamInfo, Ref
 from hspmd_compiler.passes.annotate import annotate, parameter_text
-from hspmd_compiler.passes.infer_dims import infer_dims
-from hspmd_compiler.passes.split_units import find_split_groups, split_groups
-from hspmd_compiler.passes.whole_parameters import TAKEN, whole_lines, whole_parameters
-from hspmd_compiler.strategy import Override, PipelineSpec, StageSpec, Strategy
-from hspmd_compiler.verify.split_operands import Mesh, Operand
-from hspmd_compiler.verify.split_operator import Sketch
+from hspmd_compiler.passes.dims.infer_dims import infer_dims
+from hspmd_compiler.passes.dims.split_units import find_split_groups, split_groups
+from hspmd_compiler.passes.dims.whole_parameters import TAKEN, whole_lines, whole_parameters
+from hspmd_compiler.rules.in_code.constant_rules import FILLS
+from hspmd_compiler.strategy.strategy import Override, PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.trace.tracer import trace
+from hspmd_compiler.verify.rules.split_operands import Mesh, Operand
+from hspmd_compiler.verify.rules.split_operator import Sketch
 
-from ..rule_cases import probability
-from ..test_rules_brute_force import BY_OP, MARKERS
+from ..rules.rule_cases import probability
+from ..rules.test_rules_brute_force import BY_OP, MARKERS
 
 LOOKUP = "aten.embedding.default"
 """A table that is a product: its columns stay, but for streams that parameters make otherwise."""

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hspmd_compiler.annotations.layout import whole
-from hspmd_compiler.artifact.program import Program
-from hspmd_compiler.comm_plan import Box
-from hspmd_compiler.passes.flat_boxes import flat_part
+from hspmd_compiler.base.comm_plan import Box
+from hspmd_compiler.layout.layout import whole
 from hspmd_compiler.passes.grad_sync import GradLayout, make_holders, make_term
-from hspmd_compiler.passes.zero import Trained, share_out
+from hspmd_compiler.passes.zero.flat_boxes import flat_part
+from hspmd_compiler.passes.zero.zero import Trained, share_out
+from hspmd_compiler.program.program import Program
 
 
 def elements(boxes: tuple[Box, ...]) -> list[tuple[int, ...]]:
@@ -79,7 +79,7 @@ def test_what_one_rank_holds_alone_stays_as_it_is() -> None:
     """Without copies there is nothing to share: the program is that of zero 0."""
     from dataclasses import replace
 
-    from tests.training_cases import STRATEGIES, graph_of, program_for
+    from tests.training.training_cases import STRATEGIES, graph_of, program_for
 
     def made(zero: int) -> Program:
         return program_for(graph_of("mlp-ce"), replace(STRATEGIES["one"], zero=zero))

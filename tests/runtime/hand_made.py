@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 
 from hspmd_compiler.artifact.manifest import describe
-from hspmd_compiler.artifact.program import (
+from hspmd_compiler.artifact.store import Artifact
+from hspmd_compiler.artifact.write import write
+from hspmd_compiler.base.comm_plan import Box, CommKind, CommStep, GradBucket, GradPiece, Piece
+from hspmd_compiler.options import OptimizerConfig
+from hspmd_compiler.program.init_program import InitProgram, InitStep
+from hspmd_compiler.program.program import (
     ClassProgram,
     InputKind,
     Instruction,
@@ -28,11 +33,6 @@ from hspmd_compiler.artifact.program import (
     Shard,
     Value,
 )
-from hspmd_compiler.artifact.store import Artifact
-from hspmd_compiler.artifact.write import write
-from hspmd_compiler.comm_plan import Box, CommKind, CommStep, GradBucket, GradPiece, Piece
-from hspmd_compiler.init_program import InitProgram, InitStep
-from hspmd_compiler.options import OptimizerConfig
 
 BATCH = 5
 ROWS = [(0, 2), (2, 5)]

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from hspmd_compiler.errors import RunError
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
-from hspmd_compiler.runtime.batch_check import MODULUS, BatchCheck, digest
-from hspmd_compiler.runtime.data import BatchShape, FactoryData, own_rows
+from hspmd_compiler.runtime.batches.batch_check import MODULUS, BatchCheck, digest
+from hspmd_compiler.runtime.batches.data import BatchShape, FactoryData, own_rows
 from hspmd_compiler.runtime.engine import Engine
-from hspmd_compiler.runtime.launch import launch
-from hspmd_compiler.runtime.rank_process import Emit
+from hspmd_compiler.runtime.start.launch import launch
+from hspmd_compiler.runtime.start.rank_process import Emit
 from hspmd_compiler.runtime.train import train
 
 from . import hand_made

@@ -14,14 +14,14 @@ from torch.nn.functional import cross_entropy, log_softmax, pad
 
 import hspmd_compiler as hspmd
 from hspmd_compiler.errors import RunError
-from hspmd_compiler.graph.tracer import trace
-from hspmd_compiler.runtime.copied_labels import check_labels
+from hspmd_compiler.runtime.batches.copied_labels import check_labels
+from hspmd_compiler.runtime.batches.sources import text_source
 from hspmd_compiler.runtime.engine import Engine
-from hspmd_compiler.runtime.launch import launch
-from hspmd_compiler.runtime.rank_process import Emit
-from hspmd_compiler.runtime.sources import text_source
+from hspmd_compiler.runtime.start.launch import launch
+from hspmd_compiler.runtime.start.rank_process import Emit
 from hspmd_compiler.runtime.transport import Transport
-from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.trace.tracer import trace
 from hspmd_compiler.verify.single_device import single_device_program
 
 VOCABULARY, BATCH, LENGTH = 256, 2, 8

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from hspmd_compiler.errors import RunError
-from hspmd_compiler.runtime.data import BatchShape, FactoryData, load_factory, own_rows
-from hspmd_compiler.runtime.text_data import TextData, open_text
+from hspmd_compiler.runtime.batches.data import BatchShape, FactoryData, load_factory, own_rows
+from hspmd_compiler.runtime.batches.text_data import TextData, open_text
 
 SHAPE = BatchShape(3, {"x": ((3, 2), "float32")})
 TEXT_SHAPE = BatchShape(4, {"input_ids": ((4, 8), "int64"), "labels": ((4, 8), "int64")})

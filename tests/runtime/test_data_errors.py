@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from hspmd_compiler.errors import RunError
-from hspmd_compiler.runtime.data import BatchShape, FactoryData, load_factory
+from hspmd_compiler.runtime.batches.data import BatchShape, FactoryData, load_factory
 
 SHAPE = BatchShape(3, {"x": ((3, 2), "float32")})
 

@@ -13,17 +13,17 @@ from torch import nn
 from hspmd_compiler.artifact.manifest import describe
 from hspmd_compiler.artifact.store import Artifact
 from hspmd_compiler.artifact.write import write
-from hspmd_compiler.graph.init_record import record_factory
-from hspmd_compiler.graph.tracer import trace
 from hspmd_compiler.options import LearningRateSchedule, OptimizerConfig, ScheduleName
-from hspmd_compiler.runtime.checkpoint import save
-from hspmd_compiler.runtime.data import BatchShape
+from hspmd_compiler.runtime.batches.data import BatchShape
+from hspmd_compiler.runtime.batches.sources import text_source
+from hspmd_compiler.runtime.batches.text_data import TextData, open_text
 from hspmd_compiler.runtime.engine import Engine
-from hspmd_compiler.runtime.launch import StartOptions, launch
-from hspmd_compiler.runtime.rank_process import Emit
-from hspmd_compiler.runtime.sources import text_source
-from hspmd_compiler.runtime.text_data import TextData, open_text
+from hspmd_compiler.runtime.saved.checkpoint import save
+from hspmd_compiler.runtime.start.launch import StartOptions, launch
+from hspmd_compiler.runtime.start.rank_process import Emit
 from hspmd_compiler.runtime.train import StepRecord, train
+from hspmd_compiler.trace.init_record import record_factory
+from hspmd_compiler.trace.tracer import trace
 from hspmd_compiler.verify.single_device import single_device_program
 
 transformers = pytest.importorskip("transformers")

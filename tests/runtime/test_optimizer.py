@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hspmd_compiler.artifact.program import Shard
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
+from hspmd_compiler.program.program import Shard
 from hspmd_compiler.runtime.gradient_norm import clip, global_norm
 from hspmd_compiler.runtime.optimizer import ShardOptimizer
 from hspmd_compiler.runtime.shards import owned_grads

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import get_scheduler
 
+from hspmd_compiler.base.devices import DeviceKind
 from hspmd_compiler.errors import OptionError
 from hspmd_compiler.options import (
     Capture,
@@ -19,7 +20,6 @@ from hspmd_compiler.options import (
     ScheduleName,
     check_choices,
 )
-from hspmd_compiler.strategy import DeviceKind
 
 
 def test_json_both_ways() -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from hspmd_compiler.errors import HspmdError, OptionError, RunError
-from hspmd_compiler.runtime.processes import run_ranks
-from hspmd_compiler.runtime.rank_process import Emit, LocalRank, RankBody
+from hspmd_compiler.runtime.start.processes import run_ranks
+from hspmd_compiler.runtime.start.rank_process import Emit, LocalRank, RankBody
 from hspmd_compiler.runtime.transport import PeerLost
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hspmd_compiler.artifact.program import (
+from hspmd_compiler.errors import RunError
+from hspmd_compiler.program.program import (
     ClassProgram,
     InputKind,
     LocalRow,
@@ -16,11 +17,10 @@ from hspmd_compiler.artifact.program import (
     SegmentInput,
     Value,
 )
-from hspmd_compiler.errors import RunError
+from hspmd_compiler.runtime.batches.sources import vocabulary_of
 from hspmd_compiler.runtime.device import find_device
-from hspmd_compiler.runtime.rendezvous import Place
-from hspmd_compiler.runtime.roll_call import Report, agreed_shortcuts, find_problems, transfer_order
-from hspmd_compiler.runtime.sources import vocabulary_of
+from hspmd_compiler.runtime.start.rendezvous import Place
+from hspmd_compiler.runtime.start.roll_call import Report, agreed_shortcuts, find_problems, transfer_order
 
 from . import hand_made
 

@@ -18,15 +18,15 @@ from safetensors.torch import load_file, save_file
 
 from hspmd_compiler.errors import ArtifactError, HspmdError, RankLost, RunError
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
-from hspmd_compiler.runtime.checkpoint import save
-from hspmd_compiler.runtime.data import FactoryData, own_rows
+from hspmd_compiler.runtime.batches.data import FactoryData, own_rows
 from hspmd_compiler.runtime.engine import Engine
-from hspmd_compiler.runtime.launch import launch
-from hspmd_compiler.runtime.opening import StartOptions
-from hspmd_compiler.runtime.processes import run_ranks
-from hspmd_compiler.runtime.rank_process import Emit, LocalRank
-from hspmd_compiler.runtime.rendezvous import Timeouts, use_loopback
+from hspmd_compiler.runtime.saved.checkpoint import save
 from hspmd_compiler.runtime.shards import cut_shard
+from hspmd_compiler.runtime.start.launch import launch
+from hspmd_compiler.runtime.start.opening import StartOptions
+from hspmd_compiler.runtime.start.processes import run_ranks
+from hspmd_compiler.runtime.start.rank_process import Emit, LocalRank
+from hspmd_compiler.runtime.start.rendezvous import Timeouts, use_loopback
 from hspmd_compiler.runtime.train import train
 
 from . import hand_made
@@ -307,9 +307,9 @@ import os, signal, sys
 sys.path[:0] = [{root!r}]
 from datetime import timedelta
 from tests.runtime import hand_made
-from hspmd_compiler.runtime.launch import launch
-from hspmd_compiler.runtime.opening import StartOptions
-from hspmd_compiler.runtime.rendezvous import Timeouts
+from hspmd_compiler.runtime.start.launch import launch
+from hspmd_compiler.runtime.start.opening import StartOptions
+from hspmd_compiler.runtime.start.rendezvous import Timeouts
 
 def job(engine, emit):
     for step in range(100_000):

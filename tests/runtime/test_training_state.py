@@ -18,22 +18,22 @@ from torch import Tensor
 import hspmd_compiler as hspmd
 from hspmd_compiler.errors import RunError
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
-from hspmd_compiler.runtime.checkpoint import save
-from hspmd_compiler.runtime.data import FactoryData, read_position
+from hspmd_compiler.runtime.batches.data import FactoryData, read_position
 from hspmd_compiler.runtime.engine import Engine
-from hspmd_compiler.runtime.launch import launch
-from hspmd_compiler.runtime.opening import StartOptions
-from hspmd_compiler.runtime.rank_process import Emit
-from hspmd_compiler.runtime.rendezvous import Timeouts
-from hspmd_compiler.runtime.safetensors_file import STATE_KEY as KEY
+from hspmd_compiler.runtime.saved.checkpoint import save
+from hspmd_compiler.runtime.saved.safetensors_file import STATE_KEY as KEY
+from hspmd_compiler.runtime.start.launch import launch
+from hspmd_compiler.runtime.start.opening import StartOptions
+from hspmd_compiler.runtime.start.rank_process import Emit
+from hspmd_compiler.runtime.start.rendezvous import Timeouts
 from hspmd_compiler.runtime.train import train
 from hspmd_compiler.runtime.training_state import Progress, load_state, save_state
-from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.verify.equality import check_equal, differences
 
-from ..test_end_to_end_gloo import PATIENCE
-from ..test_zero_training import CASES
-from ..training_cases import ALL, BATCH, STRATEGIES, SUBJECTS
+from ..training.test_end_to_end_gloo import PATIENCE
+from ..training.test_zero_training import CASES
+from ..training.training_cases import ALL, BATCH, STRATEGIES, SUBJECTS
 
 ADAMW = OptimizerConfig(lr=1e-2, weight_decay=0.1)
 SEED, STEPS = 5, 4

@@ -17,16 +17,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hspmd_compiler.base.log import logger
 from hspmd_compiler.errors import RankLost, RunError
-from hspmd_compiler.log import logger
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
-from hspmd_compiler.runtime import rendezvous
 from hspmd_compiler.runtime.engine import Engine
-from hspmd_compiler.runtime.launch import launch
-from hspmd_compiler.runtime.opening import StartOptions, open_engine
-from hspmd_compiler.runtime.processes import run_ranks
-from hspmd_compiler.runtime.rank_process import Emit, LocalRank
-from hspmd_compiler.runtime.rendezvous import Place, Timeouts, use_loopback
+from hspmd_compiler.runtime.start import rendezvous
+from hspmd_compiler.runtime.start.launch import launch
+from hspmd_compiler.runtime.start.opening import StartOptions, open_engine
+from hspmd_compiler.runtime.start.processes import run_ranks
+from hspmd_compiler.runtime.start.rank_process import Emit, LocalRank
+from hspmd_compiler.runtime.start.rendezvous import Place, Timeouts, use_loopback
 from hspmd_compiler.runtime.watching.calls import Calls, error_from_json, error_to_json, late, unlike_calls
 
 from . import hand_made

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 import hspmd_compiler as hspmd
 from hspmd_compiler.cli.main import main
 from hspmd_compiler.errors import RunError
-from hspmd_compiler.runtime.checkpoint import save
-from hspmd_compiler.runtime.data import FactoryData
+from hspmd_compiler.runtime.batches.data import FactoryData
 from hspmd_compiler.runtime.engine import Engine
-from hspmd_compiler.runtime.opening import StartOptions, open_engine
-from hspmd_compiler.runtime.safetensors_file import SafetensorsReader
+from hspmd_compiler.runtime.saved.checkpoint import save
+from hspmd_compiler.runtime.saved.safetensors_file import SafetensorsReader
+from hspmd_compiler.runtime.start.opening import StartOptions, open_engine
 from hspmd_compiler.runtime.training_state import save_state
-from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 
 ONE = Strategy((PipelineSpec((StageSpec((0,), (0, 2)),), (2,)),))
 TABLE, HEAD = "table.weight", "head.weight"

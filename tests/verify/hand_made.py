@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hspmd_compiler.artifact.program import (
+from hspmd_compiler.base.comm_plan import Box, Combine, CommKind, CommStep, GradBucket, GradPiece, Piece
+from hspmd_compiler.program.program import (
     ClassProgram,
     Hole,
     InputKind,
@@ -21,7 +22,6 @@ from hspmd_compiler.artifact.program import (
     Shard,
     Value,
 )
-from hspmd_compiler.comm_plan import Box, Combine, CommKind, CommStep, GradBucket, GradPiece, Piece
 
 BATCH, WIDE_IN, HIDDEN, OUT = 5, 3, 4, 2
 COUNT = BATCH * OUT

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hspmd_compiler.artifact.program import Op, OutputKind, Program, RankProgram, Segment
-from hspmd_compiler.comm_plan import Box, CommStep, GradBucket, GradPiece, Piece
+from hspmd_compiler.base.comm_plan import Box, CommStep, GradBucket, GradPiece, Piece
+from hspmd_compiler.program.program import Op, OutputKind, Program, RankProgram, Segment
 
 Plant = Callable[[], Program]
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from hspmd_compiler.artifact.execute import RankPlan
-from hspmd_compiler.artifact.program import Program, RankProgram
 from hspmd_compiler.errors import VerifyError
-from hspmd_compiler.verify import fit
-from hspmd_compiler.verify.alike import Likeness
-from hspmd_compiler.verify.fit import check_fit
-from hspmd_compiler.verify.shape_segments import ShapeBook
-from hspmd_compiler.verify.solo import Script
+from hspmd_compiler.program.execute import RankPlan
+from hspmd_compiler.program.program import Program, RankProgram
+from hspmd_compiler.verify.lockstep.alike import Likeness
+from hspmd_compiler.verify.shape import fit
+from hspmd_compiler.verify.shape.fit import check_fit
+from hspmd_compiler.verify.shape.shape_segments import ShapeBook
+from hspmd_compiler.verify.shape.solo import Script
 
 from .hand_made import pipeline, tensor_and_data_parallel
 

@@ -15,14 +15,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import hspmd_compiler as hspmd
-from hspmd_compiler.artifact.program import Op, Program, Shard
 from hspmd_compiler.artifact.store import Artifact
 from hspmd_compiler.errors import ArtifactError, VerifyError
-from hspmd_compiler.models import ModelSource, load_model
+from hspmd_compiler.models.models import ModelSource, load_model
 from hspmd_compiler.options import OptimizerConfig
-from hspmd_compiler.strategy import PipelineSpec as P
-from hspmd_compiler.strategy import StageSpec as S
-from hspmd_compiler.strategy import Strategy
+from hspmd_compiler.program.program import Op, Program, Shard
+from hspmd_compiler.strategy.strategy import PipelineSpec as P
+from hspmd_compiler.strategy.strategy import StageSpec as S
+from hspmd_compiler.strategy.strategy import Strategy
 from hspmd_compiler.verify.artifact import verify_artifact
 from tests.verify.planted import with_rank
 

@@ -17,8 +17,8 @@ from hspmd_compiler.artifact.store import Artifact, load
 from hspmd_compiler.artifact.write import write
 from hspmd_compiler.cli.main import main
 from hspmd_compiler.errors import ArtifactError, HspmdError, OptionError
-from hspmd_compiler.models import load_model, rebuild
-from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.models.models import load_model, rebuild
+from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 
 ONE = Strategy((PipelineSpec((StageSpec((0,), (0, 2)),), (2,)),))
 MODULE = """

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from hspmd_compiler.artifact.program import ClassProgram, Instruction, LocalRow, Op, Program, Segment, Value
-from hspmd_compiler.comm_plan import Combine, CommKind, CommStep, GradPiece, Piece
+from hspmd_compiler.base.comm_plan import Combine, CommKind, CommStep, GradPiece, Piece
+from hspmd_compiler.base.number_ranges import number_ranges
 from hspmd_compiler.errors import VerifyError
-from hspmd_compiler.number_ranges import number_ranges
-from hspmd_compiler.verify.fit import check_fit
+from hspmd_compiler.program.program import ClassProgram, Instruction, LocalRow, Op, Program, Segment, Value
+from hspmd_compiler.verify.shape.fit import check_fit
 
 from .hand_made import pipeline, program, rank_program, recv_step, send_step, tensor_and_data_parallel
 
@@ -26,7 +26,7 @@ def test_what_fits_is_counted() -> None:
 
 
 def test_operators_run_once_for_ranks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hspmd_compiler.verify import fit
+    from hspmd_compiler.verify.shape import fit
 
     books: list[fit.ShapeBook] = []
 

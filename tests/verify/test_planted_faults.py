@@ -17,18 +17,18 @@ import hspmd_compiler as hspmd
 from hspmd_compiler.artifact.store import Artifact, load
 from hspmd_compiler.artifact.write import write
 from hspmd_compiler.errors import HspmdError, VerifyError
-from hspmd_compiler.graph import graph_json
-from hspmd_compiler.graph.ir import LogicalGraph
-from hspmd_compiler.models import load_model
+from hspmd_compiler.ir import graph_json
+from hspmd_compiler.ir.graph import LogicalGraph
+from hspmd_compiler.models.models import load_model
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
-from hspmd_compiler.strategy import PipelineSpec as P
-from hspmd_compiler.strategy import StageSpec as S
-from hspmd_compiler.strategy import Strategy
+from hspmd_compiler.strategy.strategy import PipelineSpec as P
+from hspmd_compiler.strategy.strategy import StageSpec as S
+from hspmd_compiler.strategy.strategy import Strategy
 from hspmd_compiler.verify.artifact import names_of, prove_values, verify_artifact
-from hspmd_compiler.verify.fit import check_fit
 from hspmd_compiler.verify.random_batch import random_batch
 from hspmd_compiler.verify.reference import Reference, find_reference
-from hspmd_compiler.verify.shape_segments import ShapeBook
+from hspmd_compiler.verify.shape.fit import check_fit
+from hspmd_compiler.verify.shape.shape_segments import ShapeBook
 from hspmd_compiler.verify.training import compare_training
 
 from .planted import KINDS, Kind, Plant

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 import hspmd_compiler as hspmd
 from hspmd_compiler.api import CompiledProgram
 from hspmd_compiler.errors import OptionError, RunError, VerifyError
-from hspmd_compiler.graph.tracer import trace
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
-from hspmd_compiler.proof_data import given_to, made_for
+from hspmd_compiler.trace.tracer import trace
 from hspmd_compiler.verify.artifact import STEPS
+from hspmd_compiler.verify.proof_data import given_to, made_for
 from hspmd_compiler.verify.random_batch import draw_batch
 
 SAMPLES, WIDTH = 4, 8

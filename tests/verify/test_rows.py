@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import hspmd_compiler as hspmd
-from hspmd_compiler.annotations.layout import Axis, Coordinate, Factor, Layout, make_layout, whole
-from hspmd_compiler.artifact.program import LocalRow, Segment
 from hspmd_compiler.artifact.store import Artifact
-from hspmd_compiler.comm_plan import CommKind, CommStep, Piece
+from hspmd_compiler.base.comm_plan import CommKind, CommStep, Piece
 from hspmd_compiler.errors import VerifyError
-from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.layout.layout import Axis, Coordinate, Factor, Layout, make_layout, whole
+from hspmd_compiler.program.program import LocalRow, Segment
+from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.verify.artifact import verify_artifact
 from hspmd_compiler.verify.assemble import Piece as Held
 from hspmd_compiler.verify.assemble import assemble, gap

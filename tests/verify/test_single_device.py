@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hspmd_compiler.graph.tracer import trace
+from hspmd_compiler.trace.tracer import trace
 from hspmd_compiler.verify.eager import eager_model, eager_step, whole_state
 from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor, loss_difference
-from hspmd_compiler.verify.fit import check_fit
+from hspmd_compiler.verify.shape.fit import check_fit
 from hspmd_compiler.verify.single_device import single_device_program
 from hspmd_compiler.verify.values import simulate
 from hspmd_compiler.verify.widen import wide_casts, widen_program

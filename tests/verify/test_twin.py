@@ -11,16 +11,16 @@ from functools import cache
 import pytest
 
 import hspmd_compiler as hspmd
-from hspmd_compiler.artifact.program import LocalRow, Program
 from hspmd_compiler.artifact.store import Artifact
-from hspmd_compiler.comm_plan import Combine
+from hspmd_compiler.base.comm_plan import Combine
 from hspmd_compiler.errors import ArtifactError, VerifyError
-from hspmd_compiler.models import load_model
-from hspmd_compiler.strategy import Override, Strategy
-from hspmd_compiler.strategy import PipelineSpec as P
-from hspmd_compiler.strategy import StageSpec as S
-from hspmd_compiler.twin import verify_twin
-from hspmd_compiler.verify.size_map import SizeMap, reduced, split_pairs
+from hspmd_compiler.models.models import load_model
+from hspmd_compiler.program.program import LocalRow, Program
+from hspmd_compiler.strategy.strategy import Override, Strategy
+from hspmd_compiler.strategy.strategy import PipelineSpec as P
+from hspmd_compiler.strategy.strategy import StageSpec as S
+from hspmd_compiler.verify.twin.size_map import SizeMap, reduced, split_pairs
+from hspmd_compiler.verify.twin.twin import verify_twin
 
 SIZES = {"layers": "2", "hidden": "96", "heads": "6", "kv_heads": "6", "ffn": "200", "vocab": "301"}
 STRATEGY = Strategy(

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor, nn
 
 import hspmd_compiler as hspmd
-from hspmd_compiler.artifact.arrays import TorchArrays
-from hspmd_compiler.artifact.execute import micro_batches, run_step
-from hspmd_compiler.artifact.program import Program
-from hspmd_compiler.artifact.requests import AllReduce, StepRun
-from hspmd_compiler.artifact.segments import Observation
 from hspmd_compiler.errors import VerifyError
-from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
-from hspmd_compiler.verify.blocked import RankRun
+from hspmd_compiler.program.arrays import TorchArrays
+from hspmd_compiler.program.execute import micro_batches, run_step
+from hspmd_compiler.program.program import Program
+from hspmd_compiler.program.requests import AllReduce, StepRun
+from hspmd_compiler.program.segments import Observation
+from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.verify.eager import eager_model, eager_step
 from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor, loss_difference
-from hspmd_compiler.verify.fit import check_fit
-from hspmd_compiler.verify.lockstep import Lockstep
+from hspmd_compiler.verify.lockstep.blocked import RankRun
+from hspmd_compiler.verify.lockstep.lockstep import Lockstep
+from hspmd_compiler.verify.shape.fit import check_fit
 from hspmd_compiler.verify.values import Rank, simulate, start_ranks
 from hspmd_compiler.verify.widen import widen_program
 

@@ -12,13 +12,13 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import hspmd_compiler as hspmd
-from hspmd_compiler.artifact.program import LocalRow, Segment
 from hspmd_compiler.artifact.store import Artifact
 from hspmd_compiler.errors import ArtifactError, VerifyError
-from hspmd_compiler.graph.tracer import trace
-from hspmd_compiler.models import load_model
+from hspmd_compiler.models.models import load_model
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
-from hspmd_compiler.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.program.program import LocalRow, Segment
+from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.trace.tracer import trace
 from hspmd_compiler.verify.artifact import STEPS, verify_artifact
 from hspmd_compiler.verify.random_batch import choices, ignore_some, random_batch
 from hspmd_compiler.verify.training import TOLERANCE

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from hspmd_compiler.annotations import Annotation
-from hspmd_compiler.comm_plan import CostModel, Traffic
+from hspmd_compiler.base.comm_plan import CostModel, Traffic
 from hspmd_compiler.passes.resolve_annotations import Method, Resolution, resolve
 from hspmd_compiler.passes.resolve_annotations.moves import Move
 from hspmd_compiler.passes.resolve_annotations.price import FlatCost, loads_of, ring_bytes, seconds_of
 from hspmd_compiler.passes.resolve_annotations.ways import Way
-from hspmd_compiler.verify.converted import convert_in_lockstep
+from hspmd_compiler.verify.lockstep.converted import convert_in_lockstep
 
 from ...annotations.pieces import piece_of, pieces_of, value_of, whole_tensor
 

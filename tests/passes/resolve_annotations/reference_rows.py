@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hspmd_compiler.annotations import Annotation, DeviceGroup
-from hspmd_compiler.comm_plan import Box, CommKind, Traffic, box_volume
+from hspmd_compiler.base.comm_plan import Box, CommKind, Traffic, box_volume
 from hspmd_compiler.passes.resolve_annotations.price import FlatCost
 
 from ...annotations.pieces import pieces_of, whole_tensor

@@ -9,8 +9,8 @@ from itertools import pairwise
 from hypothesis import HealthCheck, given, settings
 
 from hspmd_compiler.annotations import Annotation, DeviceGroup
-from hspmd_compiler.cluster import ClusterSpec, DeviceSpec, LinkSpec, NodeLink, NodeSpec
-from hspmd_compiler.comm_plan import CommKind, Traffic
+from hspmd_compiler.base.comm_plan import CommKind, Traffic
+from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec, LinkSpec, NodeLink, NodeSpec
 from hspmd_compiler.passes.resolve_annotations import Method, resolve, text_of
 
 from ...annotations.pairs import Pair, pairs

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hspmd_compiler.annotations import parse_annotation
-from hspmd_compiler.comm_plan import CostModel
+from hspmd_compiler.base.comm_plan import CostModel
 from hspmd_compiler.passes.resolve_annotations import Method, Resolution, resolve
 
 from ...annotations.pair_classes import ALL_CLASSES, classes_of

@@ -1,0 +1,125 @@
+"""Texts that people write, JSON or YAML, as plain values of bounded size; and files that appear whole."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..errors import HspmdError, first_line
+from .bad_values import Problem, Subject
+from .limits import DEEPEST, MOST_VALUES
+from .plain_content import PlainLoader, long_text, node_size, problems_of
+
+YAML_SUFFIXES = (".yaml", ".yml")
+ONCE = "a key stands once"
+
+
+def write_text(path: Path, text: str, error: type[HspmdError]) -> None:
+    """Write a text that appears whole or not at all."""
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as found:
+        unfinished.unlink(missing_ok=True)
+        raise error(f"can't write {path}: {found.strerror}") from found
+
+
+@dataclass(slots=True)
+class _Repeats:
+    """Collects the keys that stand twice in one JSON object, which json itself lets pass."""
+
+    problems: list[Problem] = field(default_factory=list)
+
+    def pairs(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
+        for key, count in Counter(key for key, _ in pairs).items():
+            if count > 1:
+                self.problems.append(Problem(key, f"stands {count} times in one object: {ONCE}"))
+        return dict(pairs)
+
+
+def read_json(text: str, subject: Subject, at: str = "") -> object:
+    """The content of a JSON text; a key that stands twice is an error."""
+    repeats = _Repeats()
+    try:
+        content: object = json.loads(text, object_pairs_hook=repeats.pairs)
+    except (ValueError, RecursionError) as error:
+        raise _malformed(subject, "JSON", at, *_json_place(error), text) from error
+    subject.refuse(repeats.problems, at)
+    subject.refuse(problems_of(content), at)
+    return content
+
+
+def _json_place(error: ValueError | RecursionError) -> tuple[str, int, int]:
+    """What is wrong, in which line and column; json gives no place for a nest or number too large."""
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg, error.lineno, error.colno
+    return "nested too deep" if isinstance(error, RecursionError) else "a number too long", 1, 1
+
+
+def _repeated_keys(node: Any, seen: set[int]) -> Iterator[Problem]:
+    """The keys that stand twice in one YAML mapping, which yaml itself lets pass."""
+    if node is None or id(node) in seen or isinstance(node, yaml.ScalarNode):
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        keys: set[str] = set()
+        for key, _ in node.value:
+            name = str(key.value)
+            if name in keys:
+                yield Problem(name, f"stands twice, again in line {key.start_mark.line + 1}: {ONCE}")
+            keys.add(name)
+    for item in node.value:
+        for inner in item if isinstance(item, tuple) else (item,):
+            yield from _repeated_keys(inner, seen)
+
+
+def read_yaml(text: str, subject: Subject, at: str = "") -> object:
+    """The content of a YAML text; a key that stands twice is an error."""
+    subject.refuse(long_text(text), at)
+    try:
+        node = yaml.compose(text, Loader=PlainLoader)
+        subject.refuse(_size_problems(node), at)
+        repeats = list(_repeated_keys(node, set()))
+        content: object = yaml.load(text, Loader=PlainLoader)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise _malformed(
+            subject, "YAML", at, str(error.problem or error.context), line, column, text
+        ) from error
+    except (yaml.YAMLError, ValueError, OverflowError, TypeError) as error:
+        raise _malformed(subject, "YAML", at, first_line(error), 1, 1, text) from error
+    except RecursionError as error:
+        raise _malformed(subject, "YAML", at, "nested too deep", 1, 1, text) from error
+    subject.refuse(repeats, at)
+    subject.refuse(problems_of(content), at)
+    return content
+
+
+def _size_problems(node: Any) -> list[Problem]:
+    """Of a document whose aliases are not written out yet."""
+    size = node_size(node)
+    if size is None:
+        return [Problem("the text", f"lists and objects are nested deeper than {DEEPEST}, or in themselves")]
+    if size > MOST_VALUES:
+        return [
+            Problem("the text", f"with its aliases it stands for {size:,} values: at most {MOST_VALUES:,}")
+        ]
+    return []
+
+
+def _malformed(
+    subject: Subject, language: str, at: str, reason: str, line: int, column: int, text: str
+) -> HspmdError:
+    lines = text.splitlines()
+    shown = lines[line - 1].strip() if line <= len(lines) else "(end of the text)"
+    place = f"{at}, line {line}, column {column}" if at else f"line {line}, column {column}"
+    return subject.error(f"malformed {language}: {reason}", at=place, details=[("text", shown[:100])])

@@ -1,0 +1,129 @@
+"""The nodes of a SLURM job, from the variables that SLURM sets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import product
+
+from ..base.limits import MOST_DEVICES, beyond
+from ..errors import ClusterError
+from .cluster import ClusterSpec, DeviceSpec, NodeSpec, check_cluster
+
+NODES, OWN_INDEX = "SLURM_JOB_NODELIST", "SLURM_NODEID"
+GPUS, TASKS = "SLURM_GPUS_PER_NODE", "SLURM_TASKS_PER_NODE"
+
+PART = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
+RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
+PER_NODE_GPUS = re.compile(r"(?:[^:,]+:)?(\d{1,18})", re.ASCII)
+PER_NODE_TASKS = re.compile(r"(\d{1,18})(?:\(x(\d{1,18})\))?", re.ASCII)
+
+FIX = "give the machines with --hosts FILE"
+
+
+def is_in_job(environment: Mapping[str, str]) -> bool:
+    """Whether this process belongs to a SLURM job."""
+    return NODES in environment
+
+
+def job_nodes(environment: Mapping[str, str]) -> ClusterSpec:
+    """The job's nodes in SLURM's order, each with as many devices as it has GPUs, else tasks."""
+    addresses = expand_nodes(environment[NODES])
+    slots = _slots(environment, len(addresses))
+    nodes = zip(addresses, slots, strict=True)
+    cluster = ClusterSpec(tuple(NodeSpec(address, (DeviceSpec(),) * count) for address, count in nodes))
+    check_cluster(cluster, NODES)
+    return cluster
+
+
+def own_address(environment: Mapping[str, str]) -> str:
+    """The address of the node that this process runs on."""
+    addresses = expand_nodes(environment[NODES])
+    index = environment.get(OWN_INDEX, "")
+    if not index.isdecimal() or int(index) >= len(addresses):
+        raise ClusterError(
+            "SLURM doesn't say which node this is",
+            details=[(OWN_INDEX, index or "not set"), (NODES, environment[NODES])],
+            rule=f"{OWN_INDEX} is an index into {NODES}",
+            fix="run this under srun, with one task on each node",
+        )
+    return addresses[int(index)]
+
+
+def expand_nodes(text: str) -> list[str]:
+    """`gpu[01-03,7],login` to its names, in order."""
+    parts = PART.findall(text)
+    _check_count(NODES, text, sum(map(_names_in, parts)))
+    expanded = [_expand_part(part) for part in parts]
+    if ",".join(parts) != text or not parts or None in expanded:
+        raise ClusterError(
+            "the list of SLURM's nodes is not understood",
+            details=[(NODES, text)],
+            rule="names, or ranges of names such as gpu[01-03,7]",
+            fix=FIX,
+        )
+    return [name for names in expanded if names is not None for name in names]
+
+
+def _check_count(name: str, text: str, count: int) -> None:
+    rule = beyond("nodes or ranks", count, MOST_DEVICES)
+    if rule:
+        raise ClusterError(
+            "SLURM names more than a job can have", details=[(name, text[:80])], rule=rule, fix=FIX
+        )
+
+
+def _names_in(part: str) -> int:
+    """How many names a part stands for, as far as it can be read."""
+    count = 1
+    for piece in re.findall(r"\[([^\[\]]*)\]", part):
+        found = [ends for text in piece.split(",") if (ends := RANGE.fullmatch(text))]
+        count *= max(1, sum(max(0, int(ends[2] or ends[1]) - int(ends[1])) + 1 for ends in found))
+    return count
+
+
+def _expand_part(part: str) -> list[str] | None:
+    """One name or range of names; several brackets multiply. None where it can't be read."""
+    pieces = re.split(r"\[([^\[\]]*)\]", part)
+    choices = []
+    for index, piece in enumerate(pieces):
+        numbers = list(_numbers(piece)) if index % 2 else [piece]
+        if None in numbers:
+            return None
+        choices.append([number for number in numbers if number is not None])
+    return ["".join(chosen) for chosen in product(*choices)]
+
+
+def _numbers(text: str) -> Iterator[str | None]:
+    """`01-03,7`: 01, 02, 03, 7; leading zeros stay."""
+    for part in text.split(","):
+        ends = RANGE.fullmatch(part)
+        if ends is None:
+            yield None
+            continue
+        low, high = ends[1], ends[2] or ends[1]
+        if int(high) < int(low):
+            yield None
+        for number in range(int(low), int(high) + 1):
+            yield f"{number:0{len(low)}d}"
+
+
+def _slots(environment: Mapping[str, str], nodes: int) -> list[int]:
+    gpus = PER_NODE_GPUS.fullmatch(environment.get(GPUS, ""))
+    if gpus is not None:
+        _check_count(GPUS, gpus[0], int(gpus[1]) * nodes)
+        return [int(gpus[1])] * nodes
+    counts: list[int] = []
+    for part in environment.get(TASKS, "").split(","):
+        count = PER_NODE_TASKS.fullmatch(part)
+        if count is not None:
+            _check_count(TASKS, part, max(1, int(count[1])) * int(count[2] or 1))
+        counts += [int(count[1])] * int(count[2] or 1) if count else []
+    if len(counts) != nodes:
+        raise ClusterError(
+            "SLURM doesn't say how many ranks each node takes",
+            details=[(name, environment.get(name, "not set")) for name in (NODES, GPUS, TASKS)],
+            rule=f"{GPUS} is a count, or {TASKS} has a count for each node, as in 2(x3),1",
+            fix=FIX,
+        )
+    return counts

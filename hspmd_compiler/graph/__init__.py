@@ -1,1 +1,0 @@
-"""The logical graph: captured once per model, in global shapes, as rows."""

@@ -1,1 +1,0 @@
-"""Rows that a boolean mask selects, traced with static shapes: every row is kept, and the mask beside it."""

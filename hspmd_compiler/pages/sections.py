@@ -1,0 +1,80 @@
+"""What an inspection shows, as values: tables and listings that a terminal, a text or JSON can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..base.codec import Json
+
+Cell: TypeAlias = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """key: name of the table for scripts. Column names are the keys of its rows there."""
+
+    key: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def to_json(self) -> Json:
+        """One object per row."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+    def to_text(self) -> str:
+        """Aligned columns, numbers to the right."""
+        cells = [self.columns, *(tuple(map(cell_text, row)) for row in self.rows)]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(self.columns))]
+        right = [all(_is_numeric(row[column]) for row in self.rows) for column in range(len(widths))]
+        lines = [
+            "  ".join(
+                text.rjust(width) if to_right else text.ljust(width)
+                for text, width, to_right in zip(row, widths, right, strict=True)
+            ).rstrip()
+            for row in cells
+        ]
+        return "\n".join([self.title, *lines])
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Lines that are shown as they are."""
+
+    key: str
+    title: str
+    lines: tuple[str, ...]
+
+    def to_json(self) -> Json:
+        """The lines."""
+        return list(self.lines)
+
+    def to_text(self) -> str:
+        """The title over the lines."""
+        return "\n".join([self.title, *self.lines])
+
+
+Section: TypeAlias = Table | Listing
+
+
+def sections_to_json(sections: Sequence[Section]) -> Json:
+    """All sections by their keys."""
+    return {section.key: section.to_json() for section in sections}
+
+
+def sections_to_text(sections: Sequence[Section]) -> str:
+    """All sections, with an empty line between them."""
+    return "\n\n".join(section.to_text() for section in sections) + "\n"
+
+
+def cell_text(cell: Cell) -> str:
+    """A cell for people: thousands grouped."""
+    if isinstance(cell, bool) or not isinstance(cell, (int, float)):
+        return str(cell)
+    return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.3f}"
+
+
+def _is_numeric(cell: Cell) -> bool:
+    return cell == "" or (isinstance(cell, (int, float)) and not isinstance(cell, bool))

@@ -1,0 +1,74 @@
+"""Whether a segment can be run: operators from the allow-list, values defined before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from ..errors import ArtifactError
+from .kernels.kernels import COMM, GETITEM, kernel
+from .liveness import row_reads
+from .program import InputKind, LocalRow, OutputKind, Segment, Value
+
+NAMED_INPUTS = frozenset({InputKind.PARAM, InputKind.STORED, InputKind.DATA})
+NAMED_OUTPUTS = frozenset({OutputKind.GRAD, OutputKind.BUFFER})
+
+
+def problems_of_segment(where: str, segment: Segment, data: Collection[str]) -> Iterator[tuple[str, str]]:
+    """(place, problem) for everything in a segment that could not run on any rank."""
+    defined: set[int] = set()
+    for item in segment.inputs:
+        if item.value.id in defined:
+            yield where, f"input v{item.value.id} is there twice"
+        if item.kind is InputKind.DATA and item.name not in data:
+            yield where, f"input v{item.value.id}: no batch entry {item.name!r}"
+        if (item.kind in NAMED_INPUTS) != bool(item.name):
+            yield (
+                where,
+                f"input v{item.value.id}: a name goes with {_names(NAMED_INPUTS)} and only with these",
+            )
+        defined.add(item.value.id)
+    for row in segment.rows:
+        yield from ((f"{where}, v{row.out.id}", text) for text in _row_problems(row, defined))
+        defined.add(row.out.id)
+    for made in segment.outputs:
+        if made.value.id not in defined:
+            yield where, f"output v{made.value.id} is never computed"
+        if (made.kind in NAMED_OUTPUTS) != bool(made.name):
+            yield (
+                where,
+                f"output v{made.value.id}: a name goes with {_names(NAMED_OUTPUTS)} and only with these",
+            )
+
+
+def comm_slots(segment: Segment) -> list[int]:
+    """The communication slots that the segment uses, in order."""
+    calls = [row.args for row in segment.rows if row.op == COMM]
+    return [args[1] for args in calls if len(args) > 1 and isinstance(args[1], int)]
+
+
+def _row_problems(row: LocalRow, defined: set[int]) -> Iterator[str]:
+    if row.out.id in defined:
+        yield "is defined twice"
+    for value in row_reads(row):
+        if value not in defined:
+            yield f"uses v{value}, which is not computed before it"
+    if row.op == COMM:
+        if len(row.args) != 2 or not isinstance(row.args[0], Value) or type(row.args[1]) is not int:
+            yield "comm takes one value and one slot"
+    elif not is_known(row.op):
+        yield f"operator {row.op!r} is not one that a program may use"
+
+
+def is_known(op: str) -> bool:
+    """Whether `op` is on the allow-list: getitem, comm, a functional aten overload, or a kernel of ours."""
+    if op in (GETITEM, COMM):
+        return True
+    try:
+        kernel(op)
+    except ArtifactError:
+        return False
+    return True
+
+
+def _names(kinds: Collection[InputKind] | Collection[OutputKind]) -> str:
+    return " and ".join(sorted(kind.value for kind in kinds))

@@ -1,0 +1,125 @@
+"""A segment as one generated Python generator: direct calls, early release, `yield` at communication.
+
+The text is made here, from validated rows: numbers for values, operators from the kernel table, other
+literals passed by name. Nothing that a file says is evaluated as code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from ..errors import ArtifactError
+from .interpret import RowCall, read_rows
+from .kernels.kernels import ALIASES, COMM, GETITEM, fast_kernel
+from .literals import segment_holes
+from .liveness import unread_inputs
+from .program import Segment, Value
+from .requests import SegmentRun
+
+SegmentFunction: TypeAlias = Callable[..., SegmentRun[Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Generated text and the names it uses."""
+
+    text: str
+    names: dict[str, object]
+
+
+class SegmentCache:
+    """Compiled segments; ranks with the same segment and the same literals share one function."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = device
+        self._made: dict[tuple[int, tuple[str, ...]], tuple[Segment, SegmentFunction]] = {}
+
+    def get(self, segment: Segment, literals: Sequence[object]) -> SegmentFunction:
+        """The function of `segment` with `literals` in its holes."""
+        key = (id(segment), tuple(repr(literals[index]) for index in segment_holes(segment)))
+        if key not in self._made:
+            self._made[key] = (segment, compile_segment(segment, literals, self.device))
+        return self._made[key][1]
+
+
+def compile_segment(segment: Segment, literals: Sequence[object], device: str = "cpu") -> SegmentFunction:
+    """A generator function: takes the inputs in order, returns the outputs in order."""
+    code = generate(segment, literals, device)
+    scope: dict[str, Any] = dict(code.names)
+    exec(compile(code.text, "<hspmd segment>", "exec"), scope)  # text from `generate`, never from a file
+    function: SegmentFunction = scope["segment"]
+    return function
+
+
+def generate(segment: Segment, literals: Sequence[object], device: str = "cpu") -> Code:
+    """The text of `compile_segment`, and the kernels and literals that it names."""
+    writer = _Writer(device)
+    lines = _release(unread_inputs(segment))
+    for call in read_rows(segment, literals):
+        lines.append(f"{_name(call.row.out)} = {writer.expression(call)}")
+        lines += _release(call.dead)
+    outputs = "".join(f"{_name(output.value)}, " for output in segment.outputs)
+    lines += [f"return ({outputs})", "yield"]
+    inputs = ", ".join(dict.fromkeys(_name(item.value) for item in segment.inputs))
+    body = "\n".join(f"    {line}" for line in lines)
+    return Code(f"def segment({inputs}):\n{body}\n", writer.names)
+
+
+class _Writer:
+    """Turns rows into expressions and gathers the names they need."""
+
+    def __init__(self, device: str) -> None:
+        self.names: dict[str, object] = {}
+        self._device = device
+        self._kernels: dict[str, str] = {}
+
+    def expression(self, call: RowCall) -> str:
+        """The right-hand side of a row's assignment."""
+        arguments, op = [self._text(argument) for argument in call.args], call.row.op
+        if op == COMM:
+            return f"yield ({arguments[1]}, {arguments[0]}, {call.may_overwrite})"
+        if op == GETITEM:
+            return f"{arguments[0]}[{arguments[1]}]"
+        if op in ALIASES:
+            return arguments[0]
+        arguments += [
+            f"{_keyword(name)}={self._text(value)}" for name, value in call.keywords(self._device).items()
+        ]
+        return f"{self._kernel(op)}({', '.join(arguments)})"
+
+    def _kernel(self, op: str) -> str:
+        if op not in self._kernels:
+            self._kernels[op] = f"k{len(self._kernels)}"
+            self.names[self._kernels[op]] = fast_kernel(op)
+        return self._kernels[op]
+
+    def _text(self, argument: object) -> str:
+        if isinstance(argument, Value):
+            return _name(argument)
+        if argument is None or isinstance(argument, (bool, int)):
+            return repr(argument)
+        if isinstance(argument, tuple):
+            return "(" + "".join(f"{self._text(item)}, " for item in argument) + ")"
+        name = f"c{len(self.names)}"
+        self.names[name] = argument
+        return name
+
+
+def _name(value: Value) -> str:
+    if type(value.id) is not int or value.id < 0:
+        raise ArtifactError(f"{value.id!r} is no value id", rule="value ids are natural numbers")
+    return f"v{value.id}"
+
+
+def _keyword(name: str) -> str:
+    if not name.isidentifier():
+        raise ArtifactError(f"{name!r} is no keyword of an operator")
+    return name
+
+
+def _release(values: Sequence[int]) -> list[str]:
+    return [f"del {', '.join(f'v{value}' for value in values)}"] if values else []

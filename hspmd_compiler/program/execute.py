@@ -1,0 +1,384 @@
+"""The one executor: walks a rank's instructions and asks its driver for everything that moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeAlias
+
+from torch import Tensor
+
+from ..base.comm_plan import CommKind, CommStep, GradBucket
+from ..errors import InternalError
+from .arrays import Arrays
+from .buckets import keep_bucket, pack_bucket, pack_params, unpack_bucket, unpack_params
+from .liveness import MicroKey, fresh_grads, last_pieces, last_reads
+from .program import (
+    ClassProgram,
+    InputKind,
+    Instruction,
+    Op,
+    OutputKind,
+    Program,
+    RankProgram,
+    SegmentInput,
+    SegmentOutput,
+    Shard,
+)
+from .requests import (
+    AllReduce,
+    Exchange,
+    GradReduce,
+    LossReduce,
+    OptimizerStep,
+    Recv,
+    Request,
+    SegmentRun,
+    Send,
+    StepRun,
+    V,
+)
+
+InstructionRun: TypeAlias = Generator[Request[V], V | None, None]
+
+
+class Segments(Protocol[V]):
+    """How the segments of one rank are run."""
+
+    def start(self, segment: int, mb: int, inputs: list[V], owned: list[bool]) -> SegmentRun[V]:
+        """Start a segment. owned: inputs that nobody else keeps. Must not hold `inputs` for long."""
+
+
+@dataclass(slots=True)
+class RankState(Generic[V]):
+    """What a rank holds. params: local shards of parameters and buffers, by name; of a parameter that is
+    stored in part only while it is used. stored: flat rows of the elements that the rank trains, for
+    shards with `is_row`.
+
+    keys: of random masks, one per micro-batch, set before each step. micro: values kept for later
+    instructions of a micro-batch. steps: values of this step. grads:
+    accumulated here. synced: summed over all ranks, in the shape of the shard or of its row, kept until
+    the next step. buffers: their new values, which the step itself does not read yet. position: index of the
+    current instruction. slot: of its communication inside a segment.
+    """
+
+    params: dict[str, V]
+    keys: list[V] = field(default_factory=list)
+    stored: dict[str, V] = field(default_factory=dict)
+    micro: dict[MicroKey, V] = field(default_factory=dict)
+    steps: dict[int, V] = field(default_factory=dict)
+    grads: dict[str, V] = field(default_factory=dict)
+    owned_grads: set[str] = field(default_factory=set)
+    synced: dict[str, V] = field(default_factory=dict)
+    buffers: dict[str, V] = field(default_factory=dict)
+    loss: V | None = None
+    position: int = -1
+    slot: int = -1
+
+
+@dataclass(slots=True)
+class RankPlan:
+    """A rank's program, ready to walk.
+
+    releases: per instruction, the values it is the last to read. kept: values that a later
+    instruction reads. grad_releases: per bucket, the gradients that no later bucket reads.
+    fresh_grads: per segment, the gradients that it makes in memory of their own. scattered: parameters
+    of whose summed gradient the rank keeps a share.
+    """
+
+    program: RankProgram
+    shared: ClassProgram
+    releases: list[frozenset[MicroKey]]
+    kept: frozenset[MicroKey]
+    grad_releases: list[frozenset[str]]
+    fresh_grads: list[frozenset[str]]
+    shards: dict[str, Shard]
+    scattered: frozenset[str] = frozenset()
+
+    def is_scattered(self, bucket: GradBucket) -> bool:
+        """Whether a bucket leaves each sum with one rank."""
+        return bool(bucket.pieces) and bucket.pieces[0].param in self.scattered
+
+
+def plan_rank(program: Program, rank: int) -> RankPlan:
+    """Find last uses once, before the first step. Only this rank's program needs to be there."""
+    mine = next(own for own in program.ranks if own.rank == rank)
+    shared = program.classes[mine.class_name]
+    return _plan(mine, shared, _fresh_by_segment(shared))
+
+
+def plan_ranks(program: Program) -> list[RankPlan]:
+    """`plan_rank` for all ranks; what a class shares is found once."""
+    fresh = {name: _fresh_by_segment(shared) for name, shared in program.classes.items()}
+    return [_plan(mine, program.classes[mine.class_name], fresh[mine.class_name]) for mine in program.ranks]
+
+
+def _fresh_by_segment(shared: ClassProgram) -> list[frozenset[str]]:
+    return [fresh_grads(segment) for segment in shared.segments]
+
+
+def _plan(mine: RankProgram, shared: ClassProgram, fresh: list[frozenset[str]]) -> RankPlan:
+    releases = last_reads(mine.instructions, shared)
+    return RankPlan(
+        mine,
+        shared,
+        releases,
+        frozenset(key for keys in releases for key in keys),
+        last_pieces(mine.grad_buckets),
+        fresh,
+        {shard.name: shard for shard in mine.shards},
+        mine.scattered,
+    )
+
+
+def micro_batches(program: RankProgram, batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """This rank's rows of a global batch, one dict per micro-batch; views."""
+    return [{key: tensor[low:high] for key, tensor in batch.items()} for low, high in program.rows]
+
+
+def run_step(
+    plan: RankPlan,
+    state: RankState[V],
+    batches: Sequence[Mapping[str, V]],
+    segments: Segments[V],
+    arrays: Arrays[V],
+) -> StepRun[V]:
+    """One training step; `batches` holds one dict per local micro-batch. Returns the loss."""
+    walk = Walk(plan, state, batches, segments, arrays)
+    state.loss = None
+    state.steps.clear()
+    state.synced.clear()
+    for position, instruction in enumerate(plan.program.instructions):
+        state.position = position
+        action = ACTIONS.get(instruction.op)
+        if action is None:
+            raise _unknown(instruction, position)
+        yield from action(walk, instruction)
+    state.params.update(state.buffers)
+    state.buffers.clear()
+    state.position = len(plan.program.instructions)
+    return arrays.add_loss(state.loss, None)
+
+
+@dataclass(slots=True)
+class Walk(Generic[V]):
+    """One step of one rank."""
+
+    plan: RankPlan
+    state: RankState[V]
+    batches: Sequence[Mapping[str, V]]
+    segments: Segments[V]
+    arrays: Arrays[V]
+
+    def _compute(self, instruction: Instruction) -> InstructionRun[V]:
+        segment = self.plan.shared.segments[instruction.segment]
+        owned = [self._is_last_read(item, instruction.mb) for item in segment.inputs]
+        inputs = [
+            self._read(item, instruction.mb, last) for item, last in zip(segment.inputs, owned, strict=True)
+        ]
+        run = self.segments.start(instruction.segment, instruction.mb, inputs, owned)
+        del inputs
+        outputs = yield from self._answered(run)
+        for output, value in zip(segment.outputs, outputs, strict=True):
+            self._write(output, instruction, value)
+
+    def _answered(self, run: SegmentRun[V]) -> Generator[Request[V], V | None, tuple[V, ...]]:
+        """Run a segment, its `comm` rows turned into requests."""
+        try:
+            slot, value, may_overwrite = next(run)
+            while True:
+                self.state.slot = slot
+                step = self.plan.program.comms[slot]
+                request = comm_request(step, value, may_overwrite)
+                del value
+                slot, value, may_overwrite = run.send(self._received((yield request)))
+        except StopIteration as end:
+            outputs: tuple[V, ...] = end.value
+            return outputs
+
+    def _is_last_read(self, item: SegmentInput, mb: int) -> bool:
+        return item.kind is InputKind.MICRO and (mb, item.value.id) in self.plan.releases[self.state.position]
+
+    def _read(self, item: SegmentInput, mb: int, last: bool) -> V:
+        if item.kind is InputKind.PARAM:
+            return self.state.params[item.name]
+        if item.kind is InputKind.STORED:
+            return self.state.stored[item.name]
+        if item.kind is InputKind.DATA:
+            return self.batches[mb][item.name]
+        if item.kind is InputKind.STEP:
+            if item.value.id not in self.state.steps:
+                raise self._missing(f"step value {item.value.id}")
+            return self.state.steps[item.value.id]
+        if item.kind is InputKind.KEY:
+            return self.state.keys[mb]
+        key = (mb, item.value.id)
+        if key not in self.state.micro:
+            raise self._missing(f"value {item.value.id} of micro-batch {mb}")
+        return self.state.micro.pop(key) if last else self.state.micro[key]
+
+    def _write(self, output: SegmentOutput, instruction: Instruction, value: V) -> None:
+        state, number = self.state, output.value.id
+        if output.kind is OutputKind.MICRO:
+            self._keep((instruction.mb, number), value)
+        elif output.kind is OutputKind.GRAD:
+            self._add_grad(output.name, value, output.name in self.plan.fresh_grads[instruction.segment])
+        elif output.kind is OutputKind.LOSS:
+            state.loss = self.arrays.add_loss(state.loss, value)
+        elif output.kind is OutputKind.STEP:
+            state.steps[number] = self.arrays.accumulate(state.steps.get(number), value, False)
+        else:
+            state.buffers[output.name] = value
+
+    def _keep(self, key: MicroKey, value: V) -> None:
+        if key in self.plan.kept:
+            self.state.micro[key] = value
+
+    def _add_grad(self, name: str, value: V, fresh: bool) -> None:
+        grads, owned = self.state.grads, self.state.owned_grads
+        total = grads.get(name)
+        grads[name] = self.arrays.accumulate(total, value, name in owned)
+        if total is not None or fresh:
+            owned.add(name)
+
+    def _step_reduce(self, instruction: Instruction) -> InstructionRun[V]:
+        steps, number = self.state.steps, instruction.value
+        if number not in steps:
+            raise self._missing(f"step value {number}")
+        step = self.plan.program.comms[instruction.slot]
+        steps[number] = self._received((yield comm_request(step, steps[number], False)))
+
+    def _send(self, instruction: Instruction) -> InstructionRun[V]:
+        key = (instruction.mb, instruction.value)
+        if key not in self.state.micro:
+            raise self._missing(f"value {instruction.value} of micro-batch {instruction.mb}")
+        step = self.plan.program.transfers[instruction.slot]
+        yield Send(step, self.state.micro[key], instruction.tag)
+        if key in self.plan.releases[self.state.position]:
+            del self.state.micro[key]
+
+    def _recv(self, instruction: Instruction) -> InstructionRun[V]:
+        step = self.plan.program.transfers[instruction.slot]
+        value = self._received((yield Recv(step, instruction.tag)))
+        self._keep((instruction.mb, instruction.value), value)
+
+    def _grad_scatter(self, instruction: Instruction) -> InstructionRun[V]:
+        """Hand over the gradients of which this rank keeps a share; the others go on being summed here."""
+        state, shared = self.state, self.plan.scattered
+        yield from self._reduce([each for each in self._buckets() if self.plan.is_scattered(each[0])])
+        for name in shared & state.grads.keys():
+            del state.grads[name]
+        state.owned_grads -= shared
+
+    def _grad_sync(self, instruction: Instruction) -> InstructionRun[V]:
+        yield from self._reduce(self._buckets())
+        self.state.grads.clear()
+        self.state.owned_grads.clear()
+
+    def _buckets(self) -> list[tuple[GradBucket, frozenset[str]]]:
+        """Buckets, each with the gradients that no later one reads."""
+        return list(zip(self.plan.program.grad_buckets, self.plan.grad_releases, strict=True))
+
+    def _reduce(self, buckets: Iterable[tuple[GradBucket, frozenset[str]]]) -> InstructionRun[V]:
+        """Add what this rank gets of buckets to its synchronised gradients."""
+        state = self.state
+        found: dict[str, V] = {}
+        for bucket, done in buckets:
+            if len(bucket.group) == 1:
+                keep_bucket(self.arrays, bucket, state.grads, state.owned_grads, self.plan.shards, found)
+            else:
+                yield from self._reduce_bucket(bucket, found)
+            for name in done:
+                state.grads.pop(name, None)
+        for name in [*found]:
+            state.synced[name] = self.arrays.accumulate(state.synced.get(name), found.pop(name), True)
+
+    def _reduce_bucket(self, bucket: GradBucket, found: dict[str, V]) -> InstructionRun[V]:
+        if bucket.slot >= 0:
+            yield from self._scatter_bucket(bucket, found)
+            return
+        flat = pack_bucket(self.arrays, bucket, self.state.grads)
+        request = GradReduce(bucket, flat)
+        del flat
+        reduced = self._received((yield request))
+        unpack_bucket(self.arrays, bucket, reduced, self.plan.shards, found)
+
+    def _scatter_bucket(self, bucket: GradBucket, found: dict[str, V]) -> InstructionRun[V]:
+        """Give what others keep, receive the sum of what this rank keeps."""
+        step = self.plan.program.comms[bucket.slot]
+        flat = None if step.src_view is None else pack_bucket(self.arrays, bucket, self.state.grads)
+        request: Request[V] = Exchange(step, flat)
+        del flat
+        reduced = yield request
+        if step.dst_view is not None:
+            unpack_bucket(self.arrays, bucket, self._received(reduced), self.plan.shards, found)
+
+    def _param_gather(self, instruction: Instruction) -> InstructionRun[V]:
+        state = self.state
+        for bucket in self.plan.program.param_buckets:
+            flat = pack_params(self.arrays, bucket, state.params, state.stored, self.plan.shards)
+            if bucket.slot >= 0:
+                request: Request[V] = Exchange(self.plan.program.comms[bucket.slot], flat)
+                del flat
+                flat = self._received((yield request))
+            unpack_params(self.arrays, bucket, flat, self.plan.shards, state.params)
+
+    def _param_drop(self, instruction: Instruction) -> InstructionRun[V]:
+        for bucket in self.plan.program.param_buckets:
+            for piece in bucket.pieces:
+                self.state.params.pop(piece.param, None)
+        yield from ()
+
+    def _loss(self, instruction: Instruction) -> InstructionRun[V]:
+        share = self.arrays.add_loss(self.state.loss, None)
+        self.state.loss = self._received((yield LossReduce(share)))
+
+    def _optimizer(self, instruction: Instruction) -> InstructionRun[V]:
+        yield OptimizerStep()
+
+    def _received(self, answer: V | None) -> V:
+        if answer is None:
+            raise self._missing("the answer of a communication")
+        return answer
+
+    def _missing(self, what: str) -> InternalError:
+        program, position = self.plan.program, self.state.position
+        return InternalError(
+            f"rank {program.rank} has no {what}",
+            at=f"instruction {position}: {program.instructions[position].op.value}",
+            rule="a value is made or received before it is read",
+        )
+
+
+def _unknown(instruction: Instruction, position: int) -> InternalError:
+    return InternalError(
+        f"instruction {instruction.op.value} is not one that the executor knows",
+        at=f"instruction {position}",
+        rule="what an instruction does stands once, in ACTIONS of program/execute.py",
+    )
+
+
+ACTIONS: dict[Op, Callable[[Walk[Any], Instruction], InstructionRun[Any]]] = {
+    Op.STEP_COMPUTE: Walk._compute,
+    Op.STEP_REDUCE: Walk._step_reduce,
+    Op.FORWARD: Walk._compute,
+    Op.BACKWARD: Walk._compute,
+    Op.SEND: Walk._send,
+    Op.RECV: Walk._recv,
+    Op.GRAD_SCATTER: Walk._grad_scatter,
+    Op.GRAD_SYNC: Walk._grad_sync,
+    Op.LOSS: Walk._loss,
+    Op.OPTIMIZER: Walk._optimizer,
+    Op.PARAM_GATHER: Walk._param_gather,
+    Op.PARAM_DROP: Walk._param_drop,
+}
+"""What each instruction does, for tensors, shapes and nodes of a graph alike."""
+
+
+def comm_request(step: CommStep, value: V | None, may_overwrite: bool) -> Request[V]:
+    """The request of one communication step inside a segment."""
+    if step.kind is not CommKind.ALL_REDUCE:
+        return Exchange(step, value)
+    if value is None:
+        raise InternalError(f"all-reduce {step.id} has no value to reduce")
+    return AllReduce(step, value, may_overwrite)

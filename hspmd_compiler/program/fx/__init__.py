@@ -1,0 +1,4 @@
+"""A rank's program as a torch.fx graph.
+
+Enters: what writes the graph, and what it calls beside kernels.
+"""

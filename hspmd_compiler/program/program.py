@@ -1,0 +1,269 @@
+"""Rank programs as values: segments of local rows shared by a class, and one table per rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated, TypeAlias
+
+from ..base.codec import Literals, Tag, natural
+from ..base.comm_plan import Box, CommStep, GradBucket, ParamBucket
+from ..base.dtypes import BYTES
+from ..base.typed import AtLeast, Bare
+
+ZERO_STATE, ZERO_GRADS, ZERO_PARAMS = 1, 2, 3
+"""What a rank keeps of owned elements only, by `Shard.zero`; each includes those before it."""
+
+
+class InputKind(Enum):
+    """Where a segment's input comes from."""
+
+    PARAM = "param"  # name: parameter or buffer name; the local shard
+    STORED = "stored"  # name: parameter; the flat run of those of its elements that this rank stores
+    DATA = "data"  # name: batch key; this micro-batch's rows
+    MICRO = "micro"  # a value of this micro-batch, kept by an earlier instruction (value: its id)
+    STEP = "step"  # a value of this step, made by STEP_REDUCE (value: its id)
+    KEY = "key"  # what random masks depend on: int64 (seed, step, first sample of this micro-batch)
+
+
+class OutputKind(Enum):
+    """Where a segment's output goes."""
+
+    MICRO = "micro"  # kept for later instructions of this micro-batch (saved, or to be sent)
+    GRAD = "grad"  # added to the accumulated gradient of parameter `name`
+    LOSS = "loss"  # added to this rank's share of the loss
+    STEP = "step"  # added to a step value, reduced later by STEP_REDUCE
+    BUFFER = "buffer"  # new value of buffer `name`
+
+
+@dataclass(frozen=True, slots=True)
+class Value(Bare):
+    """A value id local to the class program; rows that realise a logical row carry that row's id."""
+
+    id: Annotated[int, AtLeast(0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Hole(Bare):
+    """A literal that differs between the ranks of a class: entry `index` of the rank's `literals`."""
+
+    index: Annotated[int, AtLeast(0)]
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """A torch dtype by name, such as `float32`."""
+
+    name: str
+
+
+def _dtype(name: object) -> DType:
+    if not isinstance(name, str) or name not in BYTES:
+        raise ValueError(f"a dtype: {', '.join(BYTES)}")
+    return DType(name)
+
+
+Argument: TypeAlias = Annotated[
+    object,
+    Literals(
+        Tag("v", Value, lambda value: value.id, lambda held: Value(natural(held))),
+        Tag("hole", Hole, lambda hole: hole.index, lambda held: Hole(natural(held))),
+        Tag("dtype", DType, lambda dtype: dtype.name, _dtype),
+    ),
+]
+"""Values, holes, tuples, numbers, strings, None, and torch dtypes as `DType`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInput:
+    kind: InputKind
+    value: Value
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOutput:
+    kind: OutputKind
+    value: Value
+    name: str = ""
+
+
+@dataclass(slots=True)
+class LocalRow:
+    """One local operator. `op`: `aten.*`, `hspmd.*` (see kernels), `getitem`, or `comm`.
+
+    `comm` rows have args (Value, slot) where slot is an index into the rank's `comms`.
+    logical: id of the row of the logical graph that this row completes, None for a helper row.
+    """
+
+    out: Value
+    op: str
+    args: tuple[Argument, ...]
+    kwargs: dict[str, Argument] = field(default_factory=dict)
+    logical: int | None = None
+
+
+@dataclass(slots=True)
+class Segment:
+    """Straight-line local code: the forward or backward of one stage for one micro-batch shape."""
+
+    name: str
+    inputs: list[SegmentInput]
+    rows: list[LocalRow]
+    outputs: list[SegmentOutput]
+
+
+@dataclass(slots=True)
+class ClassProgram:
+    """What ranks with the same work share."""
+
+    name: str
+    segments: list[Segment]
+
+    @property
+    def draws(self) -> bool:
+        """Whether a segment reads the key of random numbers."""
+        return any(item.kind is InputKind.KEY for segment in self.segments for item in segment.inputs)
+
+
+class Op(Enum):
+    """Instructions of a rank program."""
+
+    STEP_COMPUTE = "STEP_COMPUTE"  # segment, mb: compute shares of step values (global counts)
+    STEP_REDUCE = "STEP_REDUCE"  # value, slot (comm): all-reduce a step value
+    FORWARD = "FORWARD"  # segment, mb
+    BACKWARD = "BACKWARD"  # segment, mb
+    SEND = "SEND"  # value, slot (transfer), mb
+    RECV = "RECV"  # value, slot (transfer), mb
+    GRAD_SCATTER = (
+        "GRAD_SCATTER"  # grad buckets of shards with zero 2 and up, in order, for what is there yet
+    )
+    GRAD_SYNC = "GRAD_SYNC"  # all grad buckets, in order
+    LOSS = "LOSS"  # all-reduce the loss over all ranks (sum)
+    OPTIMIZER = "OPTIMIZER"
+    PARAM_GATHER = "PARAM_GATHER"  # all param buckets, in order: local shards from what their holders store
+    PARAM_DROP = "PARAM_DROP"  # let go of the local shards that PARAM_GATHER made
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction; fields not used by `op` are -1. mb: local micro-batch number (see Program.rows)."""
+
+    op: Op
+    segment: int = -1
+    mb: int = -1
+    value: int = -1
+    slot: int = -1
+    tag: int = -1
+
+    # A SEND or RECV carries `tag`, unique in the whole program for each (transfer, micro-batch).
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """This rank's piece of a parameter: boxes of the whole and where they lie in the local tensor.
+
+    shape: local. view: local factored view. boxes: (box in `whole_view`, box in `view`) pairs.
+    owned: indexes into boxes... elements counted by this rank for norms and saving (each element
+    of the whole is owned by exactly one rank). persistent: False for a buffer that the model keeps
+    out of its state dict. zero: from 1 this rank trains only what it owns, from 2 it keeps only that of
+    the summed gradient, from 3 it stores only that between uses. compute: type of the copies that
+    segments read, empty: `dtype`, which is the type that is trained and saved.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    view: tuple[int, ...]
+    whole_shape: tuple[int, ...]
+    whole_view: tuple[int, ...]
+    boxes: tuple[tuple[Box, Box], ...]
+    owned: tuple[tuple[Box, Box], ...]
+    trainable: bool
+    is_buffer: bool
+    persistent: bool = True
+    zero: int = 0
+    compute: str = ""
+
+    @property
+    def local_dtype(self) -> str:
+        """The type of the local tensor that segments read."""
+        return self.compute or self.dtype
+
+    @property
+    def is_row(self) -> bool:
+        """Whether what is trained is stored apart from the local tensor, as a flat run of elements."""
+        return bool(self.compute) or self.zero == ZERO_PARAMS
+
+    @property
+    def kept(self) -> tuple[Box, ...]:
+        """The boxes of the local tensor that this rank trains, in the order of its run."""
+        if self.zero:
+            return tuple(local for _, local in self.owned)
+        return (tuple((0, size) for size in self.view),)
+
+
+@dataclass(slots=True)
+class RankProgram:
+    """One rank's program: the class program's name and everything that is this rank's own.
+
+    rows: per micro-batch, the [low, high) rows of the global batch. literals: fill the class
+    program's holes. comms: CommStep per slot, used by `comm` rows and STEP_REDUCE. transfers:
+    CommStep (SEND_RECV, one direction) per slot for SEND and RECV. saved: per micro-batch, the bytes
+    that are kept from its forward to its backward pass.
+    """
+
+    rank: int
+    device: int
+    pipeline: int
+    stage: int
+    coordinate: int
+    class_name: str
+    device_kind: str
+    rows: list[tuple[int, int]]
+    literals: list[Argument]
+    comms: list[CommStep]
+    transfers: list[CommStep]
+    shards: list[Shard]
+    grad_buckets: list[GradBucket]
+    instructions: list[Instruction]
+    param_buckets: list[ParamBucket] = field(default_factory=list)
+    saved: list[int] = field(default_factory=list)
+
+    @property
+    def device_family(self) -> str:
+        """`cuda` of `cuda NVIDIA H100`."""
+        return self.device_kind.partition(" ")[0]
+
+    @property
+    def scattered(self) -> frozenset[str]:
+        """Parameters of whose summed gradients this rank keeps a share."""
+        return frozenset(shard.name for shard in self.shards if shard.zero >= ZERO_GRADS)
+
+    def times(self) -> dict[int, int]:
+        """How often a step reduces each gradient bucket, by its id."""
+        shared = self.scattered
+        scatters = sum(instruction.op is Op.GRAD_SCATTER for instruction in self.instructions)
+        syncs = sum(instruction.op is Op.GRAD_SYNC for instruction in self.instructions)
+        return {
+            bucket.id: syncs + scatters * (bucket.pieces[0].param in shared)
+            for bucket in self.grad_buckets
+            if bucket.pieces
+        }
+
+
+@dataclass(slots=True)
+class Program:
+    """All programs of one compiled strategy.
+
+    batch: global batch size. inputs: key -> (global shape, dtype). aliases: name -> canonical name.
+    groups: every rank list that a collective uses, in creation order.
+    """
+
+    world_size: int
+    batch: int
+    inputs: dict[str, tuple[tuple[int, ...], str]]
+    aliases: dict[str, str]
+    classes: dict[str, ClassProgram]
+    ranks: list[RankProgram]
+    groups: list[tuple[int, ...]]

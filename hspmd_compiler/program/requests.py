@@ -1,0 +1,79 @@
+"""What a rank's program asks of its driver; the driver sends the answer back into the generator.
+
+V is the kind of value that flows: a tensor, a shape, or a node of a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+
+from ..base.comm_plan import CommStep, GradBucket
+
+V = TypeVar("V")
+
+
+@dataclass(slots=True)
+class AllReduce(Generic[V]):
+    """Answer: the reduced value. may_overwrite: nobody reads `value` again, reduce it in place."""
+
+    step: CommStep
+    value: V
+    may_overwrite: bool = False
+
+
+@dataclass(slots=True)
+class Exchange(Generic[V]):
+    """Answer: the destination value, or None where the step has none."""
+
+    step: CommStep
+    value: V | None
+
+
+@dataclass(slots=True)
+class Send(Generic[V]):
+    """No answer; must not wait for the receiver."""
+
+    step: CommStep
+    value: V
+    tag: int
+
+
+@dataclass(slots=True)
+class Recv:
+    """Answer: the destination value."""
+
+    step: CommStep
+    tag: int
+
+
+@dataclass(slots=True)
+class GradReduce(Generic[V]):
+    """Answer: the flat bucket summed over its group. The bucket may be overwritten."""
+
+    bucket: GradBucket
+    flat: V
+
+
+@dataclass(slots=True)
+class LossReduce(Generic[V]):
+    """Answer: the loss shares summed over all ranks; every rank asks."""
+
+    share: V
+
+
+@dataclass(slots=True)
+class OptimizerStep:
+    """No answer; the driver updates the parameters in the rank's state from its synced gradients."""
+
+
+Request: TypeAlias = (
+    AllReduce[V] | Exchange[V] | Send[V] | Recv | GradReduce[V] | LossReduce[V] | OptimizerStep
+)
+CommCall: TypeAlias = tuple[int, V | None, bool]
+"""What a segment yields at a `comm` row: slot, value, may_overwrite. Answer: the row's value."""
+
+SegmentRun: TypeAlias = Generator[CommCall[V], V, tuple[V, ...]]
+StepRun: TypeAlias = Generator[Request[V], V | None, V]
+"""One training step of one rank; returns the loss."""

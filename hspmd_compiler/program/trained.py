@@ -1,0 +1,95 @@
+"""What a rank trains: whole local tensors, or flat rows of the elements that it stores, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..base.comm_plan import Combine
+from . import boxes
+from .execute import RankState
+from .program import ZERO_GRADS, ZERO_PARAMS, Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Trainable:
+    """A parameter with a gradient. value: to be updated in place; both have one shape."""
+
+    shard: Shard
+    value: Tensor
+    grad: Tensor
+
+
+def started(shards: Iterable[Shard], given: Mapping[str, Tensor]) -> RankState[Tensor]:
+    """A rank's state from what `store` takes, by name."""
+    state: RankState[Tensor] = RankState({})
+    for shard in shards:
+        store(shard, given[shard.name], state)
+    return state
+
+
+def store(shard: Shard, given: Tensor, state: RankState[Tensor]) -> None:
+    """Take over a whole local tensor, or with ZeRO-3 what `kept_row` makes of it, in the type of masters."""
+    if shard.zero >= ZERO_PARAMS:
+        state.stored[shard.name] = given
+        return
+    if shard.is_row:
+        state.stored[shard.name] = kept_row(shard, given).clone()
+    state.params[shard.name] = given.to(getattr(torch, shard.local_dtype))
+
+
+def start_value(shard: Shard, local: Tensor) -> Tensor:
+    """What `store` takes, out of a whole local tensor."""
+    return kept_row(shard, local).clone() if shard.zero >= ZERO_PARAMS else local
+
+
+def kept_row(shard: Shard, local: Tensor) -> Tensor:
+    """The elements that the rank trains out of a whole local tensor; may share its memory."""
+    return boxes.pack(local, shard.view, shard.kept)
+
+
+def trainables(shards: Iterable[Shard], state: RankState[Tensor]) -> list[Trainable]:
+    """Every parameter that has a gradient, in the order of the shards. `put_back` ends the update."""
+    found = []
+    for shard in shards:
+        if shard.name in state.synced:
+            value = trained_value(shard, state)
+            apart = (
+                value.clone() if shard.zero and not shard.is_row else value
+            )  # may be part of the local tensor
+            found.append(Trainable(shard, apart, _grad(shard, state)))
+    return found
+
+
+def trained_value(shard: Shard, state: RankState[Tensor]) -> Tensor:
+    """What of a parameter or buffer is updated and saved: see `Shard.kept` for its elements."""
+    if shard.is_row:
+        return state.stored[shard.name]
+    local = state.params[shard.name]
+    return kept_row(shard, local) if shard.zero else local
+
+
+def _grad(shard: Shard, state: RankState[Tensor]) -> Tensor:
+    grad = state.synced[shard.name]
+    if shard.zero >= ZERO_GRADS or not (shard.is_row or shard.zero):
+        return grad
+    return kept_row(shard, grad)
+
+
+def put_back(updated: Iterable[Trainable], state: RankState[Tensor]) -> None:
+    """Write updated values into the local tensors that segments read, where these are others."""
+    for each in updated:
+        shard = each.shard
+        if shard.zero < ZERO_PARAMS and (shard.is_row or shard.zero):
+            target = state.params[shard.name].view(shard.view)
+            boxes.unpack(each.value.to(target.dtype), target, shard.kept, Combine.COPY)
+
+
+def as_local(shard: Shard, row: Tensor) -> Tensor:
+    """A row in the shape of the local tensor; zeros where the rank trains nothing."""
+    local = row.new_zeros(shard.view)
+    boxes.unpack(row, local, shard.kept, Combine.COPY)
+    return local.view(shard.shape)

@@ -1,0 +1,105 @@
+"""The table's lines of convolutions: a product over channels, or groups of channels side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ...ir.annotated import AnnotatedValue
+from ...ir.graph import Row
+from ..call_rule import bound
+from ..in_code.convolution_rules import Window, bias_gradient, convolution, gradient
+from ..op_apply import computed, put
+from ..op_rule import Linear, OpRule, parse
+from ..rules import Result, RuleContext, items
+
+CONVOLUTION = "aten.convolution.default"
+CONVOLUTION_BACKWARD = "aten.convolution_backward.default"
+SPACE, KERNEL, OUT = "x y z", "u v w", "X Y Z"
+GROUPS = (("g", "groups"),)
+
+
+def _letters(window: Window) -> tuple[str, str, str, str]:
+    """Input, weight, result and channels of the result; k channels are read, m made, or c and m a group."""
+    space, kernel, out = (" ".join(all.split()[: len(window.stride)]) for all in (SPACE, KERNEL, OUT))
+    if window.groups == 1:
+        filters = "k m" if window.transposed else "m k"
+        return f"n k {space}", f"{filters} {kernel}", f"n m {out}", "m"
+    filters = "(g c) m" if window.transposed else "(g m) c"
+    return f"n (g c) {space}", f"{filters} {kernel}", f"n (g m) {out}", "(g m)"
+
+
+def _whole(window: Window) -> str:
+    """Windows overlap: space and kernels are not cut, nor are the channels of a group."""
+    return f"{SPACE} {KERNEL} {OUT} c m" if window.groups > 1 else f"{SPACE} {KERNEL} {OUT}"
+
+
+def _line(row: Row, window: Window, text: str, over: str = "", **more: Any) -> OpRule:
+    """over: what an ungrouped product sums over."""
+    named = set(text.replace("(", " ").replace(")", " ").replace(",", " ").split())
+    more["whole"] = " ".join(sorted(named.intersection(_whole(window).split())))
+    if window.groups > 1:
+        return parse(row.op, text, lengths=GROUPS, **more)
+    products = dict[str, Any](sum=over, linear=Linear.EACH)
+    return parse(row.op, text, **products | more)
+
+
+def _convolution(row: Row) -> OpRule:
+    window = Window.of(row.args[3:9])
+    image, weight, out, channels = _letters(window)
+    space = image.removeprefix("n k ").removeprefix("n (g c) ")
+    more = dict[str, Any](added=2, emit=convolution, flops=2, idle=space)
+    return _line(row, window, f"{image}, {weight}, {channels} -> {out}", "k", **more)
+
+
+def _backward(row: Row) -> OpRule:
+    """What the three products have in common."""
+    window = Window.of(row.args[4:10])
+    image, weight, grad, channels = _letters(window)
+    summed = "n" if window.groups > 1 else "n m"
+    text = f"{grad}, {image}, {weight} -> {image}, {weight}, {channels}"
+    return _line(row, window, text, sum=summed, linear=Linear.NO, code=convolution_backward, flops=4)
+
+
+def _products(row: Row) -> tuple[OpRule, OpRule, OpRule]:
+    """Gradients of the input, of the weight and of the bias, each split in its own way."""
+    window = Window.of(row.args[4:10])
+    image, weight, grad, _ = _letters(window)
+    of_input, of_weight = (gradient(f"hspmd.convolution_{name}_gradient") for name in ("input", "weight"))
+    summed = {"sum": "n"} if window.groups > 1 else {}
+    space = " ".join(grad.split(")")[-1].split()) if window.groups > 1 else grad.removeprefix("n m ")
+    bias = dict[str, Any](sum=f"n {space}", linear=Linear.ONE, emit=bias_gradient)
+    return (
+        _line(row, window, f"{grad}, {weight} -> {image}", "m", emit=of_input),
+        _line(row, window, f"{grad}, {image} -> {weight}", "n", emit=of_weight, **summed),
+        parse(row.op, f"n m {space} -> m", whole=space, **bias),
+    )
+
+
+def convolution_backward(ctx: RuleContext, row: Row) -> Result:
+    """Three products; those that nobody wants are not computed."""
+    grad, image, weight = (ctx.operand(argument) for argument in row.args[:3])
+    operands = ([grad, weight], [grad, image], [grad])
+    shapes = (image.layout.shape, weight.layout.shape, grad.layout.shape[1:2])
+    made = [
+        _product(ctx, row, place, operands[place], shapes[place]) if wanted else None
+        for place, wanted in enumerate(items(row.args[10]))
+    ]
+    present = next(value for value in made if value is not None)
+    return tuple(present if value is None else value for value in made)  # no row picks what nobody wants
+
+
+def _product(
+    ctx: RuleContext, row: Row, place: int, operands: list[AnnotatedValue], shape: tuple[int, ...]
+) -> AnnotatedValue:
+    part = replace(row, shape=shape, dtype=operands[0].dtype, outs=None)
+    known, key = ctx.call_rule(row).known, ("product", place)
+    if key not in known:
+        known[key] = bound(part, _products(row)[place], [value.layout.shape for value in operands])
+    found = computed(ctx, part, known[key], (), operands)
+    assert isinstance(found, AnnotatedValue)
+    return found
+
+
+put(OpRule(CONVOLUTION, variants=_convolution))
+put(OpRule(CONVOLUTION_BACKWARD, variants=_backward))

@@ -1,0 +1,100 @@
+"""Pipeline schedules: in which order each stage runs its forward and backward micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from ...errors import StrategyError
+
+
+class ActionKind(Enum):
+    """Which way a micro-batch goes through a stage; the value is its letter in texts."""
+
+    FORWARD = "F"
+    BACKWARD = "B"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One micro-batch forward or backward; the stage is the one whose row the action stands in."""
+
+    kind: ActionKind
+    micro_batch: int
+
+    def text(self, stage: int) -> str:
+        """`1F0`: stage 1, forward, micro-batch 0."""
+        return f"{stage}{self.kind.value}{self.micro_batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSchedule:
+    """The actions of every stage, in the order in which it runs them."""
+
+    stages: tuple[tuple[Action, ...], ...]
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.stages)
+
+    @property
+    def num_micro_batches(self) -> int:
+        return sum(action.kind is ActionKind.FORWARD for action in self.stages[0])
+
+    def text(self) -> str:
+        """One line per stage, `0F0 0F1 0B0 0B1`; `parse_schedule` reads it back."""
+        rows = (" ".join(action.text(stage) for action in row) for stage, row in enumerate(self.stages))
+        return "\n".join(rows) + "\n"
+
+
+Order = Callable[[int, int, int], Iterator[Action]]
+"""What one stage runs: of its number, the number of stages, and that of micro-batches."""
+
+
+def gpipe(stage: int, stages: int, micro_batches: int) -> Iterator[Action]:
+    """All forwards, then all backwards."""
+    return in_turns(micro_batches, micro_batches)
+
+
+def one_f_one_b(stage: int, stages: int, micro_batches: int) -> Iterator[Action]:
+    """As many forwards ahead as there are stages behind, then forward and backward in turns."""
+    return in_turns(min(micro_batches, stages - stage - 1), micro_batches)
+
+
+def in_turns(ahead: int, micro_batches: int) -> Iterator[Action]:
+    """Forward and backward in turns, the forwards `ahead` micro-batches before the backwards."""
+    for step in range(micro_batches + ahead):
+        if step < micro_batches:
+            yield Action(ActionKind.FORWARD, step)
+        if step >= ahead:
+            yield Action(ActionKind.BACKWARD, step - ahead)
+
+
+class ScheduleKind(Enum):
+    """The schedules that a strategy can name, each with its order.
+
+    To add one, write an order above and a line here. Forwards, and backwards, run in the order of
+    micro-batches, so that gradients are added in one order; the pass checks that, and that none waits.
+    """
+
+    GPIPE = "gpipe", gpipe
+    ONE_F_ONE_B = "1f1b", one_f_one_b
+
+    _value_: str
+    order: Order
+
+    def __new__(cls, text: str, order: Order) -> ScheduleKind:
+        kind = object.__new__(cls)
+        kind._value_, kind.order = text, order
+        return kind
+
+
+def build_schedule(kind: ScheduleKind, stages: int, micro_batches: int) -> PipelineSchedule:
+    """The schedule of one pipeline, from its own number of stages and of micro-batches."""
+    if stages < 1 or micro_batches < 1:
+        raise StrategyError(
+            "a schedule needs at least one stage and one micro-batch",
+            details=[("stages", str(stages)), ("micro-batches", str(micro_batches))],
+        )
+    return PipelineSchedule(tuple(tuple(kind.order(stage, stages, micro_batches)) for stage in range(stages)))

@@ -1,0 +1,250 @@
+"""A Strategy: which devices run which layers, on which samples of the global batch. Values only.
+
+A device is an id in the strategy; its rank is its index among the used devices, ascending.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from ..base import name_glob
+from ..base.devices import DeviceKind
+from ..errors import StrategyError
+from .schedules.schedule import PipelineSchedule, ScheduleKind, build_schedule
+
+__all__ = [
+    "DeviceKind",
+    "Override",
+    "PipelineSpec",
+    "Recompute",
+    "RecomputeKind",
+    "ScheduleKind",
+    "StageSpec",
+    "Strategy",
+]
+
+Rows = tuple[int, int]
+
+ZERO_STAGES = (0, 1, 2, 3)
+
+
+class RecomputeKind(Enum):
+    """Which values of a layer are not kept for its backward pass but computed again there.
+
+    SELECTIVE: all but products with weights, attention kernels and received values. FULL: all but the
+    layer's input.
+    """
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """What backward computes again in the layers [low, high) of a pipeline.
+
+    every: with FULL, so many layers at a time keep the input of the first of them only.
+    """
+
+    layers: tuple[int, int]
+    kind: RecomputeKind
+    every: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """One stage: devices in tensor-parallel order, and the half-open range of layers they run.
+
+    shares: one integer weight per device for uneven tensor-parallel splits, 0 for a device that
+    gets nothing; None splits evenly, the first devices taking what remains.
+    """
+
+    devices: tuple[int, ...]
+    layers: tuple[int, int]
+    shares: tuple[int, ...] | None = None
+
+    @property
+    def tp(self) -> int:
+        """The tensor-parallel degree."""
+        return len(self.devices)
+
+    @property
+    def num_layers(self) -> int:
+        return self.layers[1] - self.layers[0]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSpec:
+    """One pipeline: its stages in order, and the size in samples of each of its micro-batches.
+
+    recompute: by ranges of layers that don't overlap; other layers keep everything. schedule: one written by
+    hand, over all micro-batches of a step; else it is that of the strategy.
+    """
+
+    stages: tuple[StageSpec, ...]
+    micro_batches: tuple[int, ...]
+    recompute: tuple[Recompute, ...] = ()
+    schedule: PipelineSchedule | None = None
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Devices in order of stages."""
+        return tuple(device for stage in self.stages for device in stage.devices)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of one accumulation slice."""
+        return sum(self.micro_batches)
+
+    @property
+    def num_layers(self) -> int:
+        return self.stages[-1].layers[1]
+
+    def stage_of(self, layer: int) -> int:
+        """Index of the stage that runs this layer."""
+        for index, stage in enumerate(self.stages):
+            if stage.layers[0] <= layer < stage.layers[1]:
+                return index
+        ranges = ", ".join(f"[{stage.layers[0]}, {stage.layers[1]})" for stage in self.stages)
+        raise StrategyError(f"no stage of the pipeline runs layer {layer}", details=[("stages", ranges)])
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A hand-written choice for the parameters and modules whose name the glob `match` names.
+
+    split: the tensor dim that is split over the stage's devices. duplicate: kept whole on each.
+    tp: the layer's own degree inside its stage, at most; further devices hold copies. shares: one
+    weight per part. annotation: a whole annotation in the text form of annotations/text.py.
+    Where several overrides name one parameter, the last one counts.
+    """
+
+    match: str
+    split: int | None = None
+    duplicate: bool = False
+    tp: int | None = None
+    shares: tuple[int, ...] | None = None
+    annotation: str | None = None
+
+    def matches(self, name: str) -> bool:
+        """Whether it is meant for this parameter or module, or for a module above it."""
+        return name_glob.matches(self.match, name)
+
+    def degree(self, stage: StageSpec) -> int:
+        """The degree inside this stage: `tp`, or all devices where the stage has no more."""
+        if self.tp is None or self.tp >= stage.tp:
+            return stage.tp
+        if stage.tp % self.tp:
+            raise StrategyError(
+                f"override {self.match!r} can't have its own degree in a stage",
+                details=[("tp", str(self.tp)), ("devices", ", ".join(map(str, stage.devices)))],
+                rule="a layer's own degree divides the number of devices of its stage",
+                fix=f"choose a divisor of {stage.tp}, or narrow the glob to other layers",
+            )
+        return self.tp
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """How one model is spread over devices.
+
+    accumulation: how often one step runs each pipeline's micro-batch list, over consecutive slices
+    of the global batch. device_kinds: (device, kind) of those devices that are bound to a kind.
+    zero: what is stored once over all holders of a parameter instead of by each: from 1 the state of
+    the optimizer, from 2 the summed gradient, from 3 the parameter itself.
+    """
+
+    pipelines: tuple[PipelineSpec, ...]
+    accumulation: int = 1
+    schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B
+    sequence_parallel: bool = False
+    overrides: tuple[Override, ...] = ()
+    device_kinds: tuple[tuple[int, DeviceKind], ...] = ()
+    name: str = ""
+    zero: int = 0
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """The used devices, ascending; a device's index is its rank."""
+        return tuple(sorted(device for pipeline in self.pipelines for device in pipeline.devices))
+
+    @property
+    def world_size(self) -> int:
+        """Number of used devices."""
+        return sum(len(pipeline.devices) for pipeline in self.pipelines)
+
+    def rank_of(self, device: int) -> int:
+        """The rank of a used device; for all of them at once, use `ranks`."""
+        devices = self.devices
+        rank = bisect_left(devices, device)
+        if rank == len(devices) or devices[rank] != device:
+            raise StrategyError(
+                f"device {device} is not used by the strategy",
+                details=[("devices", ", ".join(map(str, devices)))],
+                rule="only a device of a stage has a rank",
+            )
+        return rank
+
+    def ranks(self) -> dict[int, int]:
+        """Device to rank."""
+        return {device: rank for rank, device in enumerate(self.devices)}
+
+    def kind_of(self, device: int) -> DeviceKind | None:
+        """The kind a device is bound to, None if to none."""
+        return dict(self.device_kinds).get(device)
+
+    @property
+    def slice_size(self) -> int:
+        """Samples of one accumulation slice."""
+        return sum(pipeline.batch_size for pipeline in self.pipelines)
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of one step."""
+        return self.accumulation * self.slice_size
+
+    @property
+    def num_layers(self) -> int:
+        return self.pipelines[0].num_layers
+
+    def rows(self, pipeline: int) -> list[Rows]:
+        """Rows [low, high) of the global batch, per micro-batch of a pipeline.
+
+        Within a slice, pipelines take consecutive rows in their order. Micro-batch m of slice a has
+        index a * len(micro_batches) + m.
+        """
+        before = sum(spec.batch_size for spec in self.pipelines[:pipeline])
+        sizes = self.pipelines[pipeline].micro_batches
+        return [
+            rows
+            for number in range(self.accumulation)
+            for rows in _consecutive(number * self.slice_size + before, sizes)
+        ]
+
+    @property
+    def schedule_name(self) -> str:
+        """`1f1b`, and which pipelines have schedules of their own."""
+        own = [str(number) for number, spec in enumerate(self.pipelines) if spec.schedule is not None]
+        name = str(self.schedule.value)
+        return f"{name}, but of pipeline {' and '.join(own)} its own" if own else name
+
+    def schedule_of(self, pipeline: int) -> PipelineSchedule:
+        """In which order a pipeline's stages run the micro-batches of a step."""
+        spec = self.pipelines[pipeline]
+        if spec.schedule is not None:
+            return spec.schedule
+        return build_schedule(self.schedule, len(spec.stages), len(spec.micro_batches) * self.accumulation)
+
+    def override_for(self, name: str) -> Override | None:
+        """The override that counts for a parameter: the last that names it."""
+        return next((item for item in reversed(self.overrides) if item.matches(name)), None)
+
+
+def _consecutive(low: int, sizes: tuple[int, ...]) -> Iterator[Rows]:
+    for size in sizes:
+        yield low, low + size
+        low += size

@@ -1,0 +1,295 @@
+"""All ranks in one process and one thread: each runs until it must wait, meetings are checked."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic
+
+from ...base.comm_plan import Combine
+from ...errors import HspmdError, VerifyError, first_line
+from ...program.program import Op
+from ...program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Send
+from .blocked import OPTIMIZER_CHANNEL, Channel, RankRun, V, channel_of
+from .mail import Mail
+from .matching import OURS, Volumes, check_alike, check_exchange, check_type, volumes_of
+from .report import GRAD_REDUCE, LOSS_REDUCE, SEND_RECV, Event
+
+SHOWN_RANKS = 12
+"""Blocked ranks that an error lists."""
+OF_A_PROGRAM = (HspmdError, RuntimeError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
+"""What running a program raises that can't be run: it is data, and may hold anything."""
+TOLD = 1000
+"""Requests between two signs of progress."""
+
+Update = Callable[[], None]
+"""Called once all ranks have reached their OPTIMIZER instruction."""
+
+
+class Lockstep(Generic[V]):
+    """One step of all ranks. `run` returns what was matched, or raises at the first misfit."""
+
+    def __init__(
+        self,
+        runs: Sequence[RankRun[V]],
+        update: Update | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self._runs = {run.rank: run for run in runs}
+        self._update = update
+        self._progress = progress
+        self._world: Channel = tuple(self._runs)
+        self._ready: deque[tuple[RankRun[V], V | None]] = deque((run, None) for run in runs)
+        self._waiting: dict[Channel, list[RankRun[V]]] = {}
+        self._mail: Mail[V] = Mail()
+        self._volumes: dict[int, tuple[Volumes, Volumes]] = {}
+        self._matched: dict[tuple[int, ...], int] = {}
+        self._events: list[Event] = []
+
+    def run(self) -> tuple[Event, ...]:
+        """Step all ranks to their end."""
+        for count in itertools.count(1):
+            if not self._ready:
+                break
+            run, answer = self._ready.popleft()
+            run.request = None
+            self._advance(run, answer)
+            if self._progress is not None and count % TOLD == 0:
+                self._progress(TOLD)
+        self._check_end()
+        return tuple(self._events)
+
+    def _advance(self, run: RankRun[V], answer: V | None) -> None:
+        try:
+            run.request = run.steps.send(answer)
+        except StopIteration as end:
+            run.loss, run.finished = end.value, True
+            return
+        except OF_A_PROGRAM as error:
+            raise failed(run, error) from error
+        del answer
+        if isinstance(run.request, Send):
+            self._post(run, run.request)
+        elif isinstance(run.request, Recv):
+            self._try_receive(run, run.request)
+        else:
+            self._meet(run)
+
+    def _meet(self, run: RankRun[V]) -> None:
+        """Wait on the group; go on together once its last member has come."""
+        assert run.request is not None, "only a waiting rank meets others"
+        channel = channel_of(run.request, self._world)
+        assert channel is not None, "transfers do not meet"
+        members = self._world if channel == OPTIMIZER_CHANNEL else channel
+        if run.rank not in members:
+            raise VerifyError(
+                f"rank {run.rank} joins a collective of other ranks",
+                details=[("tensor", run.tensor()), (f"rank {run.rank}", run.doing())],
+                rule="a rank takes part in collectives of its own groups only",
+                fix=OURS,
+            )
+        waiting = self._waiting.setdefault(channel, [])
+        waiting.append(run)
+        if len(waiting) > 1:
+            check_alike(waiting[0], run)
+        if len(waiting) == len(members):
+            del self._waiting[channel]
+            self._resolve(sorted(waiting, key=lambda member: member.rank))
+
+    def _resolve(self, members: list[RankRun[V]]) -> None:
+        request = members[0].request
+        if isinstance(request, Exchange):
+            self._exchange(members)
+        elif isinstance(request, AllReduce):
+            self._reduce(members, request.step.kind.value, request.step.id, request.step.combine)
+        elif isinstance(request, GradReduce):
+            self._reduce(members, GRAD_REDUCE, request.bucket.id, Combine.SUM)
+        elif isinstance(request, LossReduce):
+            self._reduce(members, LOSS_REDUCE, -1, Combine.SUM)
+        else:
+            if self._update is not None:
+                self._update()
+            self._ready.extend((member, None) for member in members)
+
+    def _reduce(self, members: list[RankRun[V]], kind: str, step: int, combine: Combine) -> None:
+        values = [reduced(member) for member in members]
+        self._note(members, kind, step, sum(size_of(value) for value in values))
+        total = members[0].arrays.reduce(values, combine)
+        self._ready.extend((member, member.arrays.own(total, overwritten(member))) for member in members)
+
+    def _exchange(self, members: list[RankRun[V]]) -> None:
+        parts = {member.rank: self._cut(member) for member in members}
+        moved = self._checked_exchange(members, parts)
+        request = members[0].request
+        assert isinstance(request, Exchange), "members are alike"
+        self._note(members, request.step.kind.value, request.step.id, moved)
+        for member in members:
+            arrived = {rank: cut[member.rank] for rank, cut in parts.items() if member.rank in cut}
+            self._ready.append((member, self._pasted(member, arrived)))
+
+    def _checked_exchange(self, members: list[RankRun[V]], parts: dict[int, Mapping[int, V]]) -> int:
+        """Bytes that members hand over; the steps that meet are looked into when they first do."""
+        key = tuple(id(member.request.step) for member in members if isinstance(member.request, Exchange))
+        if key not in self._matched:
+            check_exchange(members, {member.rank: self._volumes_of(member) for member in members})
+            self._matched[key] = sum(
+                size_of(part)
+                for sender, by_peer in parts.items()
+                for peer, part in by_peer.items()
+                if peer != sender
+            )
+        return self._matched[key]
+
+    def _cut(self, run: RankRun[V]) -> Mapping[int, V]:
+        request = run.request
+        assert isinstance(request, Exchange), "members are alike"
+        if request.step.src_view is None:
+            return {}
+        if request.value is None:
+            raise VerifyError(f"rank {run.rank} has no value for {run.doing()}", fix=OURS)
+        check_type(run, request.value, request.step.dtype)
+        return run.arrays.cut(request.step, request.value)
+
+    def _pasted(self, run: RankRun[V], arrived: dict[int, V]) -> V | None:
+        request = run.request
+        assert isinstance(request, Exchange), "members are alike"
+        return None if request.step.dst_view is None else run.arrays.paste(request.step, arrived)
+
+    def _post(self, run: RankRun[V], request: Send[V]) -> None:
+        for receiver in self._mail.post(run, request, self._volumes_of(run)[0]):
+            assert isinstance(receiver.request, Recv), "only receivers wait for mail"
+            self._try_receive(receiver, receiver.request)
+        self._ready.append((run, None))
+
+    def _try_receive(self, run: RankRun[V], request: Recv) -> None:
+        messages = self._mail.collect(run, request, self._volumes_of(run)[1])
+        if messages is None:
+            return
+        for sender, message in messages.items():
+            moved = size_of(message.value) if sender != run.rank else 0
+            ranks, step = (sender, run.rank), request.step
+            self._events.append(Event(SEND_RECV, ranks, moved, Op.RECV.value, step.id, "", step.note))
+        arrived = {sender: message.value for sender, message in messages.items()}
+        self._ready.append((run, run.arrays.paste(request.step, arrived)))
+
+    def _volumes_of(self, run: RankRun[V]) -> tuple[Volumes, Volumes]:
+        request = run.request
+        assert isinstance(request, (Exchange, Send, Recv)), "only boxes have volumes"
+        key = id(request.step)
+        if key not in self._volumes:
+            self._volumes[key] = volumes_of(request.step)
+        return self._volumes[key]
+
+    def _note(self, members: list[RankRun[V]], kind: str, step: int, moved: int) -> None:
+        first = members[0]
+        op = "" if first.instruction is None else first.instruction.op.value
+        ranks = tuple(member.rank for member in members)
+        note = first.request.step.note if isinstance(first.request, (AllReduce, Exchange)) else ""
+        self._events.append(Event(kind, ranks, moved, op, step, first.segment, note))
+
+    def _check_end(self) -> None:
+        blocked = [run for run in self._runs.values() if not run.finished]
+        unread = self._mail.unread()
+        if blocked:
+            raise self._deadlock(blocked, unread)
+        if unread:
+            raise VerifyError(
+                f"{len(unread)} messages are sent and never received",
+                details=unread[:SHOWN_RANKS],
+                rule="every send has a receive with the same tag",
+                fix=OURS,
+            )
+
+    def _deadlock(self, blocked: list[RankRun[V]], unread: list[tuple[str, str]]) -> VerifyError:
+        """Both sides of what never comes, or the circle of ranks that wait for each other, come first."""
+        first = self._never_sent(blocked) or self._circle(blocked)
+        rest = [run for run in blocked if run not in first]
+        shown = [*first, *rest[: max(0, SHOWN_RANKS - len(first))]]
+        left = len(blocked) - sum(not run.finished for run in shown)
+        return VerifyError(
+            f"deadlock: {len(blocked)} of {len(self._runs)} ranks wait for each other",
+            details=[
+                ("tensor", first[0].tensor()),
+                *((f"rank {run.rank}", f"{run.doing()}{self._lacking(run)}") for run in shown),
+                *([("others", f"{left} more ranks wait")] if left else []),
+                *((f"unread {name}", text) for name, text in unread[:SHOWN_RANKS]),
+            ],
+            rule="every rank reaches the end of its program",
+            fix=OURS,
+        )
+
+    def _never_sent(self, blocked: list[RankRun[V]]) -> list[RankRun[V]]:
+        """(receiver, sender) of a message that its sender will not send; nothing if all may come."""
+        for run in blocked:
+            request = run.request
+            for peer in self._mail.lacking(run) if isinstance(request, Recv) else ():
+                sender = self._runs.get(peer)
+                ahead = [] if sender is None else sender.plan.program.instructions[sender.state.position :]
+                tags = {item.tag for item in ahead if item.op is Op.SEND}
+                if isinstance(request, Recv) and request.tag not in tags:
+                    return [run] if sender is None else [run, sender]
+        return []
+
+    def _circle(self, blocked: list[RankRun[V]]) -> list[RankRun[V]]:
+        """Ranks of which each waits for the next, up to one that is there already or has finished."""
+        chain = [blocked[0]]
+        while not chain[-1].finished:
+            missing = self._missing(chain[-1])
+            following = self._runs.get(missing[0]) if missing else None
+            if following is None:
+                break
+            if following in chain:
+                return chain[chain.index(following) :]
+            chain.append(following)
+        return chain
+
+    def _missing(self, run: RankRun[V]) -> list[int]:
+        """Whom a blocked rank waits for."""
+        if run.request is None:
+            return []
+        channel = channel_of(run.request, self._world)
+        if channel is None:
+            return self._mail.lacking(run)
+        here = {other.rank for other in self._waiting.get(channel, [])}
+        members = self._world if channel == OPTIMIZER_CHANNEL else channel
+        return [int(rank) for rank in members if rank not in here]
+
+    def _lacking(self, run: RankRun[V]) -> str:
+        missing = self._missing(run)
+        return f", waits for rank {', '.join(map(str, missing))}" if missing else ""
+
+
+def failed(run: RankRun[V], error: Exception) -> VerifyError:
+    """An error inside a rank's program, with the place."""
+    at = f"rank {run.rank} {run.where()}"
+    if isinstance(error, HspmdError):
+        return VerifyError(
+            error.what, at=(at, *error.at), details=error.details, rule=error.rule, fix=error.fix or OURS
+        )
+    kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
+    return VerifyError(kind + first_line(error), at=at, fix=OURS)
+
+
+def reduced(run: RankRun[V]) -> V:
+    """What a rank puts into a reduction."""
+    request = run.request
+    if isinstance(request, AllReduce):
+        return request.value
+    if isinstance(request, GradReduce):
+        return request.flat
+    assert isinstance(request, LossReduce), "members are alike"
+    return request.share
+
+
+def overwritten(run: RankRun[V]) -> V | None:
+    """The memory that a real driver would reduce in place, so that a wrong permission shows."""
+    request = run.request
+    if isinstance(request, AllReduce):
+        return request.value if request.may_overwrite else None
+    return request.flat if isinstance(request, GradReduce) else None
+
+
+def size_of(value: V) -> int:
+    """Bytes."""
+    return value.numel() * value.dtype.itemsize

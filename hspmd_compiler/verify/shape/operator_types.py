@@ -1,0 +1,205 @@
+"""Types of operators' results: each is computed once per device kind, without data, for operands of one type.
+
+An operator of PyTorch may give other types on another kind of device: the statistics of a layer norm in
+bfloat16 are bfloat16 on a CPU and float32 on CUDA. A fake tensor says what its device does, present or not.
+Kernels of ours give the same types on all kinds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+
+from ...base.devices import DeviceKind
+from ...errors import HspmdError, InternalError
+from ...program.interpret import RowCall, compute_row, not_computed
+from ...program.operator_names import ATEN_NAME
+from ...program.program import Value
+
+Typed = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]
+"""(shape, element type, strides)."""
+
+
+class Memory:
+    """The memory of a value that is not computed: an identity and its bytes."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """A tensor without data: views of one memory share it."""
+
+    typed: Typed
+    memory: Memory
+
+
+Result = Sketch | tuple[Sketch | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """One tensor of a result. operand: whose memory it shares, -1 for none. memory: number of its new one."""
+
+    typed: Typed
+    operand: int
+    memory: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What an operator makes of operands of one type. single: a tensor, not a tuple of tensors."""
+
+    made: tuple[_Made | None, ...]
+    single: bool
+
+
+class OperatorBook:
+    """Results by operator, literals and operand types. Rows that say the same share one number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._answers: dict[tuple[object, ...], _Answer] = {}
+        self._mode = FakeTensorMode()
+
+    @property
+    def computed(self) -> int:
+        """Operators that were really computed."""
+        return len(self._answers)
+
+    def number(self, call: RowCall) -> int:
+        """Equal for rows of one operator with the same literals, whatever values they read."""
+        names = {value: index for index, value in enumerate(call.reads)}
+        arguments = [_renamed(argument, names) for argument in call.args]
+        named = {name: _renamed(argument, names) for name, argument in call.kwargs.items()}
+        text = f"{call.row.op} {arguments!r} {named!r}"
+        return self._numbers.setdefault(text, len(self._numbers))
+
+    def result(self, number: int, call: RowCall, values: Mapping[int, Result], device: str) -> Result:
+        """What a row makes of what it reads, on one kind of device."""
+        operands = {value: values[value] for value in call.reads}
+        kind = device if ATEN_NAME.fullmatch(call.row.op) else DeviceKind.CPU.value
+        key = (kind, number, *(_types(result) for result in operands.values()))
+        if key not in self._answers:
+            with self._mode:
+                self._answers[key] = _computed(call, operands, kind)
+        return _placed(self._answers[key], list(_tensors(operands.values())))
+
+
+def _renamed(argument: object, names: dict[int, int]) -> object:
+    """An argument with operands counted from 0; its text then says all that the result depends on."""
+    if isinstance(argument, Value):
+        return Value(names[argument.id])
+    if isinstance(argument, tuple):
+        return tuple(_renamed(item, names) for item in argument)
+    return argument
+
+
+def _types(result: Result) -> object:
+    if isinstance(result, Sketch):
+        return result.typed
+    return tuple(None if item is None else item.typed for item in result)
+
+
+def _tensors(results: Iterable[Result]) -> Iterator[Sketch]:
+    for result in results:
+        if isinstance(result, Sketch):
+            yield result
+        else:
+            yield from (item for item in result if item is not None)
+
+
+def _computed(call: RowCall, operands: Mapping[int, Result], device: str) -> _Answer:
+    fakes: list[Tensor] = []
+    values = {number: _as_fake(result, fakes, device) for number, result in operands.items()}
+    try:
+        with quiet_fakes():
+            result = compute_row(call, values, device)
+    except HspmdError:
+        raise
+    except Exception as error:  # whatever an artifact's arguments make of an operator
+        raise not_computed(call, values, error) from error
+    single = isinstance(result, Tensor)
+    if not single and not (isinstance(result, (tuple, list)) and all(map(_is_result, result))):
+        raise InternalError(f"{call.row.op} gives no tensor", at=f"v{call.row.out.id}")
+    return _Answer(tuple(_recorded((result,) if single else result, fakes)), single)
+
+
+@contextmanager
+def quiet_fakes() -> Iterator[None]:
+    """In this block PyTorch logs no traceback of an operator that fails: the error is told in our words."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+def _is_result(item: object) -> bool:
+    return item is None or isinstance(item, Tensor)
+
+
+def _as_fake(result: Result, fakes: list[Tensor], device: str) -> Any:
+    if isinstance(result, tuple):
+        return tuple(None if item is None else _as_fake(item, fakes, device) for item in result)
+    shape, dtype, stride = result.typed
+    fakes.append(torch.empty_strided(shape, stride, dtype=dtype, device=device))
+    return fakes[-1]
+
+
+def _recorded(results: Sequence[Tensor | None], fakes: Sequence[Tensor]) -> Iterator[_Made | None]:
+    operands = {storage_of(fake): index for index, fake in reversed(list(enumerate(fakes)))}
+    new: dict[int, int] = {}
+    for result in results:
+        if result is None:
+            yield None
+            continue
+        storage = storage_of(result)
+        number = new.setdefault(storage, len(new))
+        size = result.untyped_storage().nbytes()
+        yield _Made(typed_of(result), operands.get(storage, -1), number, size)
+
+
+def _placed(answer: _Answer, operands: Sequence[Sketch]) -> Result:
+    new: dict[int, Memory] = {}
+
+    def place(made: _Made) -> Sketch:
+        if made.operand >= 0:
+            return Sketch(made.typed, operands[made.operand].memory)
+        if made.memory not in new:
+            new[made.memory] = Memory(made.size)
+        return Sketch(made.typed, new[made.memory])
+
+    placed = tuple(None if made is None else place(made) for made in answer.made)
+    first = placed[0] if answer.single else None
+    return placed if first is None else first
+
+
+def typed_of(value: Tensor) -> Typed:
+    """Shape, element type and strides."""
+    return tuple(value.shape), value.dtype, tuple(value.stride())
+
+
+def span(typed: Typed) -> int:
+    """Bytes of the smallest memory that a value of this type lies in."""
+    shape, dtype, stride = typed
+    if 0 in shape:
+        return 0
+    return (1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))) * dtype.itemsize
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Identity of a tensor's memory."""
+    return int(tensor.untyped_storage()._cdata)

@@ -1,0 +1,177 @@
+"""What the passes decided, written as a Program: segments by class, tables and instructions by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from ...artifact.value_layouts import PlacedValue, ValueLayouts
+from ...base.comm_plan import GradBucket, ParamBucket
+from ...ir.annotated import PipelineGraph
+from ...program.program import Program, RankProgram, Segment, Shard
+from ..compile_state import Measured
+from ..segments import StagePlan
+from ..stage_comm import StageComm
+from .class_programs import ClassPrograms
+from .lower_params import lower_shards
+from .lower_stage import StageLowering
+from .stage_tables import StageTables, with_gathering
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A program, and the layouts of its logical values."""
+
+    program: Program
+    layouts: ValueLayouts
+
+
+def lower(state: Measured, device_kind: str) -> Lowered:
+    """The Program of a compile. device_kind: of devices that the strategy binds to none."""
+    return Lowering(state, device_kind).run()
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredStage:
+    """The segments of stages that do the same, and the numbers of their values."""
+
+    numbers: StageLowering
+    segments: list[Segment]
+
+
+@dataclass(slots=True)
+class Lowering:
+    """The work of one compile: every stage of every pipeline. known: by what a stage's segments hold."""
+
+    state: Measured
+    device_kind: str
+    classes: ClassPrograms = field(default_factory=ClassPrograms)
+    known: dict[int, LoweredStage] = field(default_factory=dict)
+
+    def run(self) -> Lowered:
+        """Lower everything."""
+        state = self.state
+        shards = lower_shards(state.places, state.ownership, state.strategy.zero)
+        stages = zip(state.stages, state.comms, state.saved, strict=True)
+        programs = [
+            program
+            for plan, comm, saved in stages
+            for program in self._rank_programs(plan, comm, saved, shards)
+        ]
+        programs.sort(key=lambda program: program.rank)
+        return Lowered(self._program(programs), self._value_layouts())
+
+    def _stage(self, plan: StagePlan, comm: StageComm) -> LoweredStage:
+        """A stage's segments; those of one plan are lowered once."""
+        found = self.known.get(id(plan.segments))
+        if found is None:
+            graph, rows = self.state.pipelines[plan.pipeline], len(self.state.graph.rows)
+            numbers = StageLowering(graph, plan.stage, len(plan.ranks), rows, plan.rows, comm.rounds)
+            segments = [
+                numbers.segment(each.name, each.rows, each.outputs, plan.first_of[each.variant])
+                for each in plan.segments
+            ]
+            found = self.known[id(plan.segments)] = LoweredStage(numbers, segments)
+        return found
+
+    def _rank_programs(
+        self, plan: StagePlan, comm: StageComm, saved: Sequence[list[int]], shards: dict[int, list[Shard]]
+    ) -> list[RankProgram]:
+        """The programs of a stage's ranks."""
+        state, lowered = self.state, self._stage(plan, comm)
+        name = self.classes.name_of(lowered.segments)
+        tables = StageTables(
+            plan,
+            lowered.numbers,
+            comm,
+            state.tags,
+            state.schedules[plan.pipeline],
+            state.scatters[plan.pipeline],
+        )
+        instructions = tables.instructions()
+        devices = state.ranks.devices(plan.pipeline, plan.stage)
+        made = state.reductions
+        return [
+            RankProgram(
+                rank=rank,
+                device=devices[index],
+                pipeline=plan.pipeline,
+                stage=plan.stage,
+                coordinate=index,
+                class_name=name,
+                device_kind=state.ranks.kind(devices[index], self.device_kind),
+                rows=state.ranks.rows[plan.pipeline],
+                literals=lowered.numbers.literals[index],
+                comms=[*(step[rank] for step in comm.steps), *made.steps.get(rank, ())],
+                transfers=[step[rank] for step in comm.transfers if rank in step],
+                shards=shards.get(rank, []),
+                grad_buckets=[_moved(bucket, len(comm.steps)) for bucket in made.grads.get(rank, ())],
+                instructions=with_gathering(instructions, made.gathers, state.strategy.zero),
+                param_buckets=[_moved(bucket, len(comm.steps)) for bucket in made.gathers.get(rank, ())],
+                saved=saved[index],
+            )
+            for index, rank in enumerate(plan.ranks)
+        ]
+
+    def _program(self, ranks: list[RankProgram]) -> Program:
+        strategy, params = self.state.strategy, self.state.graph.params
+        inputs = {
+            name: (info.shape, str(info.dtype).removeprefix("torch."))
+            for name, info in self.state.graph.inputs.items()
+        }
+        aliases = {alias: name for name, info in params.items() for alias in info.aliases}
+        return Program(
+            strategy.world_size,
+            strategy.global_batch,
+            inputs,
+            aliases,
+            self.classes.programs,
+            ranks,
+            _groups(ranks),
+        )
+
+    def _value_layouts(self) -> ValueLayouts:
+        """Where each logical value is computed and how, for values that the program keeps."""
+        pipelines = self.state.pipelines
+        result = ValueLayouts([self.state.ranks.first_coordinate(p) for p in range(len(pipelines))])
+        known: dict[int, list[PlacedValue]] = {}
+        for plan in self.state.stages:
+            alike = id(plan.segments)
+            if alike not in known:
+                known[alike] = _placed_values(plan, self.known[alike].numbers, pipelines[plan.pipeline])
+            result.stages[plan.pipeline, plan.stage] = known[alike]
+        return result
+
+
+def _placed_values(plan: StagePlan, numbers: StageLowering, graph: PipelineGraph) -> list[PlacedValue]:
+    """The logical values that a stage makes, and the shares of its step values."""
+    counts = [step for step in plan.rows.steps if step.counts]
+    once = (row for step in counts for row in step.rows)
+    made = {row.out.id for row in (*plan.rows.forward, *plan.rows.backward, *once)}
+    on_demand = ((row, value) for (row, _), value in graph.on_demand.items())
+    return [
+        PlacedValue(logical, numbers.number(value), value.layout)
+        for logical, value in (*graph.logical.items(), *on_demand)
+        if value.stage == plan.stage and value.id in made
+    ] + [
+        PlacedValue(step.row.out.logical, numbers.number(step.share), step.share.layout)
+        for step in counts
+        if step.row.out.logical is not None
+    ]
+
+
+B = TypeVar("B", GradBucket, ParamBucket)
+
+
+def _moved(bucket: B, first: int) -> B:
+    """A bucket whose slot counts from the rank's first one."""
+    return bucket if bucket.slot < 0 else replace(bucket, slot=first + bucket.slot)
+
+
+def _groups(ranks: list[RankProgram]) -> list[tuple[int, ...]]:
+    """Every rank list that a collective uses, shortest first."""
+    used = [step.group for program in ranks for step in program.comms]
+    used += [bucket.group for program in ranks for bucket in program.grad_buckets]
+    distinct = {*{id(group): group for group in used}.values()}  # hashing a group takes as long as it is
+    return sorted((group for group in distinct if len(group) > 1), key=lambda group: (len(group), group))

@@ -1,0 +1,174 @@
+"""One stage of one pipeline as segments: local rows, with holes where its ranks' literals differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from ...errors import InternalError
+from ...ir.annotated import COMM, GATHER, AnnotatedRow, AnnotatedValue, PerCoordinate, PipelineGraph
+from ...layout.layout import Coordinate
+from ...program.program import (
+    DType,
+    Hole,
+    InputKind,
+    LocalRow,
+    OutputKind,
+    Segment,
+    SegmentInput,
+    SegmentOutput,
+    Value,
+)
+from ..liveness import StageRows, operands_of
+from ..segments import Outputs
+
+DROPPED_KWARGS = frozenset({"device", "pin_memory", "layout", "memory_format", "non_blocking"})
+ALIAS = "aten.alias.default"
+SAME_VALUE = frozenset({"aten.clone.default", "hspmd.comm.default", "hspmd.comm_backward.default"})
+
+
+@dataclass(slots=True)
+class StageLowering:
+    """Lowers the rows of one stage. ranks: number of ranks. rounds: of each communicating row, in the order
+    in which rows are lowered, how many steps it takes.
+
+    literals: per rank, the values of the class program's holes. slots: of steps that were taken.
+    """
+
+    graph: PipelineGraph
+    stage: int
+    ranks: int
+    logical_rows: int
+    rows: StageRows
+    rounds: Sequence[int] = ()
+    numbers: dict[int, int] = field(default_factory=dict)
+    taken: set[int] = field(default_factory=set)
+    literals: list[list[object]] = field(default_factory=list)
+    renamed: dict[int, AnnotatedValue] = field(default_factory=dict)
+    leaves: dict[int, tuple[InputKind, str]] = field(default_factory=dict)
+    next_number: int = 0
+    slots: int = 0
+    communicated: int = 0
+
+    def __post_init__(self) -> None:
+        self.literals = [[] for _ in range(self.ranks)]
+        self.next_number = self.logical_rows
+        for kind, table in ((InputKind.PARAM, self.graph.params), (InputKind.DATA, self.graph.inputs)):
+            self.leaves |= {v.id: (kind, name) for (name, stage), v in table.items() if stage == self.stage}
+        if self.stage in self.graph.keys:
+            self.leaves[self.graph.keys[self.stage].id] = (InputKind.KEY, "")
+        for row in (*self.rows.forward, *self.rows.backward):
+            if row.op == GATHER:  # it has the id of the parameter, and later parts of a pass read it as kept
+                self.leaves.pop(row.out.id, None)
+        self.leaves |= {value.id: (InputKind.STORED, name) for name, value in self.rows.stored.items()}
+        self.renamed = {step.row.out.id: step.share for step in (*self.rows.steps, *self.rows.sums)}
+
+    def number(self, value: AnnotatedValue) -> int:
+        """The value's id in the class program: its logical row's id, else a fresh one."""
+        if self.renamed:
+            value = self.renamed.get(value.id, value)
+        found = self.numbers.get(value.id)
+        if found is None:
+            found = self._new_number(value)
+            self.numbers[value.id] = found
+            self.taken.add(found)
+        return found
+
+    def _new_number(self, value: AnnotatedValue) -> int:
+        if value.logical is not None and value.logical not in self.taken:
+            return value.logical
+        self.next_number += 1
+        return self.next_number - 1
+
+    def segment(self, name: str, rows: Sequence[AnnotatedRow], outputs: Outputs, batch: int) -> Segment:
+        """Rows of one phase as a segment for the micro-batch at coordinate `batch`."""
+        local = [made for row in rows for made in self._rows(row, batch)]
+        made = {row.out.id for row in rows}
+        inputs: dict[int, SegmentInput] = {}
+        given = [value for _, value, _ in outputs.special]
+        for value in (*(operand for row in rows for operand in operands_of(row)), *given):
+            if value.id not in made and value.id not in inputs:
+                inputs[value.id] = self._input(value)
+        numbers = sorted(self.number(value) for value in outputs.micro)
+        results = [SegmentOutput(OutputKind.MICRO, Value(number)) for number in numbers]
+        results += [
+            SegmentOutput(kind, Value(self.number(value)), name) for kind, value, name in outputs.special
+        ]
+        return Segment(name, list(inputs.values()), local, results)
+
+    def _input(self, value: AnnotatedValue) -> SegmentInput:
+        number = Value(self.number(value))
+        if value.id in self.renamed:
+            return SegmentInput(InputKind.STEP, number)
+        kind, name = self.leaves.get(value.id, (InputKind.MICRO, ""))
+        return SegmentInput(kind, number, name)
+
+    def _rows(self, row: AnnotatedRow, batch: int) -> list[LocalRow]:
+        if row.op in (COMM, GATHER):
+            return self._rounds(row)
+        return [self._row(row, batch)]
+
+    def _rounds(self, row: AnnotatedRow) -> list[LocalRow]:
+        """A communication, one row for each of its rounds."""
+        source, out = Value(self.number(operands_of(row)[0])), Value(self.number(row.out))
+        last = self.rounds[self.communicated] - 1
+        self.communicated += 1
+        made: list[LocalRow] = []
+        for number in range(last + 1):
+            result = out if number == last else self._unnamed()
+            logical = row.out.logical if number == last else None
+            made.append(LocalRow(result, COMM, (source, self.slots), {}, logical))
+            self.slots += 1
+            source = result
+        return made
+
+    def _unnamed(self) -> Value:
+        """A value between two rounds."""
+        self.next_number += 1
+        return Value(self.next_number - 1)
+
+    def _row(self, row: AnnotatedRow, batch: int) -> LocalRow:
+        out = Value(self.number(row.out))
+        logical = row.out.logical
+        if row.op in SAME_VALUE:
+            return LocalRow(out, ALIAS, (self._argument(row.args[0], batch),), {}, logical)
+        args = tuple([self._argument(argument, batch) for argument in row.args])
+        if not row.kwargs:
+            return LocalRow(out, row.op, args, {}, logical)
+        kwargs = {
+            key: self._argument(value, batch)
+            for key, value in row.kwargs.items()
+            if key not in DROPPED_KWARGS and value is not None
+        }
+        return LocalRow(out, row.op, args, kwargs, logical)
+
+    def _argument(self, argument: object, batch: int) -> object:
+        kind = type(argument)
+        if kind is AnnotatedValue:
+            return Value(self.number(argument))  # type: ignore[arg-type]
+        if kind is int:
+            return argument
+        if isinstance(argument, PerCoordinate):
+            return self._literal(argument, batch)
+        if isinstance(argument, (tuple, list)):
+            return tuple([self._argument(item, batch) for item in argument])
+        if isinstance(argument, torch.dtype):
+            return DType(str(argument).removeprefix("torch."))
+        if argument is None or isinstance(argument, (bool, int, float, str)):
+            return argument
+        raise InternalError(
+            f"argument {argument!r} can't be written into a program",
+            rule="arguments are values, numbers, strings and dtypes",
+            fix="report this model",
+        )
+
+    def _literal(self, literal: PerCoordinate, batch: int) -> object:
+        """The literal itself where all ranks agree, else a hole that each rank fills."""
+        values = [literal.at(Coordinate(rank, batch)) for rank in range(self.ranks)]
+        if all(value == values[0] for value in values):
+            return values[0]
+        for own, value in zip(self.literals, values, strict=True):
+            own.append(value)
+        return Hole(len(self.literals[0]) - 1)

@@ -1,0 +1,107 @@
+"""What a stage's ranks do, one instruction after the other: by the schedule, with their transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...ir.annotated import AnnotatedValue
+from ...ir.graph import Phase
+from ...program.program import ZERO_PARAMS, Instruction, Op
+from ...strategy.schedules.schedule import Action, ActionKind, PipelineSchedule
+from ..batch_levels import Part
+from ..liveness import Crossing
+from ..segments import StagePlan
+from ..stage_comm import StageComm, Tags
+from .lower_stage import StageLowering
+
+
+@dataclass(frozen=True, slots=True)
+class StageTables:
+    """Everything that a stage's instructions follow from. numbers: of its values. scatters: micro-batches
+    behind whose backward pass gradients are handed over."""
+
+    plan: StagePlan
+    numbers: StageLowering
+    comm: StageComm
+    tags: Tags
+    schedule: PipelineSchedule
+    scatters: Collection[int]
+
+    def instructions(self) -> list[Instruction]:
+        """Step values, the schedule's actions with their transfers, then the step's end."""
+        result = self._step_values()
+        levels, plan = self.plan.levels, self.plan
+        made = {(phase, at): _made(plan, (phase, at)) for phase in Phase for at in range(levels.last + 1)}
+        for level in range(levels.last + 1):
+            for action in self._actions(level):
+                phase = Phase.FORWARD if action.kind is ActionKind.FORWARD else Phase.BACKWARD
+                result += self._action((phase, level), action.micro_batch, made[phase, level])
+                if phase is Phase.BACKWARD and level == levels.last and action.micro_batch in self.scatters:
+                    result.append(Instruction(Op.GRAD_SCATTER))
+            result += self._reductions(made[Phase.FORWARD, level] | made[Phase.BACKWARD, level])
+        return [*result, Instruction(Op.GRAD_SYNC), Instruction(Op.LOSS), Instruction(Op.OPTIMIZER)]
+
+    def _step_values(self) -> list[Instruction]:
+        """What inputs alone decide: shares of all micro-batches, then their reductions, round after round."""
+        result: list[Instruction] = []
+        rounds = self.plan.levels.rounds
+        for at in sorted({rounds[step.key] for step in self.plan.rows.steps}):
+            for mb in range(len(self.plan.variants)):
+                segment = self.plan.segment_of(at, mb)
+                assert segment is not None, "made for every round of the stage"
+                result.append(Instruction(Op.STEP_COMPUTE, segment=segment, mb=mb))
+            result += self._reductions(
+                {step.share.id for step in self.plan.rows.steps if rounds[step.key] == at}
+            )
+        return result
+
+    def _reductions(self, shares: Collection[int]) -> list[Instruction]:
+        """Of the sums whose shares these are."""
+        return [
+            Instruction(Op.STEP_REDUCE, value=self.numbers.number(step.share), slot=slot)
+            for step, slot in self.comm.reduced
+            if step.share.id in shares
+        ]
+
+    def _actions(self, level: int) -> Sequence[Action]:
+        """What a stage does of a level: forward before the turn, backward behind it, both at it."""
+        turn = self.plan.levels.turn
+        if level == turn:
+            return self.schedule.stages[self.plan.stage]
+        kind = ActionKind.FORWARD if level < turn else ActionKind.BACKWARD
+        return [Action(kind, mb) for mb in range(len(self.plan.variants))]
+
+    def _action(self, part: Part, mb: int, made: Collection[int]) -> list[Instruction]:
+        """Receive what a part of a pass reads, compute, send what it made."""
+        plan, segment = self.plan, self.plan.segment_of(part, mb)
+        op = Op.FORWARD if part[0] is Phase.FORWARD else Op.BACKWARD
+        arrivals = [each for each in plan.rows.arrivals if plan.levels.part(plan.rows, each.row) == part]
+        departures = [each for each in plan.rows.departures if each.source.id in made]
+        return [
+            *(self._move(Op.RECV, each, each.row.out, mb) for each in arrivals),
+            *([] if segment is None else [Instruction(op, segment=segment, mb=mb)]),
+            *(self._move(Op.SEND, each, each.source, mb) for each in departures),
+        ]
+
+    def _move(self, op: Op, crossing: Crossing, value: AnnotatedValue, mb: int) -> Instruction:
+        slot = self.comm.crossings[id(crossing.row), self.plan.variants[mb]]
+        tag = self.tags[self.plan.pipeline, id(crossing.row)] + mb
+        return Instruction(op, mb=mb, value=self.numbers.number(value), slot=slot, tag=tag)
+
+
+def _made(plan: StagePlan, part: Part) -> set[int]:
+    return {row.out.id for row in plan.rows_of(part)}
+
+
+def with_gathering(
+    instructions: list[Instruction], gathers: Mapping[int, object], zero: int
+) -> list[Instruction]:
+    """Parameters that are stored in shares, gathered behind the update, or around the use of them."""
+    if not gathers:
+        return instructions
+    gather, drop = Instruction(Op.PARAM_GATHER), Instruction(Op.PARAM_DROP)
+    if zero < ZERO_PARAMS:
+        return [*instructions, gather]
+    end = next(index for index, step in enumerate(instructions) if step.op is Op.GRAD_SYNC)
+    return [gather, *instructions[:end], drop, *instructions[end:]]

@@ -1,0 +1,130 @@
+"""Annotated pipelines as stable text: each value with its groups, states and hetero dim, then its moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ...ir.annotated import COMM, AnnotatedRow, AnnotatedValue, PipelineGraph
+from ...ir.graph import LogicalGraph, Row
+from ...ir.printer import aligned
+from ...layout.layout import Axis, Layout
+from ...strategy.strategy import Strategy
+from ..deduction.placement import first_coordinate
+from ..resolve_layouts import Wanted, plan_text
+from .states_text import states_text
+
+SHORT_TYPES = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.bool: "b8",
+}
+
+
+def hetero_text(layout: Layout, pipelines: int) -> str:
+    """How the value relates across pipelines and micro-batches."""
+    if Axis.BATCH in layout.partial:
+        return "partial"
+    cut = layout.cut(ranks=False)
+    if cut is not None:
+        return str(cut[0])
+    return "dup" if pipelines > 1 else "none"
+
+
+def type_text(value: AnnotatedValue) -> str:
+    """Dtype and global shape."""
+    return f"{SHORT_TYPES.get(value.dtype, str(value.dtype))}[{','.join(map(str, value.layout.shape))}]"
+
+
+def annotated_text(graph: LogicalGraph, strategy: Strategy, pipelines: Sequence[PipelineGraph]) -> str:
+    """One line per logical value, communications under the value that needs them."""
+    lines: list[tuple[str, ...]] = []
+    moves = _moves(graph, strategy, pipelines)
+    for row in graph.rows:
+        lines += moves.get(row.id, [])
+        held = [_held(graph, pipeline, row) for pipeline in pipelines]
+        if all(value is None for value in held):
+            continue
+        lines.append(_line(row, strategy, held))
+    return "\n".join(aligned(lines)) + "\n"
+
+
+def _held(graph: LogicalGraph, pipeline: PipelineGraph, row: Row) -> AnnotatedValue | None:
+    if row.op != "placeholder":
+        return pipeline.logical.get(row.id)
+    for (name, _), value in (*pipeline.params.items(), *pipeline.inputs.items()):
+        if name == row.origin.name:
+            return value
+    return None
+
+
+def _line(row: Row, strategy: Strategy, held: Sequence[AnnotatedValue | None]) -> tuple[str, ...]:
+    first = next(value for value in held if value is not None)
+    groups, states = [], []
+    for pipeline, value in enumerate(held):
+        if value is not None:
+            devices = strategy.pipelines[pipeline].stages[value.stage].devices
+            groups.append(",".join(map(str, devices)))
+            states.append(states_text(value.layout, len(devices)))
+    name = f"{row.origin.kind.value} {row.origin.name}" if row.op == "placeholder" else row.op
+    hetero = hetero_text(first.layout, len(held))
+    union = f"[{' | '.join(groups)}]"
+    return (
+        f"%{row.id}",
+        type_text(first),
+        name,
+        union,
+        f"<{' | '.join(states)}>",
+        f"hetero={hetero}",
+        _note(row.where),
+    )
+
+
+def _note(where: str) -> str:
+    return f"# {where.split('  ')[0]}" if where else ""
+
+
+def _moves(
+    graph: LogicalGraph, strategy: Strategy, pipelines: Sequence[PipelineGraph]
+) -> dict[int, list[tuple[str, ...]]]:
+    """Communication lines by the logical row that first needs them."""
+    result: dict[int, list[tuple[str, ...]]] = {}
+    for pipeline in pipelines:
+        pending: list[AnnotatedRow] = []
+        for row in pipeline.rows:
+            if row.op == COMM:
+                pending.append(row)
+            elif row.out.logical is not None and pending:
+                known = result.setdefault(row.out.logical, [])
+                known += [_move_line(strategy, pipeline.pipeline, move) for move in pending]
+                pending = []
+    return result
+
+
+def _move_line(strategy: Strategy, pipeline: int, row: AnnotatedRow) -> tuple[str, ...]:
+    marker = row.marker
+    assert marker is not None
+    stages = strategy.pipelines[pipeline].stages
+    source, target = stages[marker.source_stage].devices, stages[marker.target_stage].devices
+    before, after = states_text(marker.source, len(source)), states_text(marker.target, len(target))
+    groups = ",".join(map(str, source))
+    if source != target:
+        groups += " -> " + ",".join(map(str, target))
+    change = f"{marker.combine.value} {before}" if before == after else f"{before} -> {after}"
+    receivers = target if marker.source_stage != marker.target_stage else ()
+    batch, dtype = first_coordinate(strategy, pipeline), str(row.out.dtype).removeprefix("torch.")
+    plan = "" if marker.batch_sum else plan_text(Wanted.of(marker, source, receivers, batch, dtype))
+    return (
+        "  comm",
+        type_text(row.out),
+        f"pipeline {pipeline}",
+        f"[{groups}]",
+        f"<{change}>",
+        plan,
+        _note(row.where),
+    )

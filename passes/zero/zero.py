@@ -1,0 +1,197 @@
+"""ZeRO: every trained element is stored by exactly one of its holders, in even shares of flat runs.
+
+Parameters of one unit with the same holders make one run, and the run is cut into as many pieces as
+there are holders, so that neither odd groups nor short parameters lose or double anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from ...base.comm_plan import Box, Interval, box_volume
+from ..grad_sync import GradLayout, merged, parties_of
+from .flat_boxes import flat_part
+
+Ranks = tuple[int, ...]
+
+UNIT_ELEMENTS = 1 << 25
+"""Most elements of parameters that move together, unless a single one has more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Boxes of a parameter whose elements have the same holders and the same addends.
+
+    has_all: each holder has the whole gradient itself already.
+    """
+
+    contributors: Ranks
+    holders: Ranks
+    has_all: bool
+    boxes: tuple[Box, ...]
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return sum(map(box_volume, self.boxes))
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What one rank stores of a part. row: its place in the rank's row of the parameter."""
+
+    rank: int
+    boxes: tuple[Box, ...]
+    row: Interval
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return self.row[1] - self.row[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A parameter that is trained. unit: parameters of one unit are gathered together.
+
+    dtype: of what is gathered. grad_dtype: of what is reduced.
+    """
+
+    name: str
+    layout: GradLayout
+    unit: int
+    dtype: str
+    grad_dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Parts, as (parameter, number of its part), that are shared out together among their holders."""
+
+    holders: Ranks
+    dtype: str
+    members: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Who stores what of the trained parameters. cuts: by parameter and number of its part, by rank.
+
+    rows: elements of each (parameter, rank).
+    """
+
+    trained: tuple[Trained, ...]
+    runs: tuple[Run, ...]
+    parts: Mapping[str, list[Part]]
+    cuts: Mapping[tuple[str, int], Mapping[int, Cut]]
+    rows: Mapping[tuple[str, int], int]
+
+    def owned(self, name: str) -> dict[int, tuple[Box, ...]]:
+        """Per rank the boxes that it stores of a parameter, in the order of its row."""
+        found: dict[int, tuple[Box, ...]] = {}
+        for number in range(len(self.parts[name])):
+            for rank, cut in self.cuts[name, number].items():
+                found[rank] = (*found.get(rank, ()), *cut.boxes)
+        return found
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """Parameters of which some element has several holders."""
+        return frozenset(name for name, parts in self.parts.items() if has_several_holders(parts))
+
+
+def has_several_holders(parts: Iterable[Part]) -> bool:
+    """Whether any element of a parameter has."""
+    return any(len(part.holders) > 1 for part in parts)
+
+
+def units_of(layouts: Mapping[str, GradLayout], alone: Collection[str]) -> dict[str, int]:
+    """What is gathered `alone` is shared out alone, so that every holder gives as much; other parameters
+    go together up to a size, so that no second copy of all of them is made to be moved."""
+    units: dict[str, int] = {}
+    first, together = 0, 0
+    for index, (name, layout) in enumerate(layouts.items()):
+        if name in alone:
+            units[name] = index
+            continue
+        size = prod(layout.shape)
+        if together + size > UNIT_ELEMENTS or not together:
+            first, together = index, 0
+        units[name] = first
+        together += size
+    return units
+
+
+def parts_of(layout: GradLayout) -> list[Part]:
+    """The elements of a parameter by holders and addends."""
+    cells: dict[tuple[Ranks, Ranks, bool], list[Box]] = {}
+    for found, boxes in parties_of(layout):
+        holders = tuple(rank for _, needers in found for rank in needers)
+        if holders:
+            key = (found[0][0] if len(found) == 1 else holders, holders, len(found) > 1)
+            cells.setdefault(key, []).extend(boxes)
+    return [Part(*key, merged(boxes)) for key, boxes in cells.items()]
+
+
+def share_out(trained: list[Trained]) -> Ownership:
+    """Cut every run into even pieces; what doesn't divide goes to the holders in turn, over all runs."""
+    known: dict[int, list[Part]] = {}
+    parts: dict[str, list[Part]] = {}
+    members: dict[tuple[int, Ranks, str], list[tuple[str, int]]] = {}
+    for each in trained:
+        if id(each.layout) not in known:
+            known[id(each.layout)] = parts_of(each.layout)
+        parts[each.name] = known[id(each.layout)]
+        for number, part in enumerate(parts[each.name]):
+            members.setdefault((each.unit, part.holders, each.dtype), []).append((each.name, number))
+    ordered = sorted(members.items(), key=lambda item: (item[0][0], len(item[0][1]), item[0]))
+    runs = tuple(Run(holders, dtype, tuple(found)) for (_, holders, dtype), found in ordered)
+    sharing = _Sharing(parts)
+    for run in runs:
+        sharing.cut(run)
+    cuts, rows = sharing.placed()
+    return Ownership(tuple(trained), runs, parts, cuts, rows)
+
+
+@dataclass(slots=True)
+class _Sharing:
+    """Shares out one run after the other. turn: per set of holders, who gets the next odd element."""
+
+    parts: Mapping[str, list[Part]]
+    boxes: dict[tuple[str, int], dict[int, tuple[Box, ...]]] = field(default_factory=dict)
+    turn: dict[Ranks, int] = field(default_factory=dict)
+
+    def cut(self, run: Run) -> None:
+        """Cut the members of a run, laid one after the other."""
+        shares = self._shares(run.holders, sum(self.parts[name][number].size for name, number in run.members))
+        before = 0
+        for name, number in run.members:
+            part, low = self.parts[name][number], -before
+            mine = self.boxes.setdefault((name, number), {})
+            for rank, count in zip(run.holders, shares, strict=True):
+                boxes = flat_part(part.boxes, low, low + count)
+                if boxes:
+                    mine[rank] = boxes
+                low += count
+            before += part.size
+
+    def _shares(self, holders: Ranks, size: int) -> list[int]:
+        count, odd = divmod(size, len(holders))
+        first = self.turn.get(holders, 0)
+        self.turn[holders] = (first + odd) % len(holders)
+        return [count + ((index - first) % len(holders) < odd) for index in range(len(holders))]
+
+    def placed(self) -> tuple[dict[tuple[str, int], dict[int, Cut]], dict[tuple[str, int], int]]:
+        """The cuts with their places in rows, in the order of a parameter's parts, and the rows' lengths."""
+        cuts: dict[tuple[str, int], dict[int, Cut]] = {}
+        rows: dict[tuple[str, int], int] = {}
+        for name, parts in self.parts.items():
+            for number in range(len(parts)):
+                mine = cuts.setdefault((name, number), {})
+                for rank, boxes in self.boxes[name, number].items():
+                    low = rows.get((name, rank), 0)
+                    rows[name, rank] = low + sum(map(box_volume, boxes))
+                    mine[rank] = Cut(rank, boxes, (low, rows[name, rank]))
+        return cuts, rows

@@ -1,0 +1,291 @@
+"""Batches for training: an iterator of global batches made by a user's factory, checked and resumable."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import numpy
+import torch
+from torch import Tensor
+
+from ...base.named_import import import_named
+from ...base.source_lines import lines_of_error
+from ...errors import HspmdError, RunError
+from ...program.program import Program
+
+Batch = dict[str, Tensor]
+Rows = Sequence[tuple[int, int]]
+Factory = Callable[..., Iterator[Mapping[str, Tensor]]]
+
+SEEDS_PER_EPOCH = 1_000_003
+SEEDS = 2**64
+"""As many as torch has."""
+NUMPY_SEEDS = 2**32
+END: Batch = {}
+"""Stands behind the last batch, known by being this very dict: an iterator may give anything, None too."""
+CALLED = (
+    "a factory is called with those of seed, epoch, batch_size, rows and keys that it names; it returns an"
+    " iterable of batches, which are dicts of tensors"
+)
+NAMED = "--data is module:factory; the current folder is importable"
+SHOWN = 300
+"""Characters of a message of the user's own code."""
+
+
+class DataSource(Protocol):
+    """Epochs of batches. Iterating gives what is left of the current epoch, then the next begins.
+
+    local: batches hold only this rank's rows, one micro-batch after the other, not the global batch.
+    left_out: samples so far that filled no batch at the end of an epoch.
+    """
+
+    local: bool
+    epoch: int
+    left_out: int
+
+    @property
+    def at_start(self) -> bool:
+        """Whether no batch of the current epoch was used yet."""
+
+    def __iter__(self) -> Iterator[Batch]: ...
+
+    def state_dict(self) -> dict[str, object]: ...
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """What a program takes: samples of a batch, and shape and dtype of each input.
+
+    needed: the inputs that a batch must hold, None for all of them.
+    """
+
+    batch: int
+    inputs: Mapping[str, tuple[tuple[int, ...], str]]
+    needed: frozenset[str] | None = None
+
+    @classmethod
+    def of(cls, program: Program) -> BatchShape:
+        return cls(program.batch, program.inputs)
+
+    def of_rows(self, rows: Rows, needed: frozenset[str]) -> BatchShape:
+        """What one rank takes: these rows of the global batch, of the inputs that it needs."""
+        return BatchShape(sum(high - low for low, high in rows), self.inputs, needed)
+
+    def clashes(self, batch: Mapping[str, Tensor], samples: int) -> list[tuple[str, str]]:
+        """What is wrong with a batch of so many samples, as (key, text)."""
+        needed = self.inputs if self.needed is None else sorted(self.needed)
+        wrong = [(key, "missing") for key in needed if key not in batch]
+        for key, tensor in batch.items():
+            if key not in self.inputs:
+                wrong.append((key, "the program has no such input"))
+                continue
+            shape, dtype = self.inputs[key]
+            wanted = f"{dtype}{[samples, *shape[1:]]}"
+            if (got := _described(tensor)) != wanted:
+                wrong.append((key, f"{got}, wanted {wanted}"))
+        return wrong
+
+    def check(self, batch: Mapping[str, Tensor]) -> None:
+        """Raise one RunError with every key that doesn't fit."""
+        wrong = self.clashes(batch, self.batch)
+        if wrong:
+            raise RunError(
+                "a batch doesn't fit the program",
+                details=wrong,
+                rule="a batch is a dict of tensors; shapes and dtypes are those the program was compiled for",
+            )
+
+
+def own_rows(batch: Mapping[str, Tensor], rows: Rows) -> Batch:
+    """This rank's samples of a global batch, one micro-batch after the other."""
+    return {key: torch.cat([tensor[low:high] for low, high in rows]) for key, tensor in batch.items()}
+
+
+class FactoryData:
+    """Batches from `factory()`, called anew for each epoch: global ones, or those of `rows`.
+
+    The factory gets those of the keywords `seed`, `epoch`, `batch_size`, `rows` and `keys` that its
+    signature names. One that names `rows` loads for its own rank: its batches hold these rows of the
+    global batch, [low, high) per micro-batch, one after the other, of at least the inputs `keys`.
+    Before each call torch's, NumPy's and Python's generators are seeded, alike on every rank. Its iterator
+    may have state_dict and load_state_dict; otherwise resuming skips batches. A last batch that is
+    too short is left out and counted.
+    """
+
+    def __init__(
+        self,
+        factory: Factory,
+        shape: BatchShape,
+        seed: int = 0,
+        rows: Rows = (),
+        keys: frozenset[str] = frozenset(),
+    ) -> None:
+        self.epoch = 0
+        self.left_out = 0
+        self._batches = 0
+        self._factory = factory
+        self._named = inspect.signature(factory).parameters
+        self.local = "rows" in self._named
+        self._shape = shape.of_rows(rows, keys) if self.local else shape
+        self._seed = seed
+        self._offered = {"batch_size": shape.batch, "rows": list(rows), "keys": keys}
+        self._inner: Iterator[Mapping[str, Tensor]] | None = None
+
+    @property
+    def at_start(self) -> bool:
+        """See DataSource."""
+        return self._batches == 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._inner is None:
+            self._inner = self._start()
+            for _ in range(self._batches):
+                if self._next(self._inner) is END:
+                    break
+        while (batch := self._next(self._inner)) is not END:
+            _check_dict(batch)
+            if self._is_last_and_short(batch):
+                self.left_out += count_samples(batch)
+                break
+            self._shape.check(batch)
+            self._batches += 1
+            yield dict(batch)
+        self._inner, self._batches = None, 0
+        self.epoch += 1
+
+    def state_dict(self) -> dict[str, object]:
+        """Epoch, batches used of it, and the state of the iterator if it keeps one."""
+        keeps = getattr(self._inner, "state_dict", None)
+        with telling_users_line("the data's iterator doesn't give its state"):
+            inner = None if keeps is None else keeps()
+        return {"epoch": self.epoch, "batches": self._batches, "seed": self._seed, "iterator": inner}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on behind the last batch that was used; an iterator that takes no state skips batches."""
+        self.epoch, self._batches, self._seed = read_position(state)
+        self._inner = None
+        if state.get("iterator") is not None and hasattr(inner := self._start(), "load_state_dict"):
+            with telling_users_line("the data's iterator doesn't take the state that it gave"):
+                inner.load_state_dict(state["iterator"])
+            self._inner = inner
+
+    def _start(self) -> Iterator[Mapping[str, Tensor]]:
+        seed_generators(epoch_seed(self._seed, self.epoch))
+        offered = {"seed": self._seed, "epoch": self.epoch, **self._offered}
+        given = {name: value for name, value in offered.items() if name in self._named}
+        with telling_users_line("the data's factory fails"):
+            return iter(self._factory(**given))
+
+    def _next(self, inner: Iterator[Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+        """The next batch as the user's iterator gives it; END behind the last."""
+        with telling_users_line(f"the data fails in batch {self._batches + 1} of epoch {self.epoch}"):
+            return next(inner, END)
+
+    def _is_last_and_short(self, batch: Mapping[str, Tensor]) -> bool:
+        """Whether this batch has too few samples, the same of each key, and ends its epoch."""
+        count = count_samples(batch)
+        if not 0 < count < self._shape.batch:
+            return False
+        if self._shape.clashes(batch, count):
+            return False
+        assert self._inner is not None
+        if self._next(self._inner) is END:
+            return True
+        raise RunError(
+            f"a batch of {count} samples, where the program takes {self._shape.batch}",
+            rule="only the last batch of an epoch may be shorter; it is left out",
+        )
+
+
+@contextmanager
+def telling_users_line(what: str, rule: str = CALLED) -> Iterator[None]:
+    """An exception of the user's own code is told as such, with the line it comes from."""
+    try:
+        yield
+    except HspmdError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise RunError(
+            what,
+            at=lines_of_error(error),
+            details=[(type(error).__name__, _last_words(error))],
+            rule=rule,
+        ) from error
+
+
+def _last_words(error: BaseException) -> str:
+    """What an exception says, of a trace as text its last line."""
+    text = str(error)
+    told = text.strip().splitlines()[-1] if "Traceback (most recent call last)" in text else text
+    return " ".join(told.split())[:SHOWN]
+
+
+def _check_dict(batch: object) -> None:
+    if not isinstance(batch, Mapping):
+        raise RunError(
+            f"a batch is a {type(batch).__name__}",
+            rule="a batch is a dict of tensors, by the names of forward's arguments",
+            fix="yield {'x': x, 'y': y} for each x, y of the loader",
+        )
+
+
+def count_samples(batch: Mapping[str, Tensor]) -> int:
+    """Samples of a batch, 0 where its tensors don't agree."""
+    counts = {len(tensor) for tensor in batch.values() if isinstance(tensor, Tensor) and tensor.dim()}
+    return counts.pop() if len(counts) == 1 else 0
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """A seed of torch for one epoch of a run."""
+    return (seed * SEEDS_PER_EPOCH + epoch) % SEEDS
+
+
+def seed_generators(seed: int) -> None:
+    """Seed what code that makes data draws from without saying so: torch, NumPy and Python."""
+    torch.manual_seed(seed)
+    numpy.random.seed(seed % NUMPY_SEEDS)
+    random.seed(seed)
+
+
+def load_factory(name: str) -> Factory:
+    """The factory that `module:factory` names; the current folder is importable."""
+    module, colon, attribute = name.partition(":")
+    if not (module and colon and attribute):
+        raise RunError(f"--data {name} is not module:factory", fix="for example --data my_data:batches")
+    with telling_users_line(f"--data {name} can't be loaded", NAMED):
+        found = getattr(import_named(module), attribute)
+    if not callable(found):
+        raise RunError(
+            f"--data {name} is not a function",
+            details=[("type", type(found).__name__)],
+            rule="it is called anew for each epoch",
+            fix="def batches(): return it, and name that",
+        )
+    return cast(Factory, found)
+
+
+def read_position(state: Mapping[str, object]) -> tuple[int, int, int]:
+    """Epoch, batches and seed of a data state."""
+    values = [state.get(key) for key in ("epoch", "batches", "seed")]
+    counts = [value for value in values if type(value) is int]
+    if len(counts) < len(values) or min(counts[:2]) < 0:
+        raise RunError("not the state of a data iterator", rule="it has epoch, batches and seed")
+    epoch, batches, seed = counts
+    return epoch, batches, seed
+
+
+def _described(value: object) -> str:
+    """Dtype and shape of a tensor, the type of anything else."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    kind = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if value.is_meta:
+        return f"{kind} without values"
+    return kind if value.layout is torch.strided else f"{str(value.layout).removeprefix('torch.')} {kind}"

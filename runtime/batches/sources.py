@@ -1,0 +1,58 @@
+"""The data source of an engine: by the name of a factory, or from text files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ...program.kernels.kernels import COMM
+from ...program.program import ClassProgram, InputKind, Segment, Shard, Value
+from ..engine import Engine
+from .copied_labels import check_labels
+from .data import FactoryData, epoch_seed, load_factory, seed_generators
+from .text_data import IDS, LABELS, TextData, open_text
+
+EMBEDDINGS = frozenset({"aten.embedding.default", "hspmd.vocab_embedding"})
+MOVES = frozenset({COMM, "aten._to_copy.default"})
+"""What gathers a table that is stored in shares."""
+CHECK = "hspmd.checked_index"
+TABLES = frozenset({InputKind.PARAM, InputKind.STORED})
+
+
+def factory_source(engine: Engine, name: str, seed: int = 0) -> FactoryData:
+    """Batches of `module:factory`: global ones, or this rank's rows where the factory takes `rows`."""
+    seed_generators(epoch_seed(seed, 0))  # its module may draw while it is imported
+    return FactoryData(load_factory(name), engine.shape, seed, engine.rows, engine.keys)
+
+
+def text_source(
+    engine: Engine, files: Sequence[Path], tokenizer: Path | None = None, seed: int = 0
+) -> TextData:
+    """This rank's rows of text; every rank calls this.
+
+    RunError where the model would learn to copy; or its vocabulary is too small, if this rank sees it.
+    """
+    if LABELS in engine.shape.inputs:
+        check_labels(engine.class_program, engine.transport, IDS, LABELS)
+    tokens = open_text(files, vocabulary_of(engine.class_program, engine.shards), tokenizer)
+    return TextData(tokens, engine.shape, engine.rows, engine.keys, seed)
+
+
+def vocabulary_of(shared: ClassProgram, shards: Sequence[Shard]) -> int | None:
+    """Rows of the smallest whole table that a class program looks batch inputs up in; None without one."""
+    rows = {shard.name: shard.whole_shape[0] for shard in shards if shard.whole_shape}
+    tables = {name for segment in shared.segments for name in _tables(segment)}
+    return min((rows[name] for name in tables if name in rows), default=None)
+
+
+def _tables(segment: Segment) -> Iterator[str]:
+    """Parameters in which a segment looks up what comes straight from the batch."""
+    params = {item.value: item.name for item in segment.inputs if item.kind in TABLES}
+    data = {item.value for item in segment.inputs if item.kind is InputKind.DATA}
+    for row in segment.rows:
+        if row.op in MOVES and row.args[0] in params:
+            params[row.out] = params[row.args[0]]
+        elif row.op == CHECK and row.args[0] in data:
+            data.add(row.out)
+        elif row.op in EMBEDDINGS and isinstance(row.args[0], Value) and row.args[1] in data:
+            yield from (params[row.args[0]],) if row.args[0] in params else ()

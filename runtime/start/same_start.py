@@ -1,0 +1,80 @@
+"""What all ranks of a run must have alike before the first step, by name, as short texts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from ... import __version__
+from ...artifact import paths
+from ...artifact.manifest import Manifest
+from ...base.number_ranges import number_ranges
+from ...program.program import RankProgram
+
+SHOWN_HASH = 12
+READ_WHOLE_BYTES = 1 << 28
+SAMPLED, SAMPLE_BYTES = 64, 1 << 20
+
+
+def same_start(manifest: Manifest, own: RankProgram, flags: Mapping[str, str]) -> dict[str, str]:
+    """Versions, artifact, optimizer and flags of one rank.
+
+    Of a file that only some ranks have, such as the program of a class, those that have it are compared.
+    """
+    files, optimizer = dict(manifest.files), manifest.optimizer.to_json()
+    common = [paths.PROGRAM, paths.STRATEGY, paths.INIT, paths.WEIGHTS, paths.class_file(own.class_name)]
+    found = {
+        "hspmd_compiler": __version__,
+        "torch": version("torch").partition("+")[0],
+        "model": _short(manifest.model_fingerprint),
+        "strategy": _short(manifest.strategy_fingerprint),
+        "device kinds": json.dumps(manifest.device_kinds),
+        **{f"optimizer {name}": json.dumps(value) for name, value in optimizer.items()},
+        "precision": manifest.precision.value,
+        **{path: _short(files[path].sha256) for path in common if path in files},
+    }
+    if manifest.rank is None:
+        text = "\n".join(f"{path} {entry.sha256}" for path, entry in manifest.files)
+        found["all files"] = _short(hashlib.sha256(text.encode()).hexdigest())
+    return found | dict(flags)
+
+
+def unlike(told: Mapping[int, Mapping[str, str]]) -> list[tuple[str, str]]:
+    """(name, which ranks say what) of everything that ranks have otherwise, by what each rank tells."""
+    names = dict.fromkeys(name for said in told.values() for name in said)
+    return [(name, by_value(held)) for name in names if len(set((held := _held(told, name)).values())) > 1]
+
+
+def by_value(held: Mapping[int, str]) -> str:
+    """Ranks by what they have, such as `rank 0-2: 0.1; rank 3: 0.2`."""
+    ranks: dict[str, list[int]] = {}
+    for rank, value in held.items():
+        ranks.setdefault(value, []).append(rank)
+    return "; ".join(f"rank {number_ranges(those)}: {value}" for value, those in ranks.items())
+
+
+def files_digest(files: Sequence[Path]) -> str:
+    """Sizes and contents of files, of large ones their ends and samples between."""
+    found = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        found.update(f"{size} ".encode())
+        with path.open("rb") as file:
+            if size <= READ_WHOLE_BYTES:
+                found.update(file.read())
+                continue
+            for number in range(SAMPLED + 1):
+                file.seek((size - SAMPLE_BYTES) * number // SAMPLED)
+                found.update(file.read(SAMPLE_BYTES))
+    return _short(found.hexdigest())
+
+
+def _held(told: Mapping[int, Mapping[str, str]], name: str) -> dict[int, str]:
+    return {rank: said[name] for rank, said in told.items() if name in said}
+
+
+def _short(digest: str) -> str:
+    return digest[:SHOWN_HASH]
