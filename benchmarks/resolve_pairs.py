@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import _lru_cache_wrapper
 
 from hspmd_compiler.annotations import DUPLICATE, PARTIAL, Annotation, DeviceGroup, DistributedStates
-from hspmd_compiler.annotations.states import Key
+from hspmd_compiler.annotations.states import StateKey
 from hspmd_compiler.passes.resolve_annotations import resolve
 
 REPEATS = 5
@@ -46,7 +46,7 @@ class Pair:
     shape: tuple[int, ...]
 
 
-def union(degrees: tuple[int, ...], key: Key, hetero: Key | None, start: int = 0) -> Annotation:
+def union(degrees: tuple[int, ...], key: StateKey, hetero: StateKey | None, start: int = 0) -> Annotation:
     """Groups of these sizes on consecutive ranks, each laid out by `key`."""
     groups, first = [], start
     for degree in degrees:

@@ -41,7 +41,7 @@ DYNAMO = "torch._dynamo."
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class CompileSubject:
     """What is compiled. live: the model whose weights are taken; else `init` makes them, as `source` does."""
 
     model: nn.Module
@@ -87,7 +87,7 @@ def compile_model(
 
 
 def _compiled(
-    subject: Subject,
+    subject: CompileSubject,
     strategy: Strategy,
     optimizer: OptimizerConfig,
     device: DeviceKind,
@@ -137,7 +137,7 @@ def lower_graph(
     return planning(strategy, device).run(Traced(graph), dump)
 
 
-def _subject(model: ModelSource | Factory | nn.Module | str, example_inputs: Inputs | None) -> Subject:
+def _subject(model: ModelSource | Factory | nn.Module | str, example_inputs: Inputs | None) -> CompileSubject:
     if type(model).__module__.startswith(DYNAMO):
         raise TraceError(
             "the model is what torch.compile made",
@@ -152,7 +152,7 @@ def _subject(model: ModelSource | Factory | nn.Module | str, example_inputs: Inp
                 fix="pass example_inputs, or a factory that returns (model, example_inputs)",
             )
         name = f"{type(model).__module__}.{type(model).__qualname__}"
-        return Subject(
+        return CompileSubject(
             model,
             example_inputs,
             {"kind": "live", "name": name, "args": {}},
@@ -163,7 +163,9 @@ def _subject(model: ModelSource | Factory | nn.Module | str, example_inputs: Inp
     with task("build"):
         recorded = record_factory(source.build)
     inputs = recorded.example_inputs if example_inputs is None else example_inputs
-    return Subject(recorded.model, inputs, source.description(), recorded.init, None, source, example_inputs)
+    return CompileSubject(
+        recorded.model, inputs, source.description(), recorded.init, None, source, example_inputs
+    )
 
 
 def source_of(factory: ModelSource | Factory | str) -> ModelSource:

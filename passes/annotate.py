@@ -17,7 +17,7 @@ from ..layout.layout import Axis, Factor, Layout, make_layout, whole
 from ..layout.several_cuts import with_cuts
 from ..strategy.check import check
 from ..strategy.strategy import Override, StageSpec, Strategy
-from .deduction.placement import Placement, first_coordinate
+from .deduction.placement import StartLayouts, first_coordinate
 from .dims.infer_dims import infer_dims
 from .dims.split_units import Member, SplitGroup, SplitKind, assign, split_groups
 from .dims.whole_parameters import WholeParameter, warn_of_kept, whole_lines, whole_parameters
@@ -207,7 +207,7 @@ def _layers_to_run(graph: LogicalGraph, strategy: Strategy) -> int | None:
     return len(graph.layers) or (1 if is_cut else None)
 
 
-def annotate(graph: LogicalGraph, strategy: Strategy) -> tuple[ParameterLayouts, list[Placement]]:
+def annotate(graph: LogicalGraph, strategy: Strategy) -> tuple[ParameterLayouts, list[StartLayouts]]:
     """What each pipeline's deduction starts from; StrategyError where the strategy can't fit the model."""
     flow = infer_dims(graph)
     groups = split_groups(graph, flow)
@@ -237,7 +237,7 @@ def _is_alike_on_ranks(layouts: ParameterLayouts, name: str) -> bool:
     return any(layouts.layout(p, name, place).cut(ranks=True) is None for p, place in stages)
 
 
-def _placement(layouts: ParameterLayouts, strategy: Strategy, pipeline: int, batch: Sets) -> Placement:
+def _placement(layouts: ParameterLayouts, strategy: Strategy, pipeline: int, batch: Sets) -> StartLayouts:
     stages = strategy.pipelines[pipeline].stages
     cache: dict[tuple[str, int], Layout] = {}
 
@@ -252,7 +252,7 @@ def _placement(layouts: ParameterLayouts, strategy: Strategy, pipeline: int, bat
     first = first_coordinate(strategy, pipeline)
     own = range(first, first + len(strategy.rows(pipeline)))
     used = partial(layouts.used, pipeline)
-    return Placement(batch, layout, tokens, strategy.sequence_parallel, used, own)
+    return StartLayouts(batch, layout, tokens, strategy.sequence_parallel, used, own)
 
 
 def _check_matched(graph: LogicalGraph, strategy: Strategy) -> None:

@@ -18,9 +18,9 @@ from ..errors import DeduceError
 from ..ir.annotated import AnnotatedRow, AnnotatedValue
 from ..ir.graph import Phase
 from .liveness import LivePipeline, StageRows, StepValue
-from .step_counts import Key
+from .step_counts import CountKey
 
-Part = tuple[Phase, int]
+PassLevel = tuple[Phase, int]
 """A pass, and a level of it."""
 
 
@@ -31,11 +31,11 @@ class BatchLevels:
 
     turn: int = 0
     last: int = 0
-    sums: dict[Key, int] = field(default_factory=dict)
-    rounds: dict[Key, int] = field(default_factory=dict)
+    sums: dict[CountKey, int] = field(default_factory=dict)
+    rounds: dict[CountKey, int] = field(default_factory=dict)
     of_stage: dict[int, Mapping[int, int]] = field(default_factory=dict)
 
-    def part(self, rows: StageRows, row: AnnotatedRow) -> Part:
+    def part(self, rows: StageRows, row: AnnotatedRow) -> PassLevel:
         """The pass and the level that a row runs in."""
         first = 0 if row.phase is Phase.FORWARD else self.turn
         return row.phase, max(first, self.of_value(rows, row.out))
@@ -51,7 +51,7 @@ def batch_levels(live: Sequence[LivePipeline]) -> BatchLevels:
     distinct = list({id(pipeline): pipeline for pipeline in live}.values())
     if not any(rows.sums for pipeline in distinct for rows in pipeline.stages):
         return levels
-    known: dict[Key, int] | None = None
+    known: dict[CountKey, int] | None = None
     while known != levels.sums:
         known = dict(levels.sums)
         _sweep(distinct, levels)
@@ -109,17 +109,17 @@ class _Sweep:
         self.highest = max(self.highest, level)
 
 
-def _rounds(live: Sequence[LivePipeline]) -> dict[Key, int]:
+def _rounds(live: Sequence[LivePipeline]) -> dict[CountKey, int]:
     """After which others a step value of inputs is made: 0 what needs none."""
-    needs: dict[Key, set[Key]] = {}
+    needs: dict[CountKey, set[CountKey]] = {}
     for rows in _stages(live):
         keys = {step.row.out.id: step.key for step in rows.steps}
         for step in rows.steps:
             read = {value.id for row in step.rows for value in row.reads}
             needs.setdefault(step.key, set()).update(keys[number] for number in read & keys.keys())
-    rounds: dict[Key, int] = {}
+    rounds: dict[CountKey, int] = {}
 
-    def round_of(key: Key) -> int:
+    def round_of(key: CountKey) -> int:
         if key not in rounds:
             rounds[key] = 1 + max((round_of(other) for other in needs[key]), default=-1)
         return rounds[key]

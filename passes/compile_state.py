@@ -14,7 +14,7 @@ from ..strategy.schedules.schedule import PipelineSchedule
 from ..strategy.strategy import Strategy
 from .annotate import ParameterLayouts
 from .batch_levels import BatchLevels
-from .deduction.placement import Placement
+from .deduction.placement import StartLayouts
 from .liveness import LivePipeline
 from .lower.strategy_ranks import StrategyRanks
 from .param_places import ParamPlaces
@@ -22,7 +22,7 @@ from .reductions import Reductions
 from .resolve_comm import CommResolver
 from .segments import StagePlan
 from .stage_comm import StageComm, Tags
-from .step_counts import Key
+from .step_counts import CountKey
 from .zero.zero import Ownership
 
 S = TypeVar("S")
@@ -52,7 +52,7 @@ class Annotated:
     graph: LogicalGraph
     strategy: Strategy
     layouts: ParameterLayouts
-    placements: Sequence[Placement]
+    placements: Sequence[StartLayouts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Levelled(Gathered):
     sum_groups: the same of each sum within a pass."""
 
     levels: BatchLevels
-    step_groups: Mapping[Key, tuple[int, ...]]
+    step_groups: Mapping[CountKey, tuple[int, ...]]
     sum_groups: Mapping[BatchSum, tuple[int, ...]]
 
 

@@ -12,7 +12,7 @@ from ..layout.layout import Axis, Coordinate, Layout
 from ..layout.layout_rows import held_rows
 from ..layout.refine import boxes_of
 from .resolve_annotations.cells import products_of
-from .resolve_annotations.sides import Devices, devices_of, members, rows_of
+from .resolve_annotations.sides import DeviceSet, devices_of, members, rows_of
 
 Region = tuple[Intervals, ...]
 Parties = tuple[tuple[int, ...], tuple[int, ...]]
@@ -124,19 +124,19 @@ def parties_of(layout: GradLayout) -> Iterator[tuple[list[Parties], list[Box]]]:
 
 def _cells(
     shape: tuple[int, ...], givers: Sequence[Holder], needers: Sequence[Holder]
-) -> dict[tuple[Devices, Devices], list[Box]]:
+) -> dict[tuple[DeviceSet, DeviceSet], list[Box]]:
     """Boxes of a whole tensor by those that have them, in the order of its elements."""
     everywhere = tuple(((0, size),) for size in shape)
     # It has all on both sides, so that what others lack is a cell, too.
     nobody = 1 << 1 + max((holder.rank for holder in (*givers, *needers)), default=-1)
     rows, everyone = [], []
     for side in (givers, needers):
-        pieces: dict[Region, Devices] = {everywhere: nobody}
+        pieces: dict[Region, DeviceSet] = {everywhere: nobody}
         for holder in side:
             pieces[holder.region] = pieces.get(holder.region, 0) | 1 << holder.rank
         rows.append(rows_of(pieces.items(), len(shape)))
         everyone.append(nobody | devices_of(holder.rank for holder in side))
-    found: dict[tuple[Devices, Devices], list[Box]] = {}
+    found: dict[tuple[DeviceSet, DeviceSet], list[Box]] = {}
     for each in products_of(rows[0], rows[1], (everyone[0], everyone[1])):
         found.setdefault((each.holders & ~nobody, each.needers & ~nobody), []).extend(boxes_of(each.block))
     return found

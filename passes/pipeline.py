@@ -16,7 +16,7 @@ from .steps.grad_sync import GradSync
 from .steps.liveness import Liveness
 from .steps.lower import Lower
 from .steps.param_gather import ParamGather
-from .steps.recompute import Recompute
+from .steps.recompute import RecomputePass
 from .steps.resolve_comm import ResolveComm
 from .steps.saved_memory import SavedMemory
 from .steps.schedule import Schedule
@@ -39,7 +39,7 @@ def planning(strategy: Strategy, device: DeviceKind = DeviceKind.CPU) -> Chain[T
         begin(Annotate(strategy))
         .then(Deduce())
         .then(Liveness())
-        .then(Recompute())
+        .then(RecomputePass())
         .then(StepCounts())
         .then(ParamGather())  # behind what copies rows: gathers stand before the first use that is left
         .then(Levels())  # rows move no more

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ..base.comm_plan import Combine, CommKind, CommStep, CostModel
 from ..ir.annotated import CommMarker
-from .resolve_layouts import Wanted
+from .resolve_layouts import WantedLayouts
 from .resolve_rounds import on_ranks, rounds
 
 Ranks = tuple[int, ...]
@@ -21,14 +21,14 @@ class CommResolver:
 
     cost: CostModel | None = None
     made: dict[object, dict[int, CommStep]] = field(default_factory=dict)
-    planned: dict[tuple[Wanted, Ranks], tuple[dict[int, CommStep], ...]] = field(default_factory=dict)
+    planned: dict[tuple[WantedLayouts, Ranks], tuple[dict[int, CommStep], ...]] = field(default_factory=dict)
     count: int = 0
 
     def steps(
         self, marker: CommMarker, ranks: Ranks, batch: int, dtype: str
     ) -> tuple[dict[int, CommStep], ...]:
         """The step of each rank of a stage for a conversion inside it, at one micro-batch, in each round."""
-        wanted = Wanted.of(marker, ranks, (), batch, dtype, self.cost)
+        wanted = WantedLayouts.of(marker, ranks, (), batch, dtype, self.cost)
         if wanted.reduces:
             return (self._all_reduce(ranks, marker.combine, dtype),)
         return self._rounds(wanted, ranks)
@@ -37,7 +37,7 @@ class CommResolver:
         self, marker: CommMarker, source_ranks: Ranks, target_ranks: Ranks, batch: int, dtype: str
     ) -> dict[int, CommStep]:
         """The step of each rank of two stages for a value that crosses between them."""
-        wanted = Wanted.of(marker, source_ranks, target_ranks, batch, dtype, self.cost)
+        wanted = WantedLayouts.of(marker, source_ranks, target_ranks, batch, dtype, self.cost)
         (steps,) = self._rounds(wanted, source_ranks + target_ranks)
         return steps
 
@@ -53,7 +53,7 @@ class CommResolver:
             self.made[key] = dict.fromkeys(group, step)
         return self.made[key]
 
-    def _rounds(self, wanted: Wanted, ranks: Ranks) -> tuple[dict[int, CommStep], ...]:
+    def _rounds(self, wanted: WantedLayouts, ranks: Ranks) -> tuple[dict[int, CommStep], ...]:
         key = (wanted, ranks)
         if key not in self.planned:
             found = rounds(wanted)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 
-from ..annotations.annotation import Addend, Held
+from ..annotations.annotation import Addend, HeldIntervals
 from ..base.comm_plan import CommKind, CostModel
 from ..errors import InternalError
 from ..ir.annotated import CommMarker
@@ -20,9 +20,9 @@ from ..rules.rules import is_addend
 from .resolve_annotations.check import element_bytes
 from .resolve_annotations.demand import Conversion
 from .resolve_annotations.in_turn import in_turn
-from .resolve_annotations.moves import Reduction
+from .resolve_annotations.moves import ReductionMove
 from .resolve_annotations.price import seconds_of
-from .resolve_annotations.resolution import Part
+from .resolve_annotations.resolution import Component
 from .resolve_annotations.resolve import FLAT, resolve_conversion
 from .resolve_annotations.sides import Side, devices_of, make_side
 from .resolve_annotations.text import choice_text
@@ -30,7 +30,7 @@ from .resolve_annotations.ways import PREFERRED, Method, Pricing, Way
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedLayouts:
     """A conversion at one micro-batch.
 
     ranks: of the stage that has the source. receivers: of another stage that gets the value; (): the same
@@ -55,7 +55,7 @@ class Wanted:
         batch: int,
         dtype: str,
         cost: CostModel | None = None,
-    ) -> Wanted:
+    ) -> WantedLayouts:
         """What a marker asks for. Without a cost model all ranks are alike, and numbered in their order."""
         if cost is None:
             ranks, receivers = range(len(ranks)), range(len(ranks), len(ranks) + len(receivers))
@@ -109,7 +109,7 @@ def by_cells(source: Layout, target: Layout) -> bool:
 
 
 @cache
-def conversion_of(wanted: Wanted) -> Conversion:
+def conversion_of(wanted: WantedLayouts) -> Conversion:
     """Its cells: of whole dims where it is planned, else of the factors that both layouts have in common."""
     source, target = wanted.source, wanted.target
     if wanted.planned:
@@ -134,7 +134,7 @@ def _rows(factor: Factor, at: Coordinate) -> Intervals:
     return ((0, length),) if length else ()
 
 
-def _side(layout: Layout, held: Mapping[int, Held]) -> Side:
+def _side(layout: Layout, held: Mapping[int, HeldIntervals]) -> Side:
     numbers = addends_of(layout, len(held))
     addends = {rank: Addend(0, number) for rank, number in zip(held, numbers, strict=True)}
     dims = len(next(iter(held.values())))
@@ -142,16 +142,16 @@ def _side(layout: Layout, held: Mapping[int, Held]) -> Side:
 
 
 @cache
-def plan(wanted: Wanted) -> tuple[Part, ...]:
+def plan(wanted: WantedLayouts) -> tuple[Component, ...]:
     """The way of each set of ranks that have nothing to do with others; the preferred one is of all ranks."""
     conversion = conversion_of(wanted)
     if not wanted.priced or wanted.reduces:
         way = _preferred(wanted, conversion)
-        return (Part(wanted.ranks + wanted.receivers, way, (way,)),)
+        return (Component(wanted.ranks + wanted.receivers, way, (way,)),)
     return _cheapest(wanted, conversion)
 
 
-def _cheapest(wanted: Wanted, conversion: Conversion) -> tuple[Part, ...]:
+def _cheapest(wanted: WantedLayouts, conversion: Conversion) -> tuple[Component, ...]:
     """Each set of ranks in its cheapest way, or all in the preferred one, where that is cheaper."""
     pricing = wanted.pricing
     parts = resolve_conversion(conversion, pricing)
@@ -163,25 +163,27 @@ def _cheapest(wanted: Wanted, conversion: Conversion) -> tuple[Part, ...]:
         return parts
     way = replace(way, seconds=seconds)
     return (
-        Part(wanted.ranks + wanted.receivers, way, (way, *(each for part in parts for each in part.ways))),
+        Component(
+            wanted.ranks + wanted.receivers, way, (way, *(each for part in parts for each in part.ways))
+        ),
     )
 
 
-def _preferred(wanted: Wanted, conversion: Conversion) -> Way:
+def _preferred(wanted: WantedLayouts, conversion: Conversion) -> Way:
     """The first of PREFERRED that fits."""
     made = (MADE[method](wanted, conversion) for method in PREFERRED)
     return next(way for way in made if way is not None)
 
 
-def _reduction(wanted: Wanted, conversion: Conversion) -> Way | None:
+def _reduction(wanted: WantedLayouts, conversion: Conversion) -> Way | None:
     """One all-reduce of whole tensors, also of those without elements."""
     if not (wanted.reduces or wanted.whole_sum):
         return None
     size = prod(wanted.source.local_shape(Coordinate(0, wanted.batch)))
-    return Way(Method.ALL_REDUCE, lambda: (Reduction((wanted.ranks,), (size,)),))
+    return Way(Method.ALL_REDUCE, lambda: (ReductionMove((wanted.ranks,), (size,)),))
 
 
-def _exchange(wanted: Wanted, conversion: Conversion) -> Way | None:
+def _exchange(wanted: WantedLayouts, conversion: Conversion) -> Way | None:
     """One exchange of all ranks."""
     kind, summed = _kind(wanted), is_addend(wanted.source)
     return Way(Method.IN_TURN, lambda: (in_turn(conversion, kind, summed=summed),), kind=kind)
@@ -190,7 +192,7 @@ def _exchange(wanted: Wanted, conversion: Conversion) -> Way | None:
 MADE = {Method.ALL_REDUCE: _reduction, Method.IN_TURN: _exchange}
 
 
-def _kind(wanted: Wanted) -> CommKind:
+def _kind(wanted: WantedLayouts) -> CommKind:
     """What an exchange of all ranks amounts to."""
     if wanted.receivers:
         return CommKind.SEND_RECV
@@ -200,7 +202,7 @@ def _kind(wanted: Wanted) -> CommKind:
     return CommKind.ALL_GATHER if wanted.target.cut(ranks=True) is None else CommKind.ALL_TO_ALL
 
 
-def plan_text(wanted: Wanted) -> str:
+def plan_text(wanted: WantedLayouts) -> str:
     """The ways that ranks take, the price of each, and of those that they don't take."""
     parts = plan(wanted)
     if wanted.priced and not wanted.reduces:
@@ -208,10 +210,10 @@ def plan_text(wanted: Wanted) -> str:
     way, pricing = parts[0].way, wanted.pricing
     priced = replace(way, seconds=seconds_of(way.make(), pricing.cost, pricing.element))
     others = () if wanted.asked_to_reduce else resolve_conversion(conversion_of(wanted), pricing)
-    return choice_text(Part(parts[0].devices, priced, (priced, *_together(others, way.method))))
+    return choice_text(Component(parts[0].devices, priced, (priced, *_together(others, way.method))))
 
 
-def _together(parts: Sequence[Part], but: Method) -> Iterator[Way]:
+def _together(parts: Sequence[Component], but: Method) -> Iterator[Way]:
     """Ways as all ranks would take them: those that can't take one take their own cheapest."""
     for method in dict.fromkeys(way.method for part in parts for way in part.ways if way.seconds):
         own = [[way for way in part.ways if way.method is method and way.seconds] for part in parts]

@@ -9,11 +9,11 @@ from itertools import count
 
 from ..base.comm_plan import Combine, CommKind, CommStep, Piece, box_volume
 from ..rules.rules import is_addend
-from .resolve_annotations.moves import Exchange
-from .resolve_annotations.resolution import Part
+from .resolve_annotations.moves import ExchangeMove
+from .resolve_annotations.resolution import Component
 from .resolve_annotations.steps import steps_of
 from .resolve_annotations.text import choice_text
-from .resolve_layouts import Wanted, conversion_of, plan
+from .resolve_layouts import WantedLayouts, conversion_of, plan
 
 Shape = tuple[int, ...]
 Steps = Mapping[int, CommStep]
@@ -24,7 +24,7 @@ EMPTY = (0,)
 
 
 @cache
-def rounds(wanted: Wanted) -> tuple[Steps, ...]:
+def rounds(wanted: WantedLayouts) -> tuple[Steps, ...]:
     """The plan written out: one step of every rank in each round, at least one round.
 
     Ids count from 0. A rank that has nothing to do in a round keeps its tensor. Between stages there is one
@@ -37,21 +37,23 @@ def rounds(wanted: Wanted) -> tuple[Steps, ...]:
     return _in_rounds(wanted, parts)
 
 
-def _joint(wanted: Wanted, parts: Sequence[Part]) -> Exchange:
+def _joint(wanted: WantedLayouts, parts: Sequence[Component]) -> ExchangeMove:
     """All that goes from stage to stage, as one exchange."""
     transfers = [
         transfer
         for part in parts
         for move in part.moves()
-        if isinstance(move, Exchange)
+        if isinstance(move, ExchangeMove)
         for transfer in move.transfers
     ]
     conversion = conversion_of(wanted)
     combine = Combine.SUM if is_addend(wanted.source) else Combine.COPY
-    return Exchange(transfers, combine, conversion.before, conversion.after, frozenset(), CommKind.SEND_RECV)
+    return ExchangeMove(
+        transfers, combine, conversion.before, conversion.after, frozenset(), CommKind.SEND_RECV
+    )
 
 
-def _in_rounds(wanted: Wanted, parts: Sequence[Part]) -> tuple[Steps, ...]:
+def _in_rounds(wanted: WantedLayouts, parts: Sequence[Component]) -> tuple[Steps, ...]:
     moves = [part.moves() for part in parts]
     notes = {rank: choice_text(part) if wanted.priced else "" for part in parts for rank in part.devices}
     views = {rank: wanted.source.local_shape(at) for rank, at in wanted.senders.items()}
@@ -75,7 +77,7 @@ def _in_rounds(wanted: Wanted, parts: Sequence[Part]) -> tuple[Steps, ...]:
     return tuple(found)
 
 
-def _shaped(step: CommStep, rank: int, wanted: Wanted) -> CommStep:
+def _shaped(step: CommStep, rank: int, wanted: WantedLayouts) -> CommStep:
     """The step that gives the tensor as the target has it, not as factors of its dims."""
     if step.dst_view is None:
         return step

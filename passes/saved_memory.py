@@ -13,7 +13,7 @@ from ..ir.graph import Phase
 from ..layout.layout import Coordinate, Layout
 from .liveness import StageRows
 
-Alike = Counter[tuple[Layout, torch.dtype]]
+LayoutCounts = Counter[tuple[Layout, torch.dtype]]
 
 VIEWS = frozenset(
     f"aten.{name}"
@@ -85,12 +85,12 @@ def _is_unordered(value: AnnotatedValue, made: dict[int, AnnotatedRow]) -> bool:
     return False
 
 
-def alike_values(values: Iterable[AnnotatedValue]) -> Alike:
+def alike_values(values: Iterable[AnnotatedValue]) -> LayoutCounts:
     """How many of the values have one layout and type."""
     return Counter((value.layout, value.dtype) for value in values)
 
 
-def saved_bytes(alike: Alike, at: Coordinate) -> int:
+def saved_bytes(alike: LayoutCounts, at: Coordinate) -> int:
     """Bytes of values on one rank for one micro-batch."""
     return sum(
         count * prod(layout.local_shape(at)) * dtype.itemsize for (layout, dtype), count in alike.items()

@@ -9,7 +9,7 @@ from ..ir.annotated import AnnotatedRow, AnnotatedValue, PerCoordinate, Pipeline
 from ..ir.graph import Phase
 from ..layout.layout import Axis, Coordinate, Factor
 from ..program.program import OutputKind
-from .batch_levels import BatchLevels, Part
+from .batch_levels import BatchLevels, PassLevel
 from .liveness import StageRows, StepValue, operands_of
 from .lower.strategy_ranks import StrategyRanks
 
@@ -52,23 +52,23 @@ class StagePlan:
     levels: BatchLevels
     variants: list[int]
     first_of: list[int]
-    parts: list[Part | int] = field(default_factory=list)
+    parts: list[PassLevel | int] = field(default_factory=list)
     segments: list[SegmentPlan] = field(default_factory=list)
 
-    def segment_of(self, part: Part | int, mb: int) -> int | None:
+    def segment_of(self, part: PassLevel | int, mb: int) -> int | None:
         """The number of a local micro-batch's segment; None where a stage has nothing to do in that part."""
         if part not in self.parts:
             return None
         return self.variants[mb] * len(self.parts) + self.parts.index(part)
 
-    def rows_of(self, part: Part) -> list[AnnotatedRow]:
+    def rows_of(self, part: PassLevel) -> list[AnnotatedRow]:
         """The rows of a part of the passes, in order."""
         every = self.rows.forward if part[0] is Phase.FORWARD else self.rows.backward
         if not self.levels.last:
             return every
         return [row for row in every if self.levels.part(self.rows, row) == part]
 
-    def sums_of(self, part: Part) -> list[StepValue]:
+    def sums_of(self, part: PassLevel) -> list[StepValue]:
         """The sums over the batch whose shares a part makes."""
         made = {row.out.id for row in self.rows_of(part)} if self.rows.sums else set()
         return [item for item in self.rows.sums if item.share.id in made]
@@ -148,10 +148,10 @@ def _collect_literals(values: Sequence[object], found: list[PerCoordinate]) -> N
             _collect_literals(value, found)
 
 
-def _parts(plan: StagePlan) -> list[Part | int]:
+def _parts(plan: StagePlan) -> list[PassLevel | int]:
     """What a stage has to do: the first forward and backward pass always, others if they have rows."""
     levels, first = plan.levels, {(Phase.FORWARD, 0), (Phase.BACKWARD, plan.levels.turn)}
-    found: list[Part | int] = []
+    found: list[PassLevel | int] = []
     for phase, every in ((Phase.FORWARD, range(levels.turn + 1)), (Phase.BACKWARD, range(levels.last + 1))):
         found += [part for at in every if (part := (phase, at)) in first or plan.rows_of(part)]
     rounds = {levels.rounds[step.key] for step in plan.rows.steps} | {0}
@@ -178,7 +178,7 @@ def _segments(plan: StagePlan, graph: PipelineGraph, variant: int) -> list[Segme
     return [*segments, *(_step_segment(plan, variant, at) for at in rounds)]
 
 
-def _name(part: Part, levels: BatchLevels, variant: int) -> str:
+def _name(part: PassLevel, levels: BatchLevels, variant: int) -> str:
     """`forward.0` of variant 0; where passes have levels, `forward.0.1`."""
     name = "forward" if part[0] is Phase.FORWARD else "backward"
     return f"{name}.{variant}.{part[1]}" if levels.last else f"{name}.{variant}"
@@ -194,7 +194,7 @@ def _step_segment(plan: StagePlan, variant: int, at: int) -> SegmentPlan:
     return SegmentPlan(name, variant, rows, Outputs((), special))
 
 
-def _given(graph: PipelineGraph, plan: StagePlan) -> dict[Part, Given]:
+def _given(graph: PipelineGraph, plan: StagePlan) -> dict[PassLevel, Given]:
     """Gradients, loss and new values of buffers that a stage gives, by the part that has them first."""
     stage, rows = plan.stage, plan.rows
     gives = [(OutputKind.GRAD, term.value, term.param) for term in graph.grads if term.stage == stage]
@@ -202,7 +202,7 @@ def _given(graph: PipelineGraph, plan: StagePlan) -> dict[Part, Given]:
         gives.insert(0, (OutputKind.LOSS, graph.loss, ""))
     gives += [(OutputKind.BUFFER, item.value, item.buffer) for item in graph.buffers if item.stage == stage]
     made = {row.out.id: plan.levels.part(rows, row) for row in (*rows.forward, *rows.backward)}
-    result: dict[Part, Given] = {part: () for part in plan.parts if not isinstance(part, int)}
+    result: dict[PassLevel, Given] = {part: () for part in plan.parts if not isinstance(part, int)}
     for give in gives:
         part = made.get(give[1].id, (Phase.FORWARD, 0))
         if part[0] is Phase.FORWARD and give[0] not in EARLY:

@@ -15,7 +15,7 @@ from .lower.strategy_ranks import StrategyRanks
 from .reductions import Reductions
 from .resolve_comm import CommResolver
 from .segments import StagePlan
-from .step_counts import Key
+from .step_counts import CountKey
 from .zero.param_gather import NAME
 
 Steps = Mapping[int, CommStep]
@@ -44,7 +44,7 @@ class StageResolver:
     ranks: StrategyRanks
     resolver: CommResolver
     reductions: Reductions
-    step_groups: Mapping[Key, tuple[int, ...]]
+    step_groups: Mapping[CountKey, tuple[int, ...]]
     sum_groups: Mapping[BatchSum, tuple[int, ...]]
 
     def of(self, plan: StagePlan) -> StageComm:

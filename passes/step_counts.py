@@ -12,7 +12,7 @@ from ..layout.layout import Layout
 from ..rules.rules import local_shape
 from .liveness import LivePipeline, StageRows, StepValue
 
-Key = tuple[int, int]
+CountKey = tuple[int, int]
 
 
 def counted_once(live: LivePipeline) -> LivePipeline:
@@ -20,12 +20,12 @@ def counted_once(live: LivePipeline) -> LivePipeline:
 
     Counts come in one order in all stages and pipelines, so that no ranks wait for each other.
     """
-    seen: set[Key] = set()
+    seen: set[CountKey] = set()
     stages = [_of_stage(rows, seen) for rows in live.stages]
     return replace(live, stages=stages)
 
 
-def _of_stage(rows: StageRows, seen: set[Key]) -> StageRows:
+def _of_stage(rows: StageRows, seen: set[CountKey]) -> StageRows:
     if not rows.steps:
         return rows
     steps = sorted(rows.steps, key=lambda step: step.key)
@@ -44,12 +44,12 @@ def _nothing(step: StepValue) -> StepValue:
 
 def ranks_of_counts(
     stages: Sequence[tuple[int, tuple[int, ...], StageRows]],
-) -> Mapping[Key, tuple[int, ...]]:
+) -> Mapping[CountKey, tuple[int, ...]]:
     """The ranks that reduce each sum: of all stages that use it. stages: (pipeline, ranks, rows) of all."""
-    ranks: dict[Key, set[int]] = {}
-    pipelines: dict[Key, set[int]] = {}
-    shapes: dict[Key, set[object]] = {}
-    where: dict[Key, str] = {}
+    ranks: dict[CountKey, set[int]] = {}
+    pipelines: dict[CountKey, set[int]] = {}
+    shapes: dict[CountKey, set[object]] = {}
+    where: dict[CountKey, str] = {}
     for pipeline, own, rows in stages:
         for step in (*rows.steps, *rows.sums):
             ranks.setdefault(step.key, set()).update(own)

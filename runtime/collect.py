@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..base.comm_plan import Box, box_volume
 from ..program.program import Shard
-from .shards import dtype_of, place_row
+from .shards import dtype_of, place_run
 from .transport import Transport
 
 ROOT = 0
@@ -90,7 +90,7 @@ class Collection:
     def _give(self, name: str) -> None:
         shard = self._shards.get(name)
         if shard is not None and self._owners[name][self._transport.rank].elements:
-            self._transport.send_row(self._own_row(shard), ROOT)
+            self._transport.send_run(self._own_run(shard), ROOT)
 
     def _receive(self, name: str) -> Tensor:
         owners = self._owners[name]
@@ -99,13 +99,13 @@ class Collection:
             if not piece.elements:
                 continue
             if rank == self._transport.rank:
-                row = self._own_row(self._shards[name])
+                row = self._own_run(self._shards[name])
             else:
-                row = self._transport.recv_row(piece.elements, whole.dtype, rank)
-            place_row(whole, piece.view, piece.boxes, row)
+                row = self._transport.recv_run(piece.elements, whole.dtype, rank)
+            place_run(whole, piece.view, piece.boxes, row)
         return whole
 
-    def _own_row(self, shard: Shard) -> Tensor:
+    def _own_run(self, shard: Shard) -> Tensor:
         """The owned elements in the dtype of the shard; gradients may be wider."""
         return self._tensors[shard.name].to(dtype_of(shard.dtype))
 

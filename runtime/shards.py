@@ -39,12 +39,12 @@ def fill_kept(shard: Shard, read: ReadBox, device: torch.device) -> Tensor:
     It has the shape of `trained.trained_value`: a row, or the local tensor where that is trained itself.
     """
     if shard.zero:
-        return _filled_row(shard, read, device)
+        return _filled_run(shard, read, device)
     local = fill_shard(shard, read, device)
-    return local.reshape(-1) if shard.is_row else local
+    return local.reshape(-1) if shard.is_flat else local
 
 
-def _filled_row(shard: Shard, read: ReadBox, device: torch.device) -> Tensor:
+def _filled_run(shard: Shard, read: ReadBox, device: torch.device) -> Tensor:
     """The elements that this rank owns, flat; nothing else is read."""
     empty = torch.empty(0, dtype=dtype_of(shard.dtype), device=device)
     rows = [_of_kind(shard, read(whole)).reshape(-1).to(empty) for whole, _ in shard.owned]
@@ -54,7 +54,7 @@ def _filled_row(shard: Shard, read: ReadBox, device: torch.device) -> Tensor:
 def fill_shard(shard: Shard, read: ReadBox, device: torch.device) -> Tensor:
     """What a rank starts with of a tensor: its local tensor, or with ZeRO-3 the row that it stores."""
     if shard.zero >= ZERO_PARAMS:
-        return _filled_row(shard, read, device)
+        return _filled_run(shard, read, device)
     local = torch.zeros(shard.shape, dtype=dtype_of(shard.dtype), device=device)
     view = local.view(shard.view)
     for whole_box, local_box in shard.boxes:
@@ -76,25 +76,25 @@ def _of_kind(shard: Shard, given: Tensor) -> Tensor:
     return given
 
 
-def owned_row(shard: Shard, local: Tensor) -> Tensor:
+def owned_run(shard: Shard, local: Tensor) -> Tensor:
     """The elements that this rank owns, flat, in the order of `owned`; may share memory with `local`."""
     return pack(local, shard.view, [local_box for _, local_box in shard.owned]).contiguous()
 
 
 def owned_value(shard: Shard, value: Tensor) -> Tensor:
     """The elements that this rank owns out of what it trains of a parameter, flat."""
-    return value.reshape(-1) if shard.zero else owned_row(shard, value)
+    return value.reshape(-1) if shard.zero else owned_run(shard, value)
 
 
 def owned_grads(shards: Iterable[Shard], synced: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same out of synchronised gradients, by parameter."""
     return {
-        shard.name: synced[shard.name] if shard.zero >= ZERO_GRADS else owned_row(shard, synced[shard.name])
+        shard.name: synced[shard.name] if shard.zero >= ZERO_GRADS else owned_run(shard, synced[shard.name])
         for shard in shards
         if shard.name in synced
     }
 
 
-def place_row(whole: Tensor, view: tuple[int, ...], boxes: Sequence[Box], row: Tensor) -> None:
-    """Write what `owned_row` gave into the whole tensor, at boxes of its factored view."""
+def place_run(whole: Tensor, view: tuple[int, ...], boxes: Sequence[Box], row: Tensor) -> None:
+    """Write what `owned_run` gave into the whole tensor, at boxes of its factored view."""
     unpack(row, whole.view(view), boxes, Combine.COPY)

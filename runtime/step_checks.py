@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..program.kernels.index_check import Problem, Use, count_outside, noting_uses, outside_error
+from ..program.kernels.index_check import IndexProblem, Use, count_outside, noting_uses, outside_error
 from .batches.batch_check import BatchCheck, Settings
 from .transport import Transport
 
@@ -42,7 +42,7 @@ class StepChecks:
         self.batches.check(float(total), self.batch, self.local, self.step, self.settings)
         if float(outside):
             own = [use.problem() for use in self.uses]
-            told = cast(list[list[Problem | None]], self.transport.gather_objects(own))
+            told = cast(list[list[IndexProblem | None]], self.transport.gather_objects(own))
             raise outside_error([problem for problems in told for problem in problems])
         return loss
 

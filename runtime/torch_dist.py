@@ -107,11 +107,11 @@ class TorchDist:
         with peer_lost_in(f"the broadcast from rank {source}"):
             dist.broadcast(to_wire(value), source)
 
-    def send_row(self, row: Tensor, peer: int) -> None:
+    def send_run(self, row: Tensor, peer: int) -> None:
         """See Transport."""
         self._start_send(row, peer, ROW)
 
-    def recv_row(self, size: int, dtype: torch.dtype, peer: int) -> Tensor:
+    def recv_run(self, size: int, dtype: torch.dtype, peer: int) -> Tensor:
         """See Transport."""
         row = torch.empty(size, dtype=wire_dtype(dtype), device=self.device)
         with peer_lost_in(f"receiving from rank {peer}"):

@@ -31,7 +31,7 @@ MOMENT = "optimizer."
 ITERATOR = "iterator"
 FIX = "name a file that `hspmd run --save-state` wrote for this model"
 
-Part = tuple[str, Collection]
+NamedTensors = tuple[str, Collection]
 """What names begin with, and tensors."""
 
 
@@ -95,13 +95,13 @@ def _save(engine: Engine, data: DataSource, path: Path) -> None:
             writer.write(name, whole)
 
 
-def _in_order(parts: list[Part]) -> list[tuple[str, OwnedPiece]]:
+def _in_order(parts: list[NamedTensors]) -> list[tuple[str, OwnedPiece]]:
     """All tensors, wide dtypes first, as each collection has its own."""
     every = [(prefix, piece) for prefix, held in parts for piece in held.tensors]
     return sorted(every, key=lambda item: -dtype_of(item[1].dtype).itemsize)
 
 
-def _wholes(parts: list[Part]) -> Iterator[tuple[str, Tensor | None]]:
+def _wholes(parts: list[NamedTensors]) -> Iterator[tuple[str, Tensor | None]]:
     """Each tensor in that order, where rank 0 runs."""
     walks = {prefix: held.at_root() for prefix, held in parts}
     for prefix, piece in _in_order(parts):

@@ -36,11 +36,11 @@ class Transport(Protocol):
     def broadcast(self, value: Tensor, source: int) -> None:
         """Overwrite `value` with that of rank `source`; every rank calls this."""
 
-    def send_row(self, row: Tensor, peer: int) -> None:
+    def send_run(self, row: Tensor, peer: int) -> None:
         """Start to send a flat tensor outside of a step; `finish_sends` ends it."""
 
-    def recv_row(self, size: int, dtype: torch.dtype, peer: int) -> Tensor:
-        """A flat tensor that `peer` gave to `send_row`."""
+    def recv_run(self, size: int, dtype: torch.dtype, peer: int) -> Tensor:
+        """A flat tensor that `peer` gave to `send_run`."""
 
     def gather_objects(self, value: object) -> list[object]:
         """A small value of every rank, by rank; every rank calls this."""

@@ -17,14 +17,14 @@ from .states import (
     DUPLICATE,
     PARTIAL,
     DistributedStates,
-    Key,
     Placement,
+    StateKey,
     Unsplit,
 )
 
 Shape = tuple[int, ...]
 
-Held = tuple[Intervals, ...]
+HeldIntervals = tuple[Intervals, ...]
 """The rows per dim that a device holds; its tensor is their product, in this order."""
 
 
@@ -51,7 +51,7 @@ class Annotation:
 
     groups: tuple[DeviceGroup, ...]
     states: tuple[DistributedStates, ...]
-    hetero: Key | None = None
+    hetero: StateKey | None = None
     hetero_shares: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class Annotation:
         """Index of the subgroup of a device, None if it holds nothing."""
         return next((u for u, group in enumerate(self.groups) if device in group.devices), None)
 
-    def intervals(self, shape: Shape) -> dict[int, Held]:
+    def intervals(self, shape: Shape) -> dict[int, HeldIntervals]:
         """Per device and dim the held rows, ascending; the local tensor is their product, in this order."""
         return dict(_held(self, tuple(shape)))
 
@@ -136,18 +136,18 @@ class Annotation:
 
 
 @lru_cache(maxsize=4096)
-def _held(annotation: Annotation, shape: Shape) -> tuple[tuple[int, Held], ...]:
+def _held(annotation: Annotation, shape: Shape) -> tuple[tuple[int, HeldIntervals], ...]:
     annotation.check(shape)
     extents = [annotation.extents(dim, length) for dim, length in enumerate(shape)]
     per_subgroup = zip(*extents, strict=True) if extents else ((),) * len(annotation.groups)
-    found: list[tuple[int, Held]] = []
+    found: list[tuple[int, HeldIntervals]] = []
     for group, states, spans in zip(annotation.groups, annotation.states, per_subgroup, strict=True):
         found += zip(group.devices, _subgroup(states, spans), strict=True)
     return tuple(found)
 
 
 @lru_cache(maxsize=4096)
-def _subgroup(states: DistributedStates, extents: Intervals) -> tuple[Held, ...]:
+def _subgroup(states: DistributedStates, extents: Intervals) -> tuple[HeldIntervals, ...]:
     """What each device of a subgroup holds. extents: the rows per dim of them all."""
     if not extents:
         return ((),) * states.size

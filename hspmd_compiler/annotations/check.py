@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from .problems import Problem
+from .problems import AnnotationProblem
 from .split import Split, even_lengths
 
 if TYPE_CHECKING:
     from .annotation import Annotation
 
 
-def problems_of(it: Annotation) -> Iterator[Problem]:
+def problems_of(it: Annotation) -> Iterator[AnnotationProblem]:
     """Everything that is wrong whatever the shape."""
     if len(it.groups) != len(it.states) or not it.groups:
-        yield Problem(
+        yield AnnotationProblem(
             f"{len(it.groups)} device groups, {len(it.states)} states",
             "there is at least one group, and one states entry for each group",
             "write one entry between | for each group, in both lists",
         )
     for u, (group, states) in enumerate(zip(it.groups, it.states, strict=False)):
         if len(group) != states.size:
-            yield Problem(
+            yield AnnotationProblem(
                 f"subgroup {u}: <{states}> is for {states.size} devices, [{group}] has {len(group)}",
                 "the product of the parts is the number of devices",
                 f"give [{group}] states whose parts multiply to {len(group)}",
@@ -31,21 +31,21 @@ def problems_of(it: Annotation) -> Iterator[Problem]:
     yield from _hetero_problems(it)
 
 
-def _twice_placed(it: Annotation) -> Iterator[Problem]:
+def _twice_placed(it: Annotation) -> Iterator[AnnotationProblem]:
     for device in dict.fromkeys(it.devices):
         places = [str(u) for u, group in enumerate(it.groups) if device in group.devices]
         if len(places) > 1:
-            yield Problem(
+            yield AnnotationProblem(
                 f"device {device} is in subgroups {', '.join(places)}",
                 "a device is in one subgroup",
                 f"keep device {device} in one of them",
             )
 
 
-def _hetero_problems(it: Annotation) -> Iterator[Problem]:
+def _hetero_problems(it: Annotation) -> Iterator[AnnotationProblem]:
     count = len(it.groups)
     if (it.hetero is None) == (count > 1):
-        yield Problem(
+        yield AnnotationProblem(
             f"{count} subgroups with hetero {'missing' if it.hetero is None else 'given'}",
             "two or more subgroups need hetero, one subgroup has none",
             "add hetero=dup, hetero=partial or hetero=<dim>"
@@ -53,22 +53,24 @@ def _hetero_problems(it: Annotation) -> Iterator[Problem]:
             else "leave hetero out, or put its factor into the states",
         )
     if isinstance(it.hetero, int) and it.hetero < 0:
-        yield Problem(f"hetero dim {it.hetero} is negative", "dims count from 0", "count from the first dim")
+        yield AnnotationProblem(
+            f"hetero dim {it.hetero} is negative", "dims count from 0", "count from the first dim"
+        )
     if it.hetero_shares is not None:
         yield from _hetero_share_problems(it, it.hetero_shares)
     elif isinstance(it.hetero, int):
         yield from _implied_problems(it, it.hetero)
 
 
-def _hetero_share_problems(it: Annotation, shares: tuple[int, ...]) -> Iterator[Problem]:
+def _hetero_share_problems(it: Annotation, shares: tuple[int, ...]) -> Iterator[AnnotationProblem]:
     if not isinstance(it.hetero, int):
-        yield Problem(
+        yield AnnotationProblem(
             "hetero shares without a hetero dim",
             "only a dim is shared out between subgroups",
             "leave the shares out, or name the dim, as hetero=0(4,2)",
         )
     elif len(shares) != len(it.groups):
-        yield Problem(
+        yield AnnotationProblem(
             f"{len(shares)} hetero shares for {len(it.groups)} subgroups",
             "there is one hetero share for each subgroup",
             f"give {len(it.groups)} shares",
@@ -77,22 +79,24 @@ def _hetero_share_problems(it: Annotation, shares: tuple[int, ...]) -> Iterator[
         yield from _unequal_to_splits(it, it.hetero, shares)
     for share in shares:
         if share < 0:
-            yield Problem(f"hetero share {share} is negative", "a share is 0 or more", "use 0 for nothing")
+            yield AnnotationProblem(
+                f"hetero share {share} is negative", "a share is 0 or more", "use 0 for nothing"
+            )
 
 
-def _implied_problems(it: Annotation, dim: int) -> Iterator[Problem]:
+def _implied_problems(it: Annotation, dim: int) -> Iterator[AnnotationProblem]:
     splits = (states.split_of(dim) for states in it.states)
     lengths = (split.known_length for split in splits if split is not None)
     known = tuple(length for length in lengths if length is not None)
     if len(known) == len(it.groups) and known != even_lengths(sum(known), len(known)):
-        yield Problem(
+        yield AnnotationProblem(
             f"subgroups split {', '.join(map(str, known))} of dim {dim}, which is not even",
             "without hetero shares the subgroups have even shares",
             f"write hetero={dim}({','.join(map(str, known))})",
         )
 
 
-def _unequal_to_splits(it: Annotation, dim: int, shares: tuple[int, ...]) -> Iterator[Problem]:
+def _unequal_to_splits(it: Annotation, dim: int, shares: tuple[int, ...]) -> Iterator[AnnotationProblem]:
     for u, (share, states) in enumerate(zip(shares, it.states, strict=False)):
         split = states.split_of(dim)
         if split is not None:
@@ -100,10 +104,10 @@ def _unequal_to_splits(it: Annotation, dim: int, shares: tuple[int, ...]) -> Ite
                 yield problem.within(f"subgroup {u}")
 
 
-def problems_on(it: Annotation, shape: Sequence[int], leaf: bool) -> Iterator[Problem]:
+def problems_on(it: Annotation, shape: Sequence[int], leaf: bool) -> Iterator[AnnotationProblem]:
     """Everything that doesn't fit this shape; a leaf is a parameter or an input."""
     if leaf and it.is_partial:
-        yield Problem(
+        yield AnnotationProblem(
             "a parameter or input is partial",
             "only computed values are pending sums",
             "use Dx or S instead of Px, and hetero=dup or a dim",
@@ -112,7 +116,7 @@ def problems_on(it: Annotation, shape: Sequence[int], leaf: bool) -> Iterator[Pr
     dims = {split.dim for _, split in splits}
     dims |= {it.hetero} if isinstance(it.hetero, int) else set()
     for dim in sorted(dim for dim in dims if dim >= len(shape)):
-        yield Problem(
+        yield AnnotationProblem(
             f"dim {dim} of a tensor with {len(shape)} dims",
             "a split names a dim of the tensor",
             f"split one of the dims 0 to {len(shape) - 1}" if shape else "leave a scalar whole",
@@ -122,7 +126,7 @@ def problems_on(it: Annotation, shape: Sequence[int], leaf: bool) -> Iterator[Pr
 
 def _length_problems(
     it: Annotation, shape: Sequence[int], splits: Sequence[tuple[int, Split]]
-) -> Iterator[Problem]:
+) -> Iterator[AnnotationProblem]:
     shares, hetero = it.hetero_shares, it.hetero
     if (
         isinstance(hetero, int)
@@ -130,7 +134,7 @@ def _length_problems(
         and shares is not None
         and sum(shares) != shape[hetero]
     ):
-        yield Problem(
+        yield AnnotationProblem(
             f"hetero shares add up to {sum(shares)}, dim {hetero} has {shape[hetero]}",
             "shares add up to the length that is split",
             f"change the shares so that they add up to {shape[hetero]}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .problems import Problem, refuse
+from .problems import AnnotationProblem, refuse
 
 MOST_DEVICES = 1 << 20
 
@@ -32,22 +32,24 @@ class DeviceGroup:
         """Position of a device in the group; ValueError if it isn't a member."""
         return self.devices.index(device)
 
-    def _problems(self) -> Iterator[Problem]:
+    def _problems(self) -> Iterator[AnnotationProblem]:
         if not self.devices:
-            yield Problem("a device group is empty", "a group has at least one device", "name its devices")
+            yield AnnotationProblem(
+                "a device group is empty", "a group has at least one device", "name its devices"
+            )
         for device in dict.fromkeys(self.devices):
             if device < 0:
-                yield Problem(
+                yield AnnotationProblem(
                     f"device {device} is negative", "device ids are 0 or more", "number devices from 0"
                 )
             if device >= MOST_DEVICES:
-                yield Problem(
+                yield AnnotationProblem(
                     f"device {device} is too large",
                     f"device ids are below {MOST_DEVICES}, since sets of devices are bits of a number",
                     "number devices from 0",
                 )
             if (times := self.devices.count(device)) > 1:
-                yield Problem(
+                yield AnnotationProblem(
                     f"device {device} is listed {times} times",
                     "a device is in a group once",
                     f"list device {device} once",

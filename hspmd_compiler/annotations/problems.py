@@ -9,19 +9,19 @@ from ..errors import AnnotationError
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class AnnotationProblem:
     """One bad value: what it is, the rule it breaks, how to mend it."""
 
     what: str
     rule: str
     fix: str
 
-    def within(self, place: str) -> Problem:
+    def within(self, place: str) -> AnnotationProblem:
         """The same problem, saying where it is."""
-        return Problem(f"{place}: {self.what}", self.rule, self.fix)
+        return AnnotationProblem(f"{place}: {self.what}", self.rule, self.fix)
 
 
-def refuse(problems: Iterable[Problem], subject: str) -> None:
+def refuse(problems: Iterable[AnnotationProblem], subject: str) -> None:
     """Raises one AnnotationError for all problems; returns if there are none."""
     found = tuple(dict.fromkeys(problems))
     if len(found) == 1:
@@ -31,5 +31,5 @@ def refuse(problems: Iterable[Problem], subject: str) -> None:
         raise AnnotationError(f"{len(found)} bad values in {subject}", details=rows)
 
 
-def _rows(problem: Problem) -> tuple[tuple[str, str], ...]:
+def _rows(problem: AnnotationProblem) -> tuple[tuple[str, str], ...]:
     return ("bad", problem.what), ("rule", problem.rule), ("fix", problem.fix)

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from ..base.comm_plan import Interval
 from ..layout.intervals import Intervals, union
-from .problems import Problem, refuse
+from .problems import AnnotationProblem, refuse
 
 Share = int | Interval
 
@@ -96,7 +96,7 @@ class Split:
             start += block.length
         return tuple(map(union, held))
 
-    def problems_on(self, length: int) -> Iterator[Problem]:
+    def problems_on(self, length: int) -> Iterator[AnnotationProblem]:
         """Why a dim of this length can't be split so."""
         if self.fits_all:
             return
@@ -104,7 +104,7 @@ class Split:
         if known is not None and known != length:
             what = "blocks" if self.blocks else "shares"
             unit = f" x {self.unit}" if self.unit > 1 and not self.blocks else ""
-            yield Problem(
+            yield AnnotationProblem(
                 f"{self}: {what}{unit} add up to {known}, dim {self.dim} has {length}",
                 f"{what} add up to the length that is split",
                 f"change the {what} so that they add up to {length}",
@@ -123,21 +123,23 @@ class Split:
             return consecutive(even_lengths(block.length // self.unit, self.parts))
         return _spans(block.shares)
 
-    def _ragged(self, length: int) -> Problem:
-        return Problem(
+    def _ragged(self, length: int) -> AnnotationProblem:
+        return AnnotationProblem(
             f"{self}: {length} rows are not whole units of {self.unit}",
             "a length that is split in units is a multiple of the unit",
             f"use a unit that divides {length}",
         )
 
-    def _problems(self) -> Iterator[Problem]:
+    def _problems(self) -> Iterator[AnnotationProblem]:
         if self.dim < 0:
-            yield Problem(f"dim {self.dim} is negative", "dims count from 0", "count from the first dim")
+            yield AnnotationProblem(
+                f"dim {self.dim} is negative", "dims count from 0", "count from the first dim"
+            )
         for name, value in (("parts", self.parts), ("unit", self.unit)):
             if value < 1:
-                yield Problem(f"{name} is {value}", f"{name} is 1 or more", f"use 1 or more {name}")
+                yield AnnotationProblem(f"{name} is {value}", f"{name} is 1 or more", f"use 1 or more {name}")
         if self.blocks and self.shares is not None:
-            yield Problem(
+            yield AnnotationProblem(
                 "shares are given for the dim and for blocks of it",
                 "with blocks, shares belong to the blocks",
                 "move the shares into the blocks, as S0x2{4(3,1),4(1,3)}",
@@ -149,24 +151,26 @@ class Split:
                 for problem in self._block_problems(block):
                     yield problem.within(f"block {index}")
 
-    def _block_problems(self, block: Block) -> Iterator[Problem]:
+    def _block_problems(self, block: Block) -> Iterator[AnnotationProblem]:
         if block.length < 1:
-            yield Problem(f"length {block.length}", "a block has at least one row", "leave the block out")
+            yield AnnotationProblem(
+                f"length {block.length}", "a block has at least one row", "leave the block out"
+            )
         elif block.length % self.unit:
             yield self._ragged(block.length)
         elif block.shares is not None:
             yield from self._share_problems(block.shares)
             units = block.length // self.unit
             if (total := _total(block.shares)) != units:
-                yield Problem(
+                yield AnnotationProblem(
                     f"shares add up to {total} units, the block has {units}",
                     "shares add up to the length that is split",
                     f"change the shares so that they add up to {units}",
                 )
 
-    def _share_problems(self, shares: tuple[Share, ...]) -> Iterator[Problem]:
+    def _share_problems(self, shares: tuple[Share, ...]) -> Iterator[AnnotationProblem]:
         if len(shares) != self.parts:
-            yield Problem(
+            yield AnnotationProblem(
                 f"{len(shares)} shares for {self.parts} parts",
                 "there is one share for each part",
                 f"give {self.parts} shares",
@@ -174,21 +178,23 @@ class Split:
         lengths = [share for share in shares if isinstance(share, int)]
         spans = [share for share in shares if not isinstance(share, int)]
         if lengths and spans:
-            yield Problem(
+            yield AnnotationProblem(
                 "shares mix lengths and intervals",
                 "shares of one split are all lengths, or all intervals",
                 "write every share as low:high",
             )
         for share in lengths:
             if share < 0:
-                yield Problem(f"share {share} is negative", "a share is 0 or more", "use 0 for nothing")
+                yield AnnotationProblem(
+                    f"share {share} is negative", "a share is 0 or more", "use 0 for nothing"
+                )
         yield from _span_problems(spans)
 
 
-def _span_problems(spans: Sequence[Interval]) -> Iterator[Problem]:
+def _span_problems(spans: Sequence[Interval]) -> Iterator[AnnotationProblem]:
     for low, high in spans:
         if not 0 <= low <= high:
-            yield Problem(
+            yield AnnotationProblem(
                 f"share {low}:{high} is no interval",
                 "an interval low:high has 0 <= low <= high",
                 f"write {min(low, high)}:{max(low, high)}",
@@ -196,7 +202,7 @@ def _span_problems(spans: Sequence[Interval]) -> Iterator[Problem]:
     covered = union(spans)
     if covered and (len(covered) > 1 or covered[0][0] != 0):
         gaps = [(low, high) for low, high in _gaps(covered)]
-        yield Problem(
+        yield AnnotationProblem(
             "no share holds " + ", ".join(f"{low}:{high}" for low, high in gaps),
             "every element has a holder",
             "widen the intervals until they meet",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
-from .problems import Problem, refuse
+from .problems import AnnotationProblem, refuse
 from .split import Split
 
 
@@ -21,7 +21,7 @@ class Unsplit(Enum):
 DUPLICATE = Unsplit.DUPLICATE
 PARTIAL = Unsplit.PARTIAL
 
-Key = int | Unsplit
+StateKey = int | Unsplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,9 @@ class DistributedStates:
         refuse(self._problems(), f"states <{self}>")
 
     @classmethod
-    def of(cls, factors: Mapping[Key, int], order: Sequence[Key] | None = None) -> DistributedStates:
+    def of(
+        cls, factors: Mapping[StateKey, int], order: Sequence[StateKey] | None = None
+    ) -> DistributedStates:
         """From parts per key; without `order`: PARTIAL, DUPLICATE, then dims ascending."""
         keys = sorted(factors, key=_rank) if order is None else order
         return cls(tuple(_placement(key, factors[key]) for key in keys))
@@ -82,7 +84,7 @@ class DistributedStates:
         return prod(placement.parts for placement in self.placements)
 
     @property
-    def order(self) -> tuple[Key, ...]:
+    def order(self) -> tuple[StateKey, ...]:
         """Keys, outermost first."""
         return tuple(placement.key for placement in self.placements)
 
@@ -98,21 +100,21 @@ class DistributedStates:
                 return placement
         return None
 
-    def factor(self, key: Key) -> int:
+    def factor(self, key: StateKey) -> int:
         """Parts of a key, 1 where it has no placement."""
         for placement in self.placements:
             if placement.key == key:
                 return placement.parts
         return 1
 
-    def coordinates(self, index: int) -> dict[Key, int]:
+    def coordinates(self, index: int) -> dict[StateKey, int]:
         """Coordinate per key of the device at `index` of the group."""
-        digits: dict[Key, int] = {}
+        digits: dict[StateKey, int] = {}
         for placement in reversed(self.placements):
             index, digits[placement.key] = divmod(index, placement.parts)
         return digits
 
-    def places(self, key: Key) -> tuple[int, ...]:
+    def places(self, key: StateKey) -> tuple[int, ...]:
         """Coordinate of each device of the group along one key; 0 where the key has no placement."""
         inner = self.size
         for placement in self.placements:
@@ -121,7 +123,7 @@ class DistributedStates:
                 return tuple([index // inner % placement.parts for index in range(self.size)])
         return (0,) * self.size
 
-    def index(self, coordinates: Mapping[Key, int]) -> int:
+    def index(self, coordinates: Mapping[StateKey, int]) -> int:
         """Group index of the device at these coordinates; keys left out are 0."""
         index = 0
         for placement in self.placements:
@@ -131,27 +133,27 @@ class DistributedStates:
     def __str__(self) -> str:
         return " ".join(map(str, self.placements)) or "R"
 
-    def _problems(self) -> Iterator[Problem]:
+    def _problems(self) -> Iterator[AnnotationProblem]:
         for placement in self.placements:
             if placement.parts < 1:
-                yield Problem(
+                yield AnnotationProblem(
                     f"{placement} has {placement.parts} parts", "parts is 1 or more", "leave it out"
                 )
         for key in dict.fromkeys(self.order):
             if (times := self.order.count(key)) > 1:
                 name = f"dim {key}" if isinstance(key, int) else key.name
-                yield Problem(
+                yield AnnotationProblem(
                     f"{name} is placed {times} times",
                     "a key has one placement in a group",
                     "multiply the parts, and order the devices of the group to match",
                 )
 
 
-def _placement(key: Key, parts: int) -> Placement:
+def _placement(key: StateKey, parts: int) -> Placement:
     if isinstance(key, int):
         return Split(key, parts)
     return Duplicate(parts) if key is DUPLICATE else Partial(parts)
 
 
-def _rank(key: Key) -> tuple[int, int]:
+def _rank(key: StateKey) -> tuple[int, int]:
     return (2, key) if isinstance(key, int) else (int(key is DUPLICATE), 0)

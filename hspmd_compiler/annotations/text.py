@@ -18,7 +18,7 @@ from ..errors import AnnotationError
 from .annotation import Annotation
 from .device import DeviceGroup
 from .split import Block, Share, Split
-from .states import DistributedStates, Duplicate, Key, Partial, Placement, Unsplit
+from .states import DistributedStates, Duplicate, Partial, Placement, StateKey, Unsplit
 
 T = TypeVar("T")
 
@@ -138,7 +138,7 @@ class _Reader:
         low = self.number("a share")
         return (low, self.number("the end of a share")) if self.skip(":") else low
 
-    def hetero(self) -> tuple[Key, tuple[int, ...] | None]:
+    def hetero(self) -> tuple[StateKey, tuple[int, ...] | None]:
         self.at += 1
         self.take("=", "write hetero=dup, hetero=partial or hetero=DIM")
         if self.next in ("dup", "partial"):

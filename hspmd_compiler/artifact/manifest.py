@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Annotated
 
 from ..base.codec import Json, decode, encode
-from ..base.typed import AtLeast, Converted, Rule, Unfit
+from ..base.typed import AtLeast, Converted, Unfit, ValueRule
 from ..errors import ArtifactError, HspmdError
 from ..options import OptimizerConfig, Precision
 from ..program.program import Program, Shard
@@ -31,7 +31,7 @@ class FileEntry:
     """Size in bytes and sha256 of one file."""
 
     size: Annotated[int, AtLeast(0)]
-    sha256: Annotated[str, Rule(lambda text: HASH.fullmatch(text) is not None, "64 hex digits")]
+    sha256: Annotated[str, ValueRule(lambda text: HASH.fullmatch(text) is not None, "64 hex digits")]
 
 
 @dataclass(frozen=True, slots=True)

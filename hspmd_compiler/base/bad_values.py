@@ -18,7 +18,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ProblemSubject:
     """What is read, such as `a cluster`; the error that its bad values raise; how to mend them."""
 
     name: str

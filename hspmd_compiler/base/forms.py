@@ -12,7 +12,7 @@ from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 from ..errors import InternalError
 from .bad_values import Problem
 from .limits import MOST_DEVICES, beyond
-from .typed import Converted, Either, Misfit, Misfits, Rule, Wanted, read
+from .typed import Converted, Either, Misfit, Misfits, ValueRule, Wanted, read
 
 T = TypeVar("T")
 Plain = dict[str, Any]
@@ -23,9 +23,9 @@ LONGEST_SHOWN = 80
 """Characters of a text that is shown in a problem."""
 
 
-def at_most(what: str, most: int) -> Rule:
+def at_most(what: str, most: int) -> ValueRule:
     """Of a count."""
-    return Rule(lambda count: count <= most, f"at most {most:,} {what}")
+    return ValueRule(lambda count: count <= most, f"at most {most:,} {what}")
 
 
 def _device_ids(given: str | tuple[int, ...]) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ DeviceIds: TypeAlias = Annotated[
     Wanted('a list of device ids or a text such as "0-3,8"'),
     Converted(_device_ids),
 ]
-Count: TypeAlias = Annotated[int, Rule(lambda count: count >= 1, "a count is at least 1")]
+Count: TypeAlias = Annotated[int, ValueRule(lambda count: count >= 1, "a count is at least 1")]
 Version: TypeAlias = Annotated[Literal[1], Wanted("this version reads 1")]
 VERSION: Version = 1
 """Of all forms."""

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from ..errors import HspmdError, first_line
-from .bad_values import Problem, Subject
+from .bad_values import Problem, ProblemSubject
 from .limits import DEEPEST, MOST_VALUES
 from .plain_content import PlainLoader, long_text, node_size, problems_of
 
@@ -45,7 +45,7 @@ class _Repeats:
         return dict(pairs)
 
 
-def read_json(text: str, subject: Subject, at: str = "") -> object:
+def read_json(text: str, subject: ProblemSubject, at: str = "") -> object:
     """The content of a JSON text; a key that stands twice is an error."""
     repeats = _Repeats()
     try:
@@ -81,7 +81,7 @@ def _repeated_keys(node: Any, seen: set[int]) -> Iterator[Problem]:
             yield from _repeated_keys(inner, seen)
 
 
-def read_yaml(text: str, subject: Subject, at: str = "") -> object:
+def read_yaml(text: str, subject: ProblemSubject, at: str = "") -> object:
     """The content of a YAML text; a key that stands twice is an error."""
     subject.refuse(long_text(text), at)
     try:
@@ -117,7 +117,7 @@ def _size_problems(node: Any) -> list[Problem]:
 
 
 def _malformed(
-    subject: Subject, language: str, at: str, reason: str, line: int, column: int, text: str
+    subject: ProblemSubject, language: str, at: str, reason: str, line: int, column: int, text: str
 ) -> HspmdError:
     lines = text.splitlines()
     shown = lines[line - 1].strip() if line <= len(lines) else "(end of the text)"

@@ -1,7 +1,7 @@
 """Plain JSON values into dataclasses by their type hints: strictly, and every value that doesn't fit told.
 
 pydantic does the reading. It is loaded by the first read, so that a command that reads nothing starts fast.
-Metadata of `Annotated` say what a type hint can't: `Wanted`, `Rule`, `Either`, `Bare`, `Converted`.
+Metadata of `Annotated` say what a type hint can't: `Wanted`, `ValueRule`, `Either`, `Bare`, `Converted`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ValueRule:
     """What holds of a value that has its type; the error says `wanted`."""
 
     holds: Callable[[Any], bool]

@@ -10,7 +10,7 @@ from ..errors import OptionError
 from ..options import Capture
 
 
-class Run(Protocol):
+class RunCommand(Protocol):
     """Does the work; the answer is the exit code."""
 
     def __call__(self, args: Namespace) -> int: ...
@@ -29,7 +29,7 @@ class Command:
     name: str
     summary: str
     add_flags: AddFlags
-    run: Run
+    run: RunCommand
 
 
 MODEL_HELP = "a built-in name (llama-tiny, gpt2, mlp, ...), a HF config.json, or package.module:factory"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..cluster import slurm
 from ..cluster.cluster import ClusterSpec
-from ..cluster.launch_plan import Launcher, Meeting, NodeCommand, bind, commands
+from ..cluster.launch_plan import Launcher, MeetingPoint, NodeCommand, bind, commands
 from ..cluster.read import read_cluster
 from ..errors import ClusterError, OptionError
 from . import run as run_command
@@ -64,7 +64,7 @@ def run(args: Namespace) -> int:
     devices = strategy_from(files.json(paths.STRATEGY)).devices
     cluster = _machines(args.hosts, os.environ)
     shares = bind(devices, files.manifest.device_kinds, cluster, str(args.hosts or slurm.NODES))
-    meeting = Meeting(args.master_addr or shares[0].address, args.master_port)
+    meeting = MeetingPoint(args.master_addr or shares[0].address, args.master_port)
     arguments = [str(args.directory.resolve()), *(args.run or ())]
     made = commands(shares, Launcher(args.launcher), meeting, arguments)
     if args.this_node:

@@ -16,7 +16,7 @@ Record = Mapping[str, object]
 RANKS, LEFT_OUT = "ranks", "left_out"
 
 
-class View(Protocol):
+class TrainingView(Protocol):
     """Shows the records of rank 0, in the launcher's process."""
 
     def show(self, record: Record) -> None: ...
@@ -26,10 +26,10 @@ class View(Protocol):
 
 
 @contextmanager
-def view_for(as_json: bool, steps: int | None) -> Iterator[View]:
+def view_for(as_json: bool, steps: int | None) -> Iterator[TrainingView]:
     """The view that fits the output; nothing is drawn, and no thread runs, before the first record."""
     for_people = ProgressBar(steps) if sys.stdout.isatty() else LogLines()
-    view: View = JsonLines() if as_json else for_people
+    view: TrainingView = JsonLines() if as_json else for_people
     try:
         yield view
     finally:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Annotated, TypeAlias
 
-from ..base.bad_values import Problem, Subject
+from ..base.bad_values import Problem, ProblemSubject
 from ..base.devices import DeviceKind, family_of
 from ..base.typed import Wanted
 from ..errors import ClusterError
 
 PAGE = "docs/machines.md shows both kinds of file, every key and its rule"
 Number: TypeAlias = Annotated[float, Wanted("a number, such as 4.0e+11")]
-CLUSTER = Subject("a cluster", ClusterError, PAGE)
+CLUSTER = ProblemSubject("a cluster", ClusterError, PAGE)
 
 
 @dataclass(frozen=True, slots=True)

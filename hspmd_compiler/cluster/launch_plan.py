@@ -50,7 +50,7 @@ class NodeShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class MeetingPoint:
     """Where the ranks meet: an address of the node of rank 0, and a port that is free there."""
 
     address: str
@@ -136,7 +136,7 @@ def _misfit(problems: Sequence[tuple[int, str]], cluster: ClusterSpec, at: str) 
 
 
 def commands(
-    shares: Sequence[NodeShare], launcher: Launcher, meeting: Meeting, arguments: Sequence[str]
+    shares: Sequence[NodeShare], launcher: Launcher, meeting: MeetingPoint, arguments: Sequence[str]
 ) -> list[NodeCommand]:
     """One command per node. arguments: of `hspmd run`, the artifact first."""
     if launcher is Launcher.RANKS:
@@ -151,7 +151,7 @@ def commands(
     ]
 
 
-def _torchrun_words(number: int, nodes: int, ranks: int, meeting: Meeting) -> tuple[str, ...]:
+def _torchrun_words(number: int, nodes: int, ranks: int, meeting: MeetingPoint) -> tuple[str, ...]:
     """Under the static rendezvous, the node of a lower number has lower ranks."""
     return (
         "torchrun",
@@ -164,7 +164,7 @@ def _torchrun_words(number: int, nodes: int, ranks: int, meeting: Meeting) -> tu
     )
 
 
-def _ranks_command(share: NodeShare, meeting: Meeting, arguments: Sequence[str]) -> NodeCommand:
+def _ranks_command(share: NodeShare, meeting: MeetingPoint, arguments: Sequence[str]) -> NodeCommand:
     """Ranks in the order of their devices, which is that of their local indices."""
     seats = sorted(share.seats, key=lambda seat: seat.local)
     variables = (("MASTER_ADDR", meeting.address), ("MASTER_PORT", str(meeting.port)), *_visible(seats))

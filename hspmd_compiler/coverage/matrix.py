@@ -44,7 +44,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class MatrixCell:
     """One model under one strategy. why: of a failure, or of not running it. errors: worst relative
     differences of loss, gradients and parameters over all steps."""
 
@@ -71,7 +71,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TracedModel:
     """What all cells of a model share. shapes: of operators that one of them has met."""
 
     model: CoveredModel
@@ -81,7 +81,7 @@ class Traced:
     shapes: ShapeBook = field(default_factory=ShapeBook)
 
 
-def run_matrix(models: Sequence[CoveredModel], columns: Sequence[Column]) -> Iterator[Cell]:
+def run_matrix(models: Sequence[CoveredModel], columns: Sequence[Column]) -> Iterator[MatrixCell]:
     """The cells, row by row, as they are done."""
     with task("coverage", len(models) * len(columns)) as progress:
         for model in models:
@@ -90,26 +90,26 @@ def run_matrix(models: Sequence[CoveredModel], columns: Sequence[Column]) -> Ite
                 yield cell
 
 
-def _run_row(model: CoveredModel, columns: Sequence[Column]) -> Iterator[Cell]:
+def _run_row(model: CoveredModel, columns: Sequence[Column]) -> Iterator[MatrixCell]:
     missing = [package for package in model.needs if find_spec(package) is None]
     if missing:
         why = f"{', '.join(missing)} is not installed: {INSTALL}"
-        yield from (Cell(model.name, column.name, Outcome.NOT_RUN, why) for column in columns)
+        yield from (MatrixCell(model.name, column.name, Outcome.NOT_RUN, why) for column in columns)
         return
     try:
         traced = trace_model(model)
     except HspmdError as error:
-        yield from (Cell(model.name, column.name, Outcome.FAILED, error.text()) for column in columns)
+        yield from (MatrixCell(model.name, column.name, Outcome.FAILED, error.text()) for column in columns)
         return
     for column in columns:
         left_out = model.left_out.get(column.name)
         if left_out is not None:
-            yield Cell(model.name, column.name, Outcome.NOT_RUN, left_out)
+            yield MatrixCell(model.name, column.name, Outcome.NOT_RUN, left_out)
         else:
             yield run_cell(traced, column)
 
 
-def trace_model(model: CoveredModel) -> Traced:
+def trace_model(model: CoveredModel) -> TracedModel:
     """The model's graph, values that show every mistake, and the batches of all steps."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
@@ -121,10 +121,10 @@ def trace_model(model: CoveredModel) -> Traced:
     batches = tuple(model.batch(generator) for _ in range(STEPS))
     graph = trace_graph(built, batches[0], SAMPLES).graph
     state = {name: value.detach().clone() for name, value in whole_state(built).items()}
-    return Traced(model, graph, Reference(model.build, state, None), batches)
+    return TracedModel(model, graph, Reference(model.build, state, None), batches)
 
 
-def run_cell(traced: Traced, column: Column) -> Cell:
+def run_cell(traced: TracedModel, column: Column) -> MatrixCell:
     """Compile, check that the ranks fit, and compare every step with one device in float64."""
     start = perf_counter()
     model = traced.model
@@ -133,11 +133,11 @@ def run_cell(traced: Traced, column: Column) -> Cell:
         errors = _compared(traced, strategy)
     except HspmdError as error:
         seconds = perf_counter() - start
-        return Cell(model.name, column.name, Outcome.FAILED, error.text(), seconds=seconds)
-    return Cell(model.name, column.name, Outcome.EXACT, errors=errors, seconds=perf_counter() - start)
+        return MatrixCell(model.name, column.name, Outcome.FAILED, error.text(), seconds=seconds)
+    return MatrixCell(model.name, column.name, Outcome.EXACT, errors=errors, seconds=perf_counter() - start)
 
 
-def _compared(traced: Traced, strategy: Strategy) -> tuple[float, float, float]:
+def _compared(traced: TracedModel, strategy: Strategy) -> tuple[float, float, float]:
     check_strategy(strategy)
     program = lower_graph(traced.graph, strategy, DeviceKind.CPU).program
     check_program(program)

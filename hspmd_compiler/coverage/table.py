@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..pages.sections import Listing, Section, Table
-from .matrix import Cell, Outcome
+from .matrix import MatrixCell, Outcome
 from .strategies import Column
 
 MARKS = {Outcome.EXACT: "exact", Outcome.FAILED: "FAILED", Outcome.NOT_RUN: "not run"}
 
 
-def markdown(cells: Sequence[Cell]) -> str:
+def markdown(cells: Sequence[MatrixCell]) -> str:
     """The table of README: a row per model, a column per strategy, then why cells are not exact."""
     columns = list(dict.fromkeys(cell.column for cell in cells))
     rows = [["model", *columns], ["---", *("---" for _ in columns)], *_rows(cells)]
@@ -20,7 +20,7 @@ def markdown(cells: Sequence[Cell]) -> str:
     return "\n".join([*lines, *([""] if notes else []), *notes])
 
 
-def sections(cells: Sequence[Cell], columns: Sequence[Column]) -> list[Section]:
+def sections(cells: Sequence[MatrixCell], columns: Sequence[Column]) -> list[Section]:
     """Table, meaning of the columns, worst differences, and what failed or was not run, in full."""
     heads = tuple(dict.fromkeys(cell.column for cell in cells))
     meanings = tuple((column.name, column.meaning) for column in columns)
@@ -33,21 +33,21 @@ def sections(cells: Sequence[Cell], columns: Sequence[Column]) -> list[Section]:
     return [*parts, Listing("reasons", "not exact", tuple(lines))] if lines else parts
 
 
-def summary(cells: Sequence[Cell]) -> str:
+def summary(cells: Sequence[MatrixCell]) -> str:
     """How many cells are exact, and how far the worst is off."""
     exact = [cell for cell in cells if cell.outcome is Outcome.EXACT]
     worst = max((max(cell.errors) for cell in exact if cell.errors), default=0.0)
     return f"{len(exact)} of {len(cells)} cells exact; largest relative difference {worst:.2g}"
 
 
-def _rows(cells: Sequence[Cell]) -> list[list[str]]:
+def _rows(cells: Sequence[MatrixCell]) -> list[list[str]]:
     by_model: dict[str, list[str]] = {}
     for cell in cells:
         by_model.setdefault(cell.model, []).append(MARKS[cell.outcome])
     return [[name, *marks] for name, marks in by_model.items()]
 
 
-def _reasons(cells: Sequence[Cell]) -> list[tuple[str, str]]:
+def _reasons(cells: Sequence[MatrixCell]) -> list[tuple[str, str]]:
     """Which cells of a model are not exact, and why; equal reasons are told once."""
     columns: dict[tuple[str, str], list[str]] = {}
     for cell in cells:

@@ -10,7 +10,7 @@ import torch
 
 from ..base import codec
 from ..base.codec import Literals, Tag, damaged, natural
-from ..base.typed import As, Converted, Place, Rule, Unfit
+from ..base.typed import As, Converted, Place, Unfit, ValueRule
 from ..errors import ArtifactError, InternalError
 from .graph import InputInfo, LogicalGraph, Meta, Origin, OriginKind, ParamInfo, Phase, Ref, Row, row_inputs
 from .type_text import dtype_name
@@ -66,7 +66,7 @@ ParamForm: TypeAlias = tuple[
     str, int, tuple[int, ...], Dtype, bool, bool, tuple[str, ...], int | None, bool, Dtype | None
 ]
 RowForm: TypeAlias = tuple[
-    Annotated[str, Rule(_is_allowed, f"an operator of {' or '.join(NAMESPACES)}")],
+    Annotated[str, ValueRule(_is_allowed, f"an operator of {' or '.join(NAMESPACES)}")],
     tuple[Literal, ...],
     dict[str, Literal],
     MetaForm | None,

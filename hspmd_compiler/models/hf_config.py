@@ -23,7 +23,7 @@ CODE = {
 }
 MOST_VALUES, DEEPEST = 100_000, 32
 
-Problem = tuple[str, str]
+ConfigProblem = tuple[str, str]
 
 
 def check_is_data(config: Mapping[str, object]) -> None:
@@ -38,7 +38,7 @@ def check_is_data(config: Mapping[str, object]) -> None:
         )
 
 
-def _problems(config: Mapping[str, object]) -> Iterator[Problem]:
+def _problems(config: Mapping[str, object]) -> Iterator[ConfigProblem]:
     left: list[tuple[str, object, int]] = [("", config, 0)]
     seen = 0
     while left:
@@ -56,7 +56,7 @@ def _problems(config: Mapping[str, object]) -> Iterator[Problem]:
                 left.append((inner, item, depth + 1))
 
 
-def _problem(place: str, key: str, value: object) -> Iterator[Problem]:
+def _problem(place: str, key: str, value: object) -> Iterator[ConfigProblem]:
     if key in CODE and value not in (None, False, {}, []):
         yield place, f"{str(value)[:60]!r}: {CODE[key]}"
     allowed = IMPLEMENTATIONS.get(key.lstrip("_").removesuffix(INTERNAL))

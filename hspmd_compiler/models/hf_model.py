@@ -25,7 +25,7 @@ CHOOSE = "--arg architectures=NAME takes another class"
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class HeadTask:
     """A head with a loss. table: of transformers' names, by model type. batch: from config and length."""
 
     auto: str
@@ -53,12 +53,12 @@ def _tokens(config: Any, seq: int) -> Inputs:
 
 
 TASKS = (
-    Task("AutoModelFor" + CAUSAL, "FOR_CAUSAL_LM", _tokens),
-    Task("AutoModelForSeq2SeqLM", "FOR_SEQ_TO_SEQ_CAUSAL_LM", _tokens),
-    Task("AutoModelForMaskedLM", "FOR_MASKED_LM", _tokens),
-    Task("AutoModelForTokenClassification", "FOR_TOKEN_CLASSIFICATION", _tokens),
-    Task("AutoModelForSequenceClassification", "FOR_SEQUENCE_CLASSIFICATION", _labels_of_samples),
-    Task("AutoModelForQuestionAnswering", "FOR_QUESTION_ANSWERING", _spans),
+    HeadTask("AutoModelFor" + CAUSAL, "FOR_CAUSAL_LM", _tokens),
+    HeadTask("AutoModelForSeq2SeqLM", "FOR_SEQ_TO_SEQ_CAUSAL_LM", _tokens),
+    HeadTask("AutoModelForMaskedLM", "FOR_MASKED_LM", _tokens),
+    HeadTask("AutoModelForTokenClassification", "FOR_TOKEN_CLASSIFICATION", _tokens),
+    HeadTask("AutoModelForSequenceClassification", "FOR_SEQUENCE_CLASSIFICATION", _labels_of_samples),
+    HeadTask("AutoModelForQuestionAnswering", "FOR_QUESTION_ANSWERING", _spans),
 )
 
 
@@ -88,7 +88,7 @@ def _named(architectures: object) -> str | None:
     return names[0] if names else None
 
 
-def _chosen(kind: str, name: str | None) -> tuple[str, Task]:
+def _chosen(kind: str, name: str | None) -> tuple[str, HeadTask]:
     """The class of this model type with its task; without a name that of a causal language model."""
     offered = dict(_offered(kind))
     if name in offered:
@@ -103,7 +103,7 @@ def _chosen(kind: str, name: str | None) -> tuple[str, Task]:
     return causal[0], offered[causal[0]]
 
 
-def _offered(kind: str) -> Iterator[tuple[str, Task]]:
+def _offered(kind: str) -> Iterator[tuple[str, HeadTask]]:
     """Classes of a model type that return a loss; the task of a class is the first that has it."""
     seen: set[str] = set()
     for task in TASKS:
@@ -132,7 +132,7 @@ def _why(kind: str, name: str) -> list[tuple[str, str]]:
 
 
 def _refused(
-    what: str, details: list[tuple[str, str]], offered: Mapping[str, Task] | Sequence[str]
+    what: str, details: list[tuple[str, str]], offered: Mapping[str, HeadTask] | Sequence[str]
 ) -> OptionError:
     names = ", ".join(offered)
     return OptionError(

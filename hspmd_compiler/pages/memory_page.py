@@ -45,7 +45,7 @@ def stored_bytes(own: RankProgram, optimizer: OptimizerConfig) -> StoredBytes:
 def parameter_bytes(shard: Shard) -> int:
     """The local tensor, unless it is gathered for each use, and the row that is trained apart from it."""
     local = prod(shard.shape) * BYTES[shard.local_dtype] if shard.zero < ZERO_PARAMS else 0
-    return local + (volume(shard.kept) * BYTES[shard.dtype] if shard.is_row else 0)
+    return local + (volume(shard.kept) * BYTES[shard.dtype] if shard.is_flat else 0)
 
 
 def gradient_bytes(shard: Shard) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..base.comm_plan import Box, Combine, CommStep, box_volume
 
-Part = tuple[Tensor, Sequence[Box]]
+TensorBoxes = tuple[Tensor, Sequence[Box]]
 
 
 @lru_cache(maxsize=65536)
@@ -59,7 +59,7 @@ def unpack(flat: Tensor, into: Tensor, boxes: Sequence[Box], combine: Combine) -
 
 
 def assemble(
-    parts: Sequence[Part],
+    parts: Sequence[TensorBoxes],
     view: tuple[int, ...],
     shape: tuple[int, ...],
     combine: Combine,
@@ -103,7 +103,7 @@ def paste(step: CommStep, arrived: Mapping[int, Tensor], empty: Tensor) -> Tenso
     """
     assert step.dst_view is not None and step.dst_shape is not None, "only a receiver pastes"
     taken = dict.fromkeys(arrived, 0)
-    parts: list[Part] = []
+    parts: list[TensorBoxes] = []
     for piece in step.recvs:
         size = volume(piece.boxes)
         if not size:

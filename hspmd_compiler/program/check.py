@@ -24,7 +24,7 @@ from .program import (
     Shard,
 )
 
-Problem = tuple[str, str]
+ReferenceProblem = tuple[str, str]
 
 SHOWN_PROBLEMS = 20
 MOST_ELEMENTS = 1 << 48
@@ -50,7 +50,7 @@ def check(program: Program) -> None:
     )
 
 
-def problems_of_program(program: Program) -> Iterator[Problem]:
+def problems_of_program(program: Program) -> Iterator[ReferenceProblem]:
     """Each place that refers to something that is not there, and what."""
     yield from _problems_of_inputs(program)
     yield from _problems_of_groups(program)
@@ -71,7 +71,7 @@ def problems_of_program(program: Program) -> Iterator[Problem]:
             yield from ((where, text) for text in found)
 
 
-def _problems_of_inputs(program: Program) -> Iterator[Problem]:
+def _problems_of_inputs(program: Program) -> Iterator[ReferenceProblem]:
     if program.batch < 1:
         yield "batch", f"{program.batch}: a step has at least one sample"
     for name, (shape, dtype) in program.inputs.items():
@@ -87,7 +87,7 @@ def _size_problems(*shapes: tuple[int, ...] | None) -> Iterator[str]:
             yield f"{list(shape)} are not the sizes of a tensor"
 
 
-def _problems_of_groups(program: Program) -> Iterator[Problem]:
+def _problems_of_groups(program: Program) -> Iterator[ReferenceProblem]:
     for index, group in enumerate(program.groups):
         if not group or list(group) != sorted(set(group)) or group[0] < 0 or group[-1] >= program.world_size:
             yield f"group {index}", f"{list(group)}: not ascending ranks below {program.world_size}"

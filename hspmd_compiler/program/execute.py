@@ -42,7 +42,7 @@ from .requests import (
 InstructionRun: TypeAlias = Generator[Request[V], V | None, None]
 
 
-class Segments(Protocol[V]):
+class SegmentRunner(Protocol[V]):
     """How the segments of one rank are run."""
 
     def start(self, segment: int, mb: int, inputs: list[V], owned: list[bool]) -> SegmentRun[V]:
@@ -53,7 +53,7 @@ class Segments(Protocol[V]):
 class RankState(Generic[V]):
     """What a rank holds. params: local shards of parameters and buffers, by name; of a parameter that is
     stored in part only while it is used. stored: flat rows of the elements that the rank trains, for
-    shards with `is_row`.
+    shards with `is_flat`.
 
     keys: of random masks, one per micro-batch, set before each step. micro: values kept for later
     instructions of a micro-batch. steps: values of this step. grads:
@@ -140,7 +140,7 @@ def run_step(
     plan: RankPlan,
     state: RankState[V],
     batches: Sequence[Mapping[str, V]],
-    segments: Segments[V],
+    segments: SegmentRunner[V],
     arrays: Arrays[V],
 ) -> StepRun[V]:
     """One training step; `batches` holds one dict per local micro-batch. Returns the loss."""
@@ -167,7 +167,7 @@ class Walk(Generic[V]):
     plan: RankPlan
     state: RankState[V]
     batches: Sequence[Mapping[str, V]]
-    segments: Segments[V]
+    segments: SegmentRunner[V]
     arrays: Arrays[V]
 
     def _compute(self, instruction: Instruction) -> InstructionRun[V]:

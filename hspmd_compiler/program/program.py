@@ -191,7 +191,7 @@ class Shard:
         return self.compute or self.dtype
 
     @property
-    def is_row(self) -> bool:
+    def is_flat(self) -> bool:
         """Whether what is trained is stored apart from the local tensor, as a flat run of elements."""
         return bool(self.compute) or self.zero == ZERO_PARAMS
 

@@ -32,21 +32,21 @@ def started(shards: Iterable[Shard], given: Mapping[str, Tensor]) -> RankState[T
 
 
 def store(shard: Shard, given: Tensor, state: RankState[Tensor]) -> None:
-    """Take over a whole local tensor, or with ZeRO-3 what `kept_row` makes of it, in the type of masters."""
+    """Take over a whole local tensor, or with ZeRO-3 what `kept_run` makes of it, in the type of masters."""
     if shard.zero >= ZERO_PARAMS:
         state.stored[shard.name] = given
         return
-    if shard.is_row:
-        state.stored[shard.name] = kept_row(shard, given).clone()
+    if shard.is_flat:
+        state.stored[shard.name] = kept_run(shard, given).clone()
     state.params[shard.name] = given.to(getattr(torch, shard.local_dtype))
 
 
 def start_value(shard: Shard, local: Tensor) -> Tensor:
     """What `store` takes, out of a whole local tensor."""
-    return kept_row(shard, local).clone() if shard.zero >= ZERO_PARAMS else local
+    return kept_run(shard, local).clone() if shard.zero >= ZERO_PARAMS else local
 
 
-def kept_row(shard: Shard, local: Tensor) -> Tensor:
+def kept_run(shard: Shard, local: Tensor) -> Tensor:
     """The elements that the rank trains out of a whole local tensor; may share its memory."""
     return boxes.pack(local, shard.view, shard.kept)
 
@@ -58,7 +58,7 @@ def trainables(shards: Iterable[Shard], state: RankState[Tensor]) -> list[Traina
         if shard.name in state.synced:
             value = trained_value(shard, state)
             apart = (
-                value.clone() if shard.zero and not shard.is_row else value
+                value.clone() if shard.zero and not shard.is_flat else value
             )  # may be part of the local tensor
             found.append(Trainable(shard, apart, _grad(shard, state)))
     return found
@@ -66,24 +66,24 @@ def trainables(shards: Iterable[Shard], state: RankState[Tensor]) -> list[Traina
 
 def trained_value(shard: Shard, state: RankState[Tensor]) -> Tensor:
     """What of a parameter or buffer is updated and saved: see `Shard.kept` for its elements."""
-    if shard.is_row:
+    if shard.is_flat:
         return state.stored[shard.name]
     local = state.params[shard.name]
-    return kept_row(shard, local) if shard.zero else local
+    return kept_run(shard, local) if shard.zero else local
 
 
 def _grad(shard: Shard, state: RankState[Tensor]) -> Tensor:
     grad = state.synced[shard.name]
-    if shard.zero >= ZERO_GRADS or not (shard.is_row or shard.zero):
+    if shard.zero >= ZERO_GRADS or not (shard.is_flat or shard.zero):
         return grad
-    return kept_row(shard, grad)
+    return kept_run(shard, grad)
 
 
 def put_back(updated: Iterable[Trainable], state: RankState[Tensor]) -> None:
     """Write updated values into the local tensors that segments read, where these are others."""
     for each in updated:
         shard = each.shard
-        if shard.zero < ZERO_PARAMS and (shard.is_row or shard.zero):
+        if shard.zero < ZERO_PARAMS and (shard.is_flat or shard.zero):
             target = state.params[shard.name].view(shard.view)
             boxes.unpack(each.value.to(target.dtype), target, shard.kept, Combine.COPY)
 

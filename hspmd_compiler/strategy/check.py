@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from ..base.bad_values import Problem, Subject
+from ..base.bad_values import Problem, ProblemSubject
 from ..base.limits import MOST_DEVICES, MOST_LAYERS, MOST_MICRO_BATCHES, MOST_SAMPLES, beyond
 from ..base.name_glob import components
 from ..errors import StrategyError
@@ -12,7 +12,7 @@ from .schedules.schedule_text import schedule_problems
 from .strategy import ZERO_STAGES, Override, PipelineSpec, RecomputeKind, StageSpec, Strategy
 
 PAGE = "docs/strategy.md lists every key, its values and its rule"
-STRATEGY = Subject("a strategy", StrategyError, PAGE)
+STRATEGY = ProblemSubject("a strategy", StrategyError, PAGE)
 
 
 def check(
@@ -29,7 +29,7 @@ def raise_if_any(
     problems: Sequence[Problem], at: str = "", fix: str = PAGE, subject: str = "a strategy"
 ) -> None:
     """Raise one StrategyError with a line per problem; subject: what the values are of."""
-    Subject(subject, StrategyError, fix).refuse(problems, at)
+    ProblemSubject(subject, StrategyError, fix).refuse(problems, at)
 
 
 def find_problems(

@@ -12,7 +12,7 @@ from ..base.codec import encode
 from ..base.devices import DeviceKind
 from ..base.forms import VERSION, Count, DeviceIds, Version, at_most, read_form
 from ..base.limits import MOST_MICRO_BATCHES
-from ..base.typed import Either, Rule, Wanted
+from ..base.typed import Either, ValueRule, Wanted
 from .check import find_problems, raise_if_any
 from .schedules.schedule_text import read_schedule
 from .strategy import Override, PipelineSpec, Recompute, RecomputeKind, ScheduleKind, StageSpec, Strategy
@@ -23,19 +23,19 @@ Layers: TypeAlias = Annotated[
     int | tuple[int, ...],
     Either((int,), int, tuple[int, ...]),
     Wanted("a count, or [low, high]"),
-    Rule(lambda given: isinstance(given, int) or len(given) == 2, "a range has two ends, [low, high]"),
+    ValueRule(lambda given: isinstance(given, int) or len(given) == 2, "a range has two ends, [low, high]"),
 ]
 Ends: TypeAlias = Annotated[
     tuple[int, ...],
     Wanted("[low, high]"),
-    Rule(lambda ends: len(ends) == 2, "a range has two ends, [low, high]"),
+    ValueRule(lambda ends: len(ends) == 2, "a range has two ends, [low, high]"),
 ]
 Weights: TypeAlias = Annotated[tuple[int, ...], Wanted("a list of integer weights")]
 DeviceId: TypeAlias = Annotated[
-    str, Rule(lambda key: re.fullmatch(r"0|[1-9][0-9]{0,17}", key) is not None, "the key is a device id")
+    str, ValueRule(lambda key: re.fullmatch(r"0|[1-9][0-9]{0,17}", key) is not None, "the key is a device id")
 ]
 Degree: TypeAlias = Annotated[
-    int, Rule(lambda degree: degree == 1, "context parallelism comes later, degree 1 only")
+    int, ValueRule(lambda degree: degree == 1, "context parallelism comes later, degree 1 only")
 ]
 
 

@@ -26,7 +26,7 @@ __all__ = [
     "Strategy",
 ]
 
-Rows = tuple[int, int]
+SampleRange = tuple[int, int]
 
 ZERO_STAGES = (0, 1, 2, 3)
 
@@ -211,7 +211,7 @@ class Strategy:
     def num_layers(self) -> int:
         return self.pipelines[0].num_layers
 
-    def rows(self, pipeline: int) -> list[Rows]:
+    def rows(self, pipeline: int) -> list[SampleRange]:
         """Rows [low, high) of the global batch, per micro-batch of a pipeline.
 
         Within a slice, pipelines take consecutive rows in their order. Micro-batch m of slice a has
@@ -244,7 +244,7 @@ class Strategy:
         return next((item for item in reversed(self.overrides) if item.matches(name)), None)
 
 
-def _consecutive(low: int, sizes: tuple[int, ...]) -> Iterator[Rows]:
+def _consecutive(low: int, sizes: tuple[int, ...]) -> Iterator[SampleRange]:
     for size in sizes:
         yield low, low + size
         low += size

@@ -57,7 +57,7 @@ _SHAPE_LOG = logging.getLogger("torch.fx.experimental.symbolic_shapes")
 ASSERTION = "aten._assert_tensor_metadata.default"
 
 
-class OutputKind(Enum):
+class JointOutputKind(Enum):
     """What an output of the joint graph is."""
 
     LOSS = "loss"
@@ -69,7 +69,7 @@ class OutputKind(Enum):
 class OutputRole:
     """What an output is, and of which parameter or buffer."""
 
-    kind: OutputKind
+    kind: JointOutputKind
     name: str = ""
 
 
@@ -349,17 +349,17 @@ def _roles(graph: fx.Graph, assigned: Sequence[str]) -> Iterator[OutputRole | No
             case None:
                 yield None
             case PlainAOTOutput(idx=0):
-                yield OutputRole(OutputKind.LOSS)
+                yield OutputRole(JointOutputKind.LOSS)
             case PlainAOTOutput(idx=place):
-                yield OutputRole(OutputKind.BUFFER, assigned[place - 1])
+                yield OutputRole(JointOutputKind.BUFFER, assigned[place - 1])
             case GradAOTOutput(grad_of=ParamAOTInput(target=target)):
-                yield OutputRole(OutputKind.GRAD, _user_name(target))
+                yield OutputRole(JointOutputKind.GRAD, _user_name(target))
             case InputMutationAOTOutput(mutated_input=BufferAOTInput(target=target)):
-                yield OutputRole(OutputKind.BUFFER, _user_name(target))
+                yield OutputRole(JointOutputKind.BUFFER, _user_name(target))
             case InputMutationAOTOutput(mutated_input=ParamAOTInput(target=target)):
                 raise changes_parameter(_user_name(target))
             case GradAOTOutput(grad_of=other) | InputMutationAOTOutput(mutated_input=other):
-                yield OutputRole(OutputKind.GRAD, f"<{other.expr()}>")
+                yield OutputRole(JointOutputKind.GRAD, f"<{other.expr()}>")
             case other:
                 raise TraceError(f"the traced graph has an output of an unknown kind: {other}")
 

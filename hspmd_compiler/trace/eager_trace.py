@@ -21,8 +21,8 @@ from ..ir.layers import assign_layers, find_layers
 from .call_places import CallPlaces
 from .capture import (
     DispatchRecorder,
+    JointOutputKind,
     LossModule,
-    OutputKind,
     OutputRole,
     StepState,
     quiet,
@@ -114,12 +114,12 @@ class _Recorder:
         if self._in_place and not self.state.gradients:  # only for what no export can trace
             raise NotPlain(self._in_place)
         assign_layers(self.rows, find_layers(self.model), self.places.paths, self.places.numbers)
-        outputs = {OutputRole(OutputKind.LOSS): self._ref(loss).id}
+        outputs = {OutputRole(JointOutputKind.LOSS): self._ref(loss).id}
         for name, value in zip(self.state.assigned, assigned, strict=True):
-            outputs[OutputRole(OutputKind.BUFFER, name)] = self._ref(value).id
+            outputs[OutputRole(JointOutputKind.BUFFER, name)] = self._ref(value).id
         for name, grad in zip(params, grads, strict=True):
             if grad is not None:
-                outputs[OutputRole(OutputKind.GRAD, name)] = self._ref(grad).id
+                outputs[OutputRole(JointOutputKind.GRAD, name)] = self._ref(grad).id
         return EagerStep(self.rows, outputs)
 
     def _place_inputs(

@@ -21,12 +21,12 @@ from .capture import (
     real_tensors,
     storage_key,
 )
-from .init_steps import Call, Value, live_calls, program_of, values_of
+from .init_steps import Call, RecordedTensor, live_calls, program_of, values_of
 from .state.held_tensors import tables_as_buffers
 
 Inputs = Mapping[str, torch.Tensor]
 Factory = Callable[[], tuple[nn.Module, Inputs]]
-Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
+MemoryGeometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
 
 MOST_CONSTANTS = 1 << 16
 _MARK = 0x6873706D64 << 20  # seeds that no user chooses: the generator holds one unless it was reseeded
@@ -97,9 +97,9 @@ class _Memory:
     """One content of a storage: overwriting all of it begins the next one."""
 
     id: int
-    base: Value
-    geometry: Geometry
-    views: dict[Geometry, Value]
+    base: RecordedTensor
+    geometry: MemoryGeometry
+    views: dict[MemoryGeometry, RecordedTensor]
 
 
 class _Recorder:
@@ -213,11 +213,11 @@ class _Recorder:
         others = [storage_key(t) for t in _tensors(args[1:])]
         return _is_whole(target) and storage_key(target) not in others
 
-    def _new_content(self, tensor: torch.Tensor) -> Value:
+    def _new_content(self, tensor: torch.Tensor) -> RecordedTensor:
         del self._memories[storage_key(tensor)]
         return self._allocate(tensor, zero=False)
 
-    def _allocate(self, tensor: torch.Tensor, zero: bool) -> Value:
+    def _allocate(self, tensor: torch.Tensor, zero: bool) -> RecordedTensor:
         memory = self._new_memory(tensor)
         size, stride, _, dtype = memory.geometry
         empty, clear = torch.ops.aten.empty_strided.default, torch.ops.aten.zero_.default
@@ -229,14 +229,14 @@ class _Recorder:
 
     def _new_memory(self, tensor: torch.Tensor) -> _Memory:
         geometry = _geometry(tensor)
-        memory = _Memory(len(self.memory_of), Value(len(self.memory_of)), geometry, {})
+        memory = _Memory(len(self.memory_of), RecordedTensor(len(self.memory_of)), geometry, {})
         memory.views[geometry] = memory.base
         self.memory_of[memory.base.id] = memory.id
         self._memories[storage_key(tensor)] = memory
         self._alive.append(tensor.untyped_storage())
         return memory
 
-    def value_of(self, tensor: torch.Tensor) -> Value:
+    def value_of(self, tensor: torch.Tensor) -> RecordedTensor:
         """The value that now stands for `tensor`; a view of its memory is made if there is none yet."""
         memory = self._memories.get(storage_key(tensor)) or self._constant(tensor)
         geometry = _geometry(tensor)
@@ -246,7 +246,7 @@ class _Recorder:
                 raise TraceError(
                     "the model's initialisation reads a tensor as another type", fix="use tensor.to(dtype)"
                 )
-            view = Value(len(self.memory_of))
+            view = RecordedTensor(len(self.memory_of))
             self.memory_of[view.id] = memory.id
             memory.views[geometry] = view
             func = torch.ops.aten.as_strided.default
@@ -314,7 +314,7 @@ def _run(call: Call, made: Mapping[int, torch.Tensor]) -> object:
 
 
 def _real(value: object, made: Mapping[int, torch.Tensor]) -> object:
-    if isinstance(value, Value):
+    if isinstance(value, RecordedTensor):
         return made[value.id]
     if isinstance(value, (tuple, list)):
         return [_real(item, made) for item in value]
@@ -327,7 +327,7 @@ def _tensors(value: object) -> list[torch.Tensor]:
     return [t for item in value for t in _tensors(item)] if isinstance(value, (tuple, list)) else []
 
 
-def _geometry(tensor: torch.Tensor) -> Geometry:
+def _geometry(tensor: torch.Tensor) -> MemoryGeometry:
     return tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()), tensor.dtype
 
 

@@ -26,7 +26,7 @@ Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class RecordedTensor:
     """A tensor of the recording, by id."""
 
     id: int
@@ -77,9 +77,9 @@ def live_calls(calls: Sequence[Call], values: set[int], memories: set[int]) -> l
     return kept[::-1]
 
 
-def values_of(argument: object) -> Iterator[Value]:
+def values_of(argument: object) -> Iterator[RecordedTensor]:
     """Every Value in nested arguments, in order."""
-    if isinstance(argument, Value):
+    if isinstance(argument, RecordedTensor):
         yield argument
     elif isinstance(argument, (tuple, list)):
         for item in argument:
@@ -165,7 +165,7 @@ class _Renumbering:
 
     def encode(self, value: object) -> object:
         match value:
-            case Value(id=id):
+            case RecordedTensor(id=id):
                 return {VALUE: self(id)}
             case torch.dtype():
                 return {DTYPE: str(value).removeprefix("torch.")}

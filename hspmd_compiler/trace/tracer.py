@@ -31,7 +31,7 @@ from . import trace_checks as checks
 from .capture import (
     ASSERTION,
     JointGraph,
-    OutputKind,
+    JointOutputKind,
     OutputRole,
     capture_joint,
     check_torch_version,
@@ -221,7 +221,7 @@ class _Assembler:
         return {
             replace(role, name=self.canonical[role.name]) if role.name else role: i
             for role, i in named
-            if role.kind is OutputKind.LOSS or role.name in self.canonical
+            if role.kind is JointOutputKind.LOSS or role.name in self.canonical
         }
 
 
@@ -231,9 +231,9 @@ def assemble(subject: Subject, rows: list[Row], outputs: Mapping[OutputRole, int
     A buffer that is neither saved nor read, only written, as a loss for others to see, is left out.
     """
     place = {row.origin: row.id for row in rows if row.op == PLACEHOLDER}
-    grads = {role.name: i for role, i in outputs.items() if role.kind is OutputKind.GRAD}
-    mutated = {role.name: i for role, i in outputs.items() if role.kind is OutputKind.BUFFER}
-    read = {outputs[OutputRole(OutputKind.LOSS)], *mutated.values()}.union(*map(row_inputs, rows))
+    grads = {role.name: i for role, i in outputs.items() if role.kind is JointOutputKind.GRAD}
+    mutated = {role.name: i for role, i in outputs.items() if role.kind is JointOutputKind.BUFFER}
+    read = {outputs[OutputRole(JointOutputKind.LOSS)], *mutated.values()}.union(*map(row_inputs, rows))
     found = _params(subject.model, place)
     params = [p for p in found if p.persistent or p.row in read or p.name not in mutated]
     return LogicalGraph(
@@ -243,7 +243,7 @@ def assemble(subject: Subject, rows: list[Row], outputs: Mapping[OutputRole, int
             k: InputInfo(k, place[Origin(OriginKind.INPUT, k)], tuple(v.shape), v.dtype)
             for k, v in subject.inputs.items()
         },
-        outputs[OutputRole(OutputKind.LOSS)],
+        outputs[OutputRole(JointOutputKind.LOSS)],
         place[Origin(OriginKind.TANGENT)],
         subject.batch,
         find_layers(subject.model).paths,

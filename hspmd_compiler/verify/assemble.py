@@ -17,7 +17,7 @@ Index = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LocalPiece:
     """The local tensor of one rank in one micro-batch. at: its place in the stage and in the batch."""
 
     rank: int
@@ -40,12 +40,12 @@ class Assembled:
         return int((~self.covered).sum())
 
 
-def assemble(pieces: Sequence[Piece]) -> Assembled:
+def assemble(pieces: Sequence[LocalPiece]) -> Assembled:
     """The value of all pieces: joined over the ranks of each micro-batch, then over micro-batches.
 
     Pieces of one batch coordinate are those of one stage of one pipeline.
     """
-    by_batch: dict[int, list[Piece]] = {}
+    by_batch: dict[int, list[LocalPiece]] = {}
     for piece in pieces:
         by_batch.setdefault(piece.at.batch, []).append(piece)
     parts = [_over_ranks(of) for _, of in sorted(by_batch.items())]
@@ -93,12 +93,12 @@ def _positions(intervals: Iterable[tuple[int, int]]) -> Tensor:
     return torch.tensor([i for low, high in intervals for i in range(low, high)], dtype=torch.int64)
 
 
-def _over_ranks(pieces: Sequence[Piece]) -> Assembled:
+def _over_ranks(pieces: Sequence[LocalPiece]) -> Assembled:
     """All pieces of one micro-batch."""
     layout = pieces[0].layout
     if not is_addend(layout, ranks=True):
         return _joined(pieces)
-    by_addend: dict[int, list[Piece]] = {}
+    by_addend: dict[int, list[LocalPiece]] = {}
     for piece in pieces:
         number = piece.at.rank if layout.addends is None else layout.addends[piece.at.rank]
         by_addend.setdefault(number, []).append(piece)
@@ -108,7 +108,7 @@ def _over_ranks(pieces: Sequence[Piece]) -> Assembled:
     return total
 
 
-def _joined(pieces: Sequence[Piece]) -> Assembled:
+def _joined(pieces: Sequence[LocalPiece]) -> Assembled:
     """Pieces of one value, or of one addend of it."""
     layout = pieces[0].layout
     view = whole_view(layout)

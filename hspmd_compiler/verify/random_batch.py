@@ -48,7 +48,7 @@ FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class IndexUse:
     """One use of an integer as an index. limit: number of choices. ignored: the value that picks none."""
 
     limit: int
@@ -85,10 +85,10 @@ def draw_batch(
     }
 
 
-def choices(graph: LogicalGraph, row: int) -> list[Choice] | None:
+def choices(graph: LogicalGraph, row: int) -> list[IndexUse] | None:
     """What the values of an input pick; None where some use is not a pick."""
     held = {row}
-    found: list[Choice] = []
+    found: list[IndexUse] = []
     for user in graph.rows:
         if held.isdisjoint(row_inputs(user)) or user.op in BACKWARD or user.op in COMPARISONS:
             continue
@@ -102,13 +102,13 @@ def choices(graph: LogicalGraph, row: int) -> list[Choice] | None:
     return found
 
 
-def _picks(graph: LogicalGraph, user: Row, held: set[int]) -> Iterator[Choice]:
+def _picks(graph: LogicalGraph, user: Row, held: set[int]) -> Iterator[IndexUse]:
     """The choices that a row makes by the held values."""
     if user.op in LOOKUPS:
         source, dim, index = user.args[:3]
         sizes = graph.rows[source.id].shape if isinstance(source, Ref) else None
         if sizes and isinstance(dim, int) and isinstance(index, Ref) and index.id in held:
-            yield Choice(sizes[dim])
+            yield IndexUse(sizes[dim])
         return
     index = user.args[1] if user.op in (TABLE, TARGET) else None
     source = user.args[0] if index is not None else None
@@ -116,7 +116,7 @@ def _picks(graph: LogicalGraph, user: Row, held: set[int]) -> Iterator[Choice]:
         return
     shape = graph.rows[source.id].shape or (1,)
     ignored = user.args[4] if user.op == TARGET else None
-    yield Choice(shape[0 if user.op == TABLE else -1], ignored if isinstance(ignored, int) else None)
+    yield IndexUse(shape[0 if user.op == TABLE else -1], ignored if isinstance(ignored, int) else None)
 
 
 def _drawn(
@@ -140,7 +140,7 @@ def _drawn(
     return Drawn(example[order].to(info.dtype), "samples of the example")
 
 
-def _indexes(info: InputInfo, found: list[Choice], generator: torch.Generator, ignoring: bool) -> Drawn:
+def _indexes(info: InputInfo, found: list[IndexUse], generator: torch.Generator, ignoring: bool) -> Drawn:
     limit = min(choice.limit for choice in found)
     drawn = torch.randint(limit, info.shape, generator=generator, dtype=info.dtype)
     ignored = {choice.ignored for choice in found}

@@ -31,7 +31,7 @@ SPARE = 1000
 TRUST = "an artifact is data: what it names is not imported on its word"
 
 
-class Origin(Enum):
+class ReferenceOrigin(Enum):
     """Whose values a reference has: a model's that was made here after seeding, or those of a live one."""
 
     MADE = "made"
@@ -49,7 +49,7 @@ class Reference:
     build: Callable[[], nn.Module]
     state: dict[str, Tensor]
     examples: Mapping[str, Tensor] | None
-    origin: Origin = Origin.GIVEN
+    origin: ReferenceOrigin = ReferenceOrigin.GIVEN
     again: Callable[[], dict[str, Tensor]] | None = None
 
 
@@ -61,17 +61,17 @@ def find_reference(
     trust: a factory that the manifest names may be imported and called.
     """
     if isinstance(given, nn.Module):
-        return _reference(artifact, given, None, Origin.GIVEN, None)
+        return _reference(artifact, given, None, ReferenceOrigin.GIVEN, None)
     source = given if given is not None else _rebuilt(artifact, trust)
     model, examples = _seeded(source)
-    return _reference(artifact, model, examples, Origin.MADE, lambda: _state(_seeded(source)[0]))
+    return _reference(artifact, model, examples, ReferenceOrigin.MADE, lambda: _state(_seeded(source)[0]))
 
 
 def _reference(
     artifact: Artifact,
     model: nn.Module,
     examples: Mapping[str, Tensor] | None,
-    origin: Origin,
+    origin: ReferenceOrigin,
     again: Callable[[], dict[str, Tensor]] | None,
 ) -> Reference:
     check_model(artifact.program, model)

@@ -22,7 +22,7 @@ from ..ir.type_text import type_text
 from ..layout.layout import Coordinate
 from ..program.program import Program
 from ..program.segments import Observation
-from .assemble import Assembled, Piece, assemble, gap, index_of, is_addend, local_view, whole_view
+from .assemble import Assembled, LocalPiece, assemble, gap, index_of, is_addend, local_view, whole_view
 from .equality import GRADIENT_FLOOR, Difference, difference_table
 from .single_device import PLACEHOLDER, single_device_program
 from .training import TOLERANCE, widened_batch
@@ -33,7 +33,7 @@ HUGE = 1e30
 """Larger numbers stand for infinity (masks): they are judged by their own size."""
 FIX = "report it with the strategy: the compiler made a wrong program"
 
-Place = tuple[int, int]
+StageId = tuple[int, int]
 """(pipeline, stage)."""
 
 
@@ -104,12 +104,12 @@ def compare_rows(
     return RowsReport(len(rows), compared, partly, tuple(sorted(left_out.items())))
 
 
-def _pipelines(by_place: Mapping[Place, list[Piece]]) -> int:
+def _pipelines(by_place: Mapping[StageId, list[LocalPiece]]) -> int:
     """How many pipelines compute a row."""
     return len({pipeline for pipeline, _ in by_place})
 
 
-def _is_sum(by_place: Mapping[Place, list[Piece]]) -> bool:
+def _is_sum(by_place: Mapping[StageId, list[LocalPiece]]) -> bool:
     """Whether a row's value is a sum over micro-batches, so that all pipelines are needed for it."""
     return any(is_addend(piece.layout, ranks=False) for pieces in by_place.values() for piece in pieces)
 
@@ -121,17 +121,17 @@ class Collector:
     pieces: by logical row, then by the stage that computed it.
     """
 
-    homes: dict[int, tuple[Place, int]]
+    homes: dict[int, tuple[StageId, int]]
     first: list[int]
-    placed: dict[tuple[Place, int], list[PlacedValue]]
-    pieces: dict[int, dict[Place, list[Piece]]] = field(default_factory=dict)
+    placed: dict[tuple[StageId, int], list[PlacedValue]]
+    pieces: dict[int, dict[StageId, list[LocalPiece]]] = field(default_factory=dict)
     seen: set[tuple[int, int, int]] = field(default_factory=set)
 
     @classmethod
     def of(cls, program: Program, layouts: ValueLayouts) -> Collector:
         """For the ranks of a program."""
         homes = {own.rank: ((own.pipeline, own.stage), own.coordinate) for own in program.ranks}
-        placed: dict[tuple[Place, int], list[PlacedValue]] = {}
+        placed: dict[tuple[StageId, int], list[PlacedValue]] = {}
         for place, values in layouts.stages.items():
             for value in values:
                 placed.setdefault((place, value.value), []).append(value)
@@ -149,7 +149,7 @@ class Collector:
         tensor = seen.result.clone()
         for value in values:
             by_place = self.pieces.setdefault(value.logical, {})
-            by_place.setdefault(place, []).append(Piece(seen.rank, at, value.layout, tensor))
+            by_place.setdefault(place, []).append(LocalPiece(seen.rank, at, value.layout, tensor))
 
 
 @dataclass(slots=True)
@@ -177,19 +177,19 @@ class _Reference:
 
 
 def _compared(
-    row: Row, reference: _Reference, by_place: Mapping[Place, list[Piece]], is_whole: bool
+    row: Row, reference: _Reference, by_place: Mapping[StageId, list[LocalPiece]], is_whole: bool
 ) -> Difference:
     """The worst of a row's copies in different stages; a VerifyError where one is wrong."""
     found = [_difference(row, reference, pieces, is_whole) for pieces in _copies(by_place)]
     return max(found, key=lambda difference: difference.error)
 
 
-def _copies(by_place: Mapping[Place, list[Piece]]) -> list[list[Piece]]:
+def _copies(by_place: Mapping[StageId, list[LocalPiece]]) -> list[list[LocalPiece]]:
     """The pieces of one value of the whole batch: of one stage of each pipeline.
 
     Several where stages compute the same row for themselves.
     """
-    stages: dict[int, list[list[Piece]]] = {}
+    stages: dict[int, list[list[LocalPiece]]] = {}
     for (pipeline, _), pieces in sorted(by_place.items()):
         stages.setdefault(pipeline, []).append(pieces)
     count = max(len(of) for of in stages.values())
@@ -198,7 +198,7 @@ def _copies(by_place: Mapping[Place, list[Piece]]) -> list[list[Piece]]:
     ]
 
 
-def _difference(row: Row, reference: _Reference, pieces: list[Piece], is_whole: bool) -> Difference:
+def _difference(row: Row, reference: _Reference, pieces: list[LocalPiece], is_whole: bool) -> Difference:
     """is_whole: pieces must cover the value; otherwise what they cover is compared."""
     wanted = reference.values[row.id]
     assembled = assemble(pieces)
@@ -219,7 +219,7 @@ def _difference(row: Row, reference: _Reference, pieces: list[Piece], is_whole: 
 
 
 def _wrong(
-    row: Row, difference: Difference, assembled: Assembled, wanted: Tensor, pieces: Sequence[Piece]
+    row: Row, difference: Difference, assembled: Assembled, wanted: Tensor, pieces: Sequence[LocalPiece]
 ) -> VerifyError:
     ranks = sorted({piece.rank for piece in pieces})
     allowed = TOLERANCE * difference.scale
@@ -241,7 +241,7 @@ def _wrong(
     )
 
 
-def _holds_right(piece: Piece, wanted: Tensor, allowed: float) -> bool:
+def _holds_right(piece: LocalPiece, wanted: Tensor, allowed: float) -> bool:
     """Whether a rank's own piece is the reference's; addends can't be told alone."""
     layout = piece.layout
     if is_addend(layout, ranks=True) or is_addend(layout, ranks=False):
@@ -251,7 +251,7 @@ def _holds_right(piece: Piece, wanted: Tensor, allowed: float) -> bool:
     return _largest(gap(local, expected)) <= allowed
 
 
-def _misplaced(row: Row, assembled: Assembled, wanted: Tensor, pieces: Sequence[Piece]) -> VerifyError:
+def _misplaced(row: Row, assembled: Assembled, wanted: Tensor, pieces: Sequence[LocalPiece]) -> VerifyError:
     return VerifyError(
         f"{_name(row)} can't be put together",
         at=row.where,

@@ -14,7 +14,7 @@ from ..program.boxes import volume
 from ..program.program import Program, Shard
 from ..program.trained import trained_value
 from ..runtime.collect import OwnedPiece
-from ..runtime.shards import dtype_of, owned_value, place_row
+from ..runtime.shards import dtype_of, owned_value, place_run
 from .shape.coverage import overlapping
 from .values import Rank
 
@@ -66,7 +66,7 @@ def saved_state(program: Program, ranks: Sequence[Rank]) -> dict[str, Tensor]:
                 piece = OwnedPiece.of(shard)
                 empty = torch.zeros(piece.shape, dtype=dtype_of(piece.dtype))
                 row = owned_value(shard, trained_value(shard, rank.state))
-                place_row(wholes.setdefault(shard.name, empty), piece.view, piece.boxes, row)
+                place_run(wholes.setdefault(shard.name, empty), piece.view, piece.boxes, row)
     return wholes | {alias: wholes[name] for alias, name in program.aliases.items() if name in wholes}
 
 

@@ -11,13 +11,13 @@ from ..errors import VerifyError
 from ..program.boxes import slices
 from ..program.program import Shard
 
-Held = tuple[int, Shard, Tensor]
+RankShard = tuple[int, Shard, Tensor]
 """(rank, its shard, the local tensor)."""
 
 COPIES_RULE = "copies of an element on different ranks are equal, bit by bit"
 
 
-def join_shards(name: str, held: Iterable[Held]) -> Tensor:
+def join_shards(name: str, held: Iterable[RankShard]) -> Tensor:
     """The whole tensor. A VerifyError where copies differ, or where no rank holds an element."""
     parts = list(held)
     shard, dtype = parts[0][1], parts[0][2].dtype

@@ -17,7 +17,7 @@ from ..program.program import Program
 from ..runtime.saved.initial_params import check_made
 from ..runtime.saved.loaded_names import ModelNames, match_names, named_shards
 from ..runtime.saved.safetensors_file import SafetensorsReader
-from .reference import SEED, Origin, Reference
+from .reference import SEED, Reference, ReferenceOrigin
 
 RULE = "a run without `--init` starts with the values that the model's own code makes from the seed"
 SHOWN = 20
@@ -32,7 +32,7 @@ def checked_start(artifact: Artifact, reference: Reference) -> tuple[Reference, 
         return _from_weights(artifact, reference)
     if artifact.init is None:
         return reference, "no initial values in the artifact: a run needs --init"
-    if reference.origin is not Origin.MADE:
+    if reference.origin is not ReferenceOrigin.MADE:
         return reference, "initial values not compared: the model was given with values of its own"
     made = replayed(artifact)
     wrong = _differing(reference.state, made)
@@ -62,7 +62,7 @@ def replayed(artifact: Artifact) -> dict[str, Tensor]:
 def _from_weights(artifact: Artifact, reference: Reference) -> tuple[Reference, str]:
     assert artifact.weights is not None, "asked only where there are some"
     held = read_weights(artifact.program, SafetensorsReader(artifact.weights))
-    if reference.origin is Origin.GIVEN:
+    if reference.origin is ReferenceOrigin.GIVEN:
         _refuse(_differing(reference.state, held), "the stored weights are not those of the model")
         return reference, f"initial values: {len(held)} tensors as in the given model"
     state = {

@@ -10,7 +10,7 @@ from ..ir.type_text import dtype_name
 from ..program.program import Program, Shard
 
 FIX = "report it with the strategy: the compiler made a wrong program"
-Problem = tuple[str, str]
+TableProblem = tuple[str, str]
 
 
 def check_tables(program: Program, graph: LogicalGraph) -> None:
@@ -25,7 +25,7 @@ def check_tables(program: Program, graph: LogicalGraph) -> None:
         )
 
 
-def _inputs(program: Program, graph: LogicalGraph) -> Iterator[Problem]:
+def _inputs(program: Program, graph: LogicalGraph) -> Iterator[TableProblem]:
     if program.batch != graph.batch:
         yield "batch", f"{program.batch}, the graph has {graph.batch}"
     wanted = {name: (info.shape, dtype_name(info.dtype)) for name, info in graph.inputs.items()}
@@ -34,14 +34,14 @@ def _inputs(program: Program, graph: LogicalGraph) -> Iterator[Problem]:
             yield f"input {name}", f"{program.inputs.get(name)}, the graph has {wanted.get(name)}"
 
 
-def _aliases(program: Program, graph: LogicalGraph) -> Iterator[Problem]:
+def _aliases(program: Program, graph: LogicalGraph) -> Iterator[TableProblem]:
     wanted = {alias: info.name for info in graph.params.values() for alias in info.aliases}
     for alias in sorted(wanted.keys() | program.aliases.keys()):
         if wanted.get(alias) != program.aliases.get(alias):
             yield alias, f"tied to {program.aliases.get(alias)}, in the graph to {wanted.get(alias)}"
 
 
-def _parameters(program: Program, graph: LogicalGraph) -> Iterator[Problem]:
+def _parameters(program: Program, graph: LogicalGraph) -> Iterator[TableProblem]:
     held: set[str] = set()
     judged: set[int] = set()
     for own in program.ranks:

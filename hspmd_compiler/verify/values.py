@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import VerifyError
 from ..program.arrays import TorchArrays
 from ..program.codegen import SegmentCache
-from ..program.execute import RankPlan, RankState, Segments, micro_batches, plan_ranks, run_step
+from ..program.execute import RankPlan, RankState, SegmentRunner, micro_batches, plan_ranks, run_step
 from ..program.kernels.random_kernels import step_keys
 from ..program.program import ZERO_GRADS, ZERO_STATE, Program, Shard
 from ..program.segments import CompiledSegments, ObservedSegments, Observer
@@ -21,7 +21,7 @@ from .lockstep.blocked import RankRun
 from .lockstep.lockstep import Lockstep
 from .lockstep.report import Event
 from .same_masks import SEED
-from .shards import Held, join_shards
+from .shards import RankShard, join_shards
 from .widen import default_type
 
 Tensors = dict[str, Tensor]
@@ -35,7 +35,7 @@ class Rank:
 
     plan: RankPlan
     state: RankState[Tensor]
-    segments: Segments[Tensor]
+    segments: SegmentRunner[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _start(
 ) -> Rank:
     given = {name: _cut(shard, params[name]) for name, shard in plan.shards.items()}
     state = started(plan.shards.values(), given)
-    segments: Segments[Tensor] = (
+    segments: SegmentRunner[Tensor] = (
         CompiledSegments(plan, cache) if observe is None else ObservedSegments(plan, observe)
     )
     return Rank(plan, state, segments)
@@ -161,7 +161,7 @@ def _whole_or_owned(rank: Rank, tensors: Tensors, zero: int) -> list[tuple[Shard
 
 
 def _joined(held: Sequence[tuple[Rank, Sequence[tuple[Shard, Tensor]]]]) -> Tensors:
-    parts: dict[str, list[Held]] = {}
+    parts: dict[str, list[RankShard]] = {}
     for rank, tensors in held:
         for shard, local in tensors:
             parts.setdefault(shard.name, []).append((rank.plan.program.rank, shard, local))

@@ -34,7 +34,7 @@ from .deduce_moves import all_reduce, over_batch, sent, settle
 from .deduce_results import add_results
 from .grad_terms import untied_sums
 from .insert_comm import check_takes_several_cuts, convert
-from .placement import GraphFacts, Placement
+from .placement import GraphFacts, StartLayouts
 from .stages import RowKinds, assign_stages
 
 Found = TypeVar("Found")
@@ -61,7 +61,7 @@ class Deducer:
 
     graph: LogicalGraph
     pipeline: PipelineSpec
-    placement: Placement
+    placement: StartLayouts
     result: PipelineGraph
     kinds: RowKinds
     stages: list[int]
@@ -397,7 +397,7 @@ def deduce(
     graph: LogicalGraph,
     pipeline: int,
     spec: PipelineSpec,
-    placement: Placement,
+    placement: StartLayouts,
     facts: GraphFacts | None = None,
 ) -> PipelineGraph:
     """The annotated graph of one pipeline; DeduceError names the row's user line."""

@@ -12,11 +12,11 @@ from ...strategy.strategy import PipelineSpec, Strategy
 from .batch_warning import warn_of_batch_values
 from .computed_whole import warn_of_whole
 from .deduce import deduce
-from .placement import GraphFacts, Placement
+from .placement import GraphFacts, StartLayouts
 
 
 def deduce_all(
-    graph: LogicalGraph, strategy: Strategy, placements: Sequence[Placement]
+    graph: LogicalGraph, strategy: Strategy, placements: Sequence[StartLayouts]
 ) -> list[PipelineGraph]:
     """One annotated graph per pipeline. Equal pipelines have the same row objects."""
     facts = GraphFacts.of(graph)

@@ -14,7 +14,7 @@ from ...ir.annotated import AnnotatedRow, AnnotatedValue
 from ...ir.graph import LogicalGraph, Phase, Ref, Row
 
 Values = Mapping[tuple[int, int], AnnotatedValue | tuple[AnnotatedValue, ...]]
-Key = tuple[Hashable, ...]
+MemoKey = tuple[Hashable, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ class RuleMemo:
 
     signatures: Sequence[int] = ()
     looked: bool = False
-    _made: dict[Key, MadeRow] = field(default_factory=dict)
+    _made: dict[MemoKey, MadeRow] = field(default_factory=dict)
 
-    def key(self, row: Row, stage: int, operands: Sequence[int], values: Values) -> Key | None:
+    def key(self, row: Row, stage: int, operands: Sequence[int], values: Values) -> MemoKey | None:
         """What a rule depends on; None where an operand is not there yet."""
         if not self.signatures:
             return None
@@ -92,11 +92,11 @@ class RuleMemo:
                 key.append((value.layout, value.dtype, value.static, value.loose, same))
         return tuple(key)
 
-    def find(self, key: Key | None) -> MadeRow | None:
+    def find(self, key: MemoKey | None) -> MadeRow | None:
         """What was made for a key."""
         return None if key is None else self._made.get(key)
 
-    def learn(self, key: Key, made: AnnotatedRow, read: Sequence[AnnotatedValue]) -> None:
+    def learn(self, key: MemoKey, made: AnnotatedRow, read: Sequence[AnnotatedValue]) -> None:
         """Keep a row that was made of operands, and of pure values that came from these."""
         slots = {value.id: Slot(index) for index, value in reversed(list(enumerate(read)))}
         via = made.out.via[1].id if made.out.via is not None else None

@@ -20,7 +20,7 @@ def _not_stored_otherwise(name: str, stage: int) -> Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class StartLayouts:
     """What deduction starts from: the batch cut, the parameters' layouts, and how tokens are cut.
 
     batch: rows of the global batch per coordinate of the BATCH axis. layouts: (parameter, stage) ->

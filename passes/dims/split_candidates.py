@@ -13,7 +13,7 @@ from .term_store import Facts, Form, TermStore
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AtomPlace:
     """Where an atom stands in a parameter dim: at `offset`, in steps of `stride` rows.
 
     loops: (count, stride) of the factors around it, outermost first. before: the atom that is the
@@ -46,22 +46,22 @@ class Candidate:
     inner: int | None
     repeat: int
     facts: Facts
-    places: tuple[Place, ...]
-    inner_places: tuple[Place, ...]
+    places: tuple[AtomPlace, ...]
+    inner_places: tuple[AtomPlace, ...]
 
 
-def find_places(graph: LogicalGraph, flow: DimFlow) -> dict[int, list[Place]]:
+def find_places(graph: LogicalGraph, flow: DimFlow) -> dict[int, list[AtomPlace]]:
     """The places of every atom in every parameter, in the order of parameters, dims and rows."""
-    found: dict[int, list[Place]] = {}
+    found: dict[int, list[AtomPlace]] = {}
     for info in graph.params.values():
         for dim, term in enumerate(flow.dims.get(info.row, ())):
             if not info.is_buffer:
-                for atom, place in _walk(flow.terms, term, Place(info.name, dim, 0, 1, (), None)):
+                for atom, place in _walk(flow.terms, term, AtomPlace(info.name, dim, 0, 1, (), None)):
                     found.setdefault(atom, []).append(place)
     return found
 
 
-def _walk(terms: TermStore, term: int, at: Place) -> Iterator[tuple[int, Place]]:
+def _walk(terms: TermStore, term: int, at: AtomPlace) -> Iterator[tuple[int, AtomPlace]]:
     """Places inside a term whose elements are `at.stride` rows long."""
     root, form = terms.find(term), terms.form(term)
     if form is Form.ATOM:
@@ -69,14 +69,14 @@ def _walk(terms: TermStore, term: int, at: Place) -> Iterator[tuple[int, Place]]
     elif form is Form.CONCAT:
         offset = at.offset
         for part in terms.segments(root):
-            yield from _walk(terms, part, Place(at.param, at.dim, offset, at.stride, at.loops, at.before))
+            yield from _walk(terms, part, AtomPlace(at.param, at.dim, offset, at.stride, at.loops, at.before))
             offset += terms.sizes[part] * at.stride
     elif form is Form.PRODUCT:
         loops, before = at.loops, at.before
         factors = terms.factors(root)
         for position, part in enumerate(factors):
             stride = at.stride * prod(terms.sizes[inner] for inner in factors[position + 1 :])
-            yield from _walk(terms, part, Place(at.param, at.dim, at.offset, stride, loops, before))
+            yield from _walk(terms, part, AtomPlace(at.param, at.dim, at.offset, stride, loops, before))
             loops = (*loops, (terms.sizes[part], stride))
             before = part if terms.form(part) is Form.ATOM else None
 
@@ -115,7 +115,9 @@ def whole_dims(graph: LogicalGraph, flow: DimFlow) -> dict[tuple[str, int], str]
     return {key: reason for key, reason in reasons.items() if key not in splittable}
 
 
-def _candidate(terms: TermStore, places: dict[int, list[Place]], atom: int, inner: int | None) -> Candidate:
+def _candidate(
+    terms: TermStore, places: dict[int, list[AtomPlace]], atom: int, inner: int | None
+) -> Candidate:
     return Candidate(
         atom=atom,
         size=terms.sizes[atom],

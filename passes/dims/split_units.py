@@ -29,7 +29,7 @@ class SplitKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class UnitBlock:
     """One block of a parameter dim that is split by units.
 
     ratio: units that share one element, which every rank with one of them holds (key-value heads).
@@ -54,7 +54,7 @@ class Member:
 
     param: str
     dim: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[UnitBlock, ...]
 
     def rows(self, low: int, high: int) -> tuple[tuple[int, int], ...]:
         """The rows of every piece, in order, that a rank with units [low, high) holds."""
@@ -147,13 +147,13 @@ def _kind(candidate: Candidate) -> SplitKind:
 def _members(graph: LogicalGraph, candidate: Candidate) -> tuple[Member, ...]:
     """Pieces by parameter dim; parts of the dim that do not follow the units stay with every rank."""
     inner = {(place.param, place.dim, start) for place in candidate.inner_places for start in place.starts()}
-    pieces: dict[tuple[str, int], list[Piece]] = {}
+    pieces: dict[tuple[str, int], list[UnitBlock]] = {}
     for place in candidate.places:
         for start in place.starts():
             alone = (place.param, place.dim, start) not in inner
             ratio = candidate.repeat if alone else 1
             unit = place.stride if alone else place.stride // candidate.repeat
-            pieces.setdefault((place.param, place.dim), []).append(Piece(start, unit, ratio))
+            pieces.setdefault((place.param, place.dim), []).append(UnitBlock(start, unit, ratio))
     units = candidate.size * candidate.repeat
     return tuple(
         Member(param, dim, _cover(found, units, graph.params[param].shape[dim]))
@@ -161,13 +161,13 @@ def _members(graph: LogicalGraph, candidate: Candidate) -> tuple[Member, ...]:
     )
 
 
-def _cover(pieces: Iterable[Piece], units: int, length: int) -> tuple[Piece, ...]:
+def _cover(pieces: Iterable[UnitBlock], units: int, length: int) -> tuple[UnitBlock, ...]:
     """Pieces in order, with a piece that every rank holds in each gap."""
-    covered: list[Piece] = []
+    covered: list[UnitBlock] = []
     end = 0
-    for piece in (*sorted(pieces, key=lambda piece: piece.offset), Piece(length, 0)):
+    for piece in (*sorted(pieces, key=lambda piece: piece.offset), UnitBlock(length, 0)):
         if piece.offset > end:
-            covered.append(Piece(end, piece.offset - end, units))
+            covered.append(UnitBlock(end, piece.offset - end, units))
         covered.append(piece)
         end = piece.offset + units // piece.ratio * piece.unit
     return tuple(covered[:-1])

@@ -10,7 +10,7 @@ from ...base.log import logger
 from ...ir.graph import LogicalGraph, ParamInfo, Row
 from ..deduction.computed_whole import size
 from .dim_flow import DimFlow
-from .split_candidates import Place, find_places, is_useful
+from .split_candidates import AtomPlace, find_places, is_useful
 from .split_units import SplitGroup
 from .term_store import Facts
 
@@ -47,7 +47,7 @@ def whole_parameters(
     """All of them, in the order of the model."""
     split = {member.param for group in groups for member in group.members}
     places = find_places(graph, flow)
-    by_param: dict[str, list[tuple[int, Place]]] = {}
+    by_param: dict[str, list[tuple[int, AtomPlace]]] = {}
     for atom, found in places.items():
         for place in found:
             by_param.setdefault(place.param, []).append((atom, place))

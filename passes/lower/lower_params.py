@@ -14,14 +14,14 @@ from ..param_places import ParamPlaces
 from ..zero.zero import Ownership
 
 Owned = Mapping[int, tuple[Box, ...]]
-Alike = tuple[Holder, tuple[tuple[Box, Box], ...], list[int]]
+AlikeGradient = tuple[Holder, tuple[tuple[Box, Box], ...], list[int]]
 
 
 def lower_shards(places: ParamPlaces, ownership: Ownership | None, zero: int) -> dict[int, list[Shard]]:
     """What each rank holds of each parameter, in the model's order. zero: what is owned in shares."""
     shared = {} if ownership is None else {name: ownership.owned(name) for name in ownership.shared}
     result: dict[int, list[Shard]] = {}
-    alike: dict[int, list[Alike]] = {}
+    alike: dict[int, list[AlikeGradient]] = {}
     for name, info in places.graph.params.items():
         holders = places.holders(name)
         if name in shared:
@@ -37,10 +37,10 @@ def lower_shards(places: ParamPlaces, ownership: Ownership | None, zero: int) ->
     return result
 
 
-def _alike(holders: tuple[Holder, ...]) -> list[Alike]:
+def _alike(holders: tuple[Holder, ...]) -> list[AlikeGradient]:
     """Holders of one piece that own the same elements of it: the first, what they own, and the ranks."""
     owned = owned_boxes(holders)
-    found: dict[object, Alike] = {}
+    found: dict[object, AlikeGradient] = {}
     for holder in holders:
         own = owned[holder.rank]
         found.setdefault((holder.region, own), (holder, own, []))[2].append(holder.rank)

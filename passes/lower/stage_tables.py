@@ -9,7 +9,7 @@ from ...ir.annotated import AnnotatedValue
 from ...ir.graph import Phase
 from ...program.program import ZERO_PARAMS, Instruction, Op
 from ...strategy.schedules.schedule import Action, ActionKind, PipelineSchedule
-from ..batch_levels import Part
+from ..batch_levels import PassLevel
 from ..liveness import Crossing
 from ..segments import StagePlan
 from ..stage_comm import StageComm, Tags
@@ -72,7 +72,7 @@ class StageTables:
         kind = ActionKind.FORWARD if level < turn else ActionKind.BACKWARD
         return [Action(kind, mb) for mb in range(len(self.plan.variants))]
 
-    def _action(self, part: Part, mb: int, made: Collection[int]) -> list[Instruction]:
+    def _action(self, part: PassLevel, mb: int, made: Collection[int]) -> list[Instruction]:
         """Receive what a part of a pass reads, compute, send what it made."""
         plan, segment = self.plan, self.plan.segment_of(part, mb)
         op = Op.FORWARD if part[0] is Phase.FORWARD else Op.BACKWARD
@@ -90,7 +90,7 @@ class StageTables:
         return Instruction(op, mb=mb, value=self.numbers.number(value), slot=slot, tag=tag)
 
 
-def _made(plan: StagePlan, part: Part) -> set[int]:
+def _made(plan: StagePlan, part: PassLevel) -> set[int]:
     return {row.out.id for row in plan.rows_of(part)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...strategy.strategy import PipelineSpec, Rows, Strategy
+from ...strategy.strategy import PipelineSpec, SampleRange, Strategy
 from ..deduction.placement import first_coordinate
 
 
@@ -13,7 +13,7 @@ class StrategyRanks:
     """rows: of the global batch, per pipeline and micro-batch."""
 
     strategy: Strategy
-    rows: list[list[Rows]] = field(init=False)
+    rows: list[list[SampleRange]] = field(init=False)
     _stages: dict[tuple[int, int], tuple[int, ...]] = field(init=False)
     _kinds: dict[int, str] = field(init=False)
 

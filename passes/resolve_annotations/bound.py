@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .cells import Cell
 from .demand import Conversion, Demand
-from .sides import Devices
+from .sides import DeviceSet
 from .tally import Amounts, largest
 
 
@@ -24,14 +24,14 @@ def least_busy(conversion: Conversion) -> int:
     return max(largest(sent), largest(received))
 
 
-def _receiving(cell: Cell, demand: Demand) -> Devices:
+def _receiving(cell: Cell, demand: Demand) -> DeviceSet:
     """Those that hold nothing of it, and all where it is a sum."""
     if all(len(sums) > 1 for sums in demand.sums):
         return demand.needers
     return demand.needers & ~cell.holders
 
 
-def _sending(demand: Demand) -> Devices:
+def _sending(demand: Demand) -> DeviceSet:
     """Those that others can't do without."""
     if len(demand.sums) > 1:
         return 0

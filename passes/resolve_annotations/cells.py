@@ -7,30 +7,30 @@ from functools import lru_cache
 from itertools import pairwise, product
 from typing import NamedTuple
 
-from ...annotations.annotation import Held
+from ...annotations.annotation import HeldIntervals
 from ...annotations.split import consecutive, even_lengths
 from ...base.comm_plan import Box
 from ...layout.intervals import Intervals, placed, union
-from .sides import Devices, Rows, Side
+from .sides import DeviceSet, Rows, Side
 
-Block = tuple[Intervals, ...]
+CellBlock = tuple[Intervals, ...]
 """A product of rows, one choice of intervals per dim."""
 
-Blocks = tuple[Block, ...]
+Blocks = tuple[CellBlock, ...]
 
 
 class Cell(NamedTuple):
     """Some blocks, who holds them before, who needs them after, and how many elements they are."""
 
     blocks: Blocks
-    holders: Devices
-    needers: Devices
+    holders: DeviceSet
+    needers: DeviceSet
     size: int
 
 
 class _Rows(NamedTuple):
-    holders: Devices
-    needers: Devices
+    holders: DeviceSet
+    needers: DeviceSet
     intervals: Intervals
     length: int
 
@@ -38,13 +38,13 @@ class _Rows(NamedTuple):
 class Product(NamedTuple):
     """A block, and who holds and needs it."""
 
-    holders: Devices
-    needers: Devices
-    block: Block
+    holders: DeviceSet
+    needers: DeviceSet
+    block: CellBlock
     size: int
 
 
-def products_of(before: Rows, after: Rows, everyone: tuple[Devices, Devices]) -> list[Product]:
+def products_of(before: Rows, after: Rows, everyone: tuple[DeviceSet, DeviceSet]) -> list[Product]:
     """All elements that are held and needed, in order, as one block for each choice of rows per dim.
 
     Each dim is cut where either side cuts it, and rows with the same devices stay together, so that the
@@ -66,7 +66,7 @@ def products_of(before: Rows, after: Rows, everyone: tuple[Devices, Devices]) ->
 
 def cells_of(source: Side, target: Side) -> list[Cell]:
     """The cells of a conversion, in the order of the tensor's elements."""
-    together: dict[tuple[Devices, Devices], list[Product]] = {}
+    together: dict[tuple[DeviceSet, DeviceSet], list[Product]] = {}
     for each in products_of(source.rows, target.rows, (source.everyone, target.everyone)):
         together.setdefault((each.holders, each.needers), []).append(each)
     return [
@@ -75,7 +75,7 @@ def cells_of(source: Side, target: Side) -> list[Cell]:
     ]
 
 
-def _partition(before: Mapping[Intervals, Devices], after: Mapping[Intervals, Devices]) -> list[_Rows]:
+def _partition(before: Mapping[Intervals, DeviceSet], after: Mapping[Intervals, DeviceSet]) -> list[_Rows]:
     """The rows of one dim, by who holds and who needs them."""
     bounds = sorted(
         {bound for side in (before, after) for rows in side for low_high in rows for bound in low_high}
@@ -87,7 +87,7 @@ def _partition(before: Mapping[Intervals, Devices], after: Mapping[Intervals, De
             for low, high in rows:
                 for index in range(place[low], place[high]):
                     marks[index] |= devices
-    together: dict[tuple[Devices, Devices], list[tuple[int, int]]] = {}
+    together: dict[tuple[DeviceSet, DeviceSet], list[tuple[int, int]]] = {}
     for interval, held, needed in zip(pairwise(bounds), holders, needers, strict=False):
         if held and needed:
             together.setdefault((held, needed), []).append(interval)
@@ -97,12 +97,12 @@ def _partition(before: Mapping[Intervals, Devices], after: Mapping[Intervals, De
     ]
 
 
-def joined(blocks: Sequence[Block]) -> Blocks:
+def joined(blocks: Sequence[CellBlock]) -> Blocks:
     """As few blocks as joining along one dim after the other gives."""
     if len(blocks) == 1:
         return tuple(blocks)
     for dim in reversed(range(len(blocks[0]))):
-        rows: dict[tuple[Block, Block], list[tuple[int, int]]] = {}
+        rows: dict[tuple[CellBlock, CellBlock], list[tuple[int, int]]] = {}
         for block in blocks:
             rows.setdefault((block[:dim], block[dim + 1 :]), []).extend(block[dim])
         blocks = [(*head, union(found), *tail) for (head, tail), found in rows.items()]
@@ -110,7 +110,7 @@ def joined(blocks: Sequence[Block]) -> Blocks:
 
 
 @lru_cache(maxsize=65536)
-def block_size(block: Block) -> int:
+def block_size(block: CellBlock) -> int:
     """Elements of a block."""
     size = 1
     for rows in block:
@@ -119,7 +119,7 @@ def block_size(block: Block) -> int:
 
 
 @lru_cache(maxsize=65536)
-def local_boxes(held: Held, block: Block) -> tuple[Box, ...]:
+def local_boxes(held: HeldIntervals, block: CellBlock) -> tuple[Box, ...]:
     """Where a block lies in the tensor of a device that holds all of it.
 
     One box for each choice of an interval per dim, row-major, so that two devices have as many boxes, of
@@ -133,7 +133,7 @@ _placed = lru_cache(maxsize=65536)(placed)
 
 def cut_blocks(blocks: Blocks, parts: int) -> list[Blocks]:
     """The blocks in `parts` parts of about equal size, some empty where there are too few rows."""
-    found: list[list[Block]] = [[] for _ in range(parts)]
+    found: list[list[CellBlock]] = [[] for _ in range(parts)]
     for block in blocks:
         dim, lengths = _longest(block, parts)
         if not block:
@@ -158,7 +158,7 @@ def part_sizes(blocks: Blocks, parts: int) -> list[int]:
     return sizes
 
 
-def _longest(block: Block, parts: int) -> tuple[int, tuple[int, ...]]:
+def _longest(block: CellBlock, parts: int) -> tuple[int, tuple[int, ...]]:
     """The dim to cut, the first that has a row for each part, else the longest, and the lengths."""
     lengths = [sum(high - low for low, high in rows) for rows in block] or [1]
     dim = next((dim for dim, length in enumerate(lengths) if length >= parts), lengths.index(max(lengths)))

@@ -10,7 +10,7 @@ from ...base.dtypes import BYTES
 from ...errors import AnnotationError
 from .sides import side_of
 
-Written = Annotation | str
+AnnotationOrText = Annotation | str
 """An annotation, or its text."""
 
 
@@ -26,7 +26,7 @@ def element_bytes(dtype: str) -> int:
 
 
 def checked_pair(
-    source: Written, target: Written, shapes: tuple[Shape, Shape], dtype: str
+    source: AnnotationOrText, target: AnnotationOrText, shapes: tuple[Shape, Shape], dtype: str
 ) -> tuple[Annotation, Annotation]:
     """The annotations of a well-typed pair; else an AnnotationError with both, and all that is wrong.
 
@@ -52,7 +52,7 @@ def checked_pair(
     return before, after
 
 
-def _read(written: Written, errors: list[AnnotationError]) -> Annotation | None:
+def _read(written: AnnotationOrText, errors: list[AnnotationError]) -> Annotation | None:
     if isinstance(written, Annotation):
         return written
     try:
@@ -106,7 +106,9 @@ def _sum_of_bools() -> AnnotationError:
     )
 
 
-def _refused(source: Written, target: Written, errors: Sequence[AnnotationError]) -> AnnotationError:
+def _refused(
+    source: AnnotationOrText, target: AnnotationOrText, errors: Sequence[AnnotationError]
+) -> AnnotationError:
     """One error for all; what several have in common is told once."""
     facts = [("source", str(source)), ("target", str(target))]
     first = errors[0]

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...annotations.annotation import Held
+from ...annotations.annotation import HeldIntervals
 from .cells import Cell, cells_of
-from .sides import Devices, Side, members
+from .sides import DeviceSet, Side, members
 
-Sums = tuple[Devices, ...]
+Sums = tuple[DeviceSet, ...]
 """Holders of each addend of a sum, in the order in which they are added."""
 
 
 class Demand(NamedTuple):
     """Devices that need one thing, and the sums that make it, any one of which will do."""
 
-    needers: Devices
+    needers: DeviceSet
     sums: tuple[Sums, ...]
 
 
@@ -30,8 +30,8 @@ class Conversion:
 
     source: Side
     target: Side
-    before: Mapping[int, Held]
-    after: Mapping[int, Held]
+    before: Mapping[int, HeldIntervals]
+    after: Mapping[int, HeldIntervals]
     cells: Sequence[Cell]
     demands: Sequence[tuple[Demand, ...]]
     sums: bool = field(init=False)
@@ -56,14 +56,14 @@ class Conversion:
         )
 
     @property
-    def devices(self) -> Devices:
+    def devices(self) -> DeviceSet:
         """All devices of the cells."""
         found = 0
         for cell in self.cells:
             found |= cell.holders | cell.needers
         return found
 
-    def apart(self, sets: Sequence[Devices]) -> list[Conversion]:
+    def apart(self, sets: Sequence[DeviceSet]) -> list[Conversion]:
         """What each of these sets does; no cell has devices of two of them, and every device is in one."""
         place = {device: index for index, devices in enumerate(sets) for device in members(devices)}
         before, after = (_dealt_out(held, place, len(sets)) for held in (self.before, self.after))
@@ -79,8 +79,10 @@ class Conversion:
         ]
 
 
-def _dealt_out(held: Mapping[int, Held], place: Mapping[int, int], count: int) -> list[dict[int, Held]]:
-    found: list[dict[int, Held]] = [{} for _ in range(count)]
+def _dealt_out(
+    held: Mapping[int, HeldIntervals], place: Mapping[int, int], count: int
+) -> list[dict[int, HeldIntervals]]:
+    found: list[dict[int, HeldIntervals]] = [{} for _ in range(count)]
     for device, own in held.items():
         found[place[device]][device] = own
     return found
@@ -108,13 +110,15 @@ def _demands(source: Side, target: Side, cell: Cell) -> tuple[Demand, ...]:
     )
 
 
-def _present(alternatives: Sequence[Sums], devices: Devices) -> tuple[Sums, ...]:
+def _present(alternatives: Sequence[Sums], devices: DeviceSet) -> tuple[Sums, ...]:
     """The alternatives that these devices hold; an addend that none of them holds is zero."""
     found = (tuple(holders & devices for holders in each if holders & devices) for each in alternatives)
     return tuple(each for each in found if each)
 
 
-def _regrouped(present: Sequence[Sums], wanted: Sums, subgroups: Mapping[int, Devices]) -> tuple[Demand, ...]:
+def _regrouped(
+    present: Sequence[Sums], wanted: Sums, subgroups: Mapping[int, DeviceSet]
+) -> tuple[Demand, ...]:
     """Each addend of the source becomes part of one wanted addend, where most of its holders are.
 
     A wanted addend that gets none is zero.
@@ -124,9 +128,9 @@ def _regrouped(present: Sequence[Sums], wanted: Sums, subgroups: Mapping[int, De
     return tuple(Demand(needers, (own,)) for needers, own in zip(wanted, sums, strict=True))
 
 
-def _dealt(addends: Sums, wanted: Sums, subgroups: Mapping[int, Devices]) -> tuple[int, list[Sums]]:
+def _dealt(addends: Sums, wanted: Sums, subgroups: Mapping[int, DeviceSet]) -> tuple[int, list[Sums]]:
     """(devices that keep what they have, addends per wanted addend); next best is the same subgroup."""
-    sums: list[list[Devices]] = [[] for _ in wanted]
+    sums: list[list[DeviceSet]] = [[] for _ in wanted]
     kept = 0
     for holders in addends:
         together = subgroups.get(holders.bit_length() - 1, 0)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from ...base.comm_plan import Combine
 from .cells import Blocks
 from .demand import Conversion, Demand, Sums, fewest_to_receive
-from .moves import Exchange, Transfer, view_of
+from .moves import ExchangeMove, Transfer, view_of
 from .senders import Senders
-from .sides import Devices, members
+from .sides import DeviceSet, members
 from .tally import Tally
 
 
-def direct(conversion: Conversion, senders: Senders) -> Exchange:
+def direct(conversion: Conversion, senders: Senders) -> ExchangeMove:
     """The exchange in which receivers add what they need to be sums."""
     transfers: list[Transfer] = []
     for cell, demands in zip(conversion.cells, conversion.demands, strict=True):
@@ -22,11 +22,11 @@ def direct(conversion: Conversion, senders: Senders) -> Exchange:
                 transfers += received(cell.blocks, cell.size, sums, receivers, senders)
     combine = Combine.SUM if conversion.sums else Combine.COPY
     source, target = conversion.before, conversion.after
-    return Exchange(transfers, combine, source, target, kept_devices(conversion, transfers))
+    return ExchangeMove(transfers, combine, source, target, kept_devices(conversion, transfers))
 
 
 def received(
-    blocks: Blocks, size: int, sums: Sums, receivers: Devices, senders: Senders
+    blocks: Blocks, size: int, sums: Sums, receivers: DeviceSet, senders: Senders
 ) -> Iterator[Transfer]:
     """Every addend comes to each receiver, one after the other, from itself where it holds it."""
     for holders in sums:
@@ -63,18 +63,18 @@ def sole_loads(conversion: Conversion) -> dict[int, int]:
     return loads
 
 
-def _chosen(demand: Demand) -> list[tuple[Sums, Devices]]:
+def _chosen(demand: Demand) -> list[tuple[Sums, DeviceSet]]:
     """Which sum each of the needers takes."""
     if len(demand.sums) == 1:
         return [(demand.sums[0], demand.needers)]
-    found: dict[Sums, Devices] = {}
+    found: dict[Sums, DeviceSet] = {}
     for receiver in members(demand.needers):
         sums = fewest_to_receive(demand, receiver)
         found[sums] = found.get(sums, 0) | 1 << receiver
     return list(found.items())
 
 
-def tally_sums(tally: Tally, sums: Sums, receivers: Devices, size: int, senders: Senders) -> None:
+def tally_sums(tally: Tally, sums: Sums, receivers: DeviceSet, size: int, senders: Senders) -> None:
     """Each receiver gets the addends that it does not hold itself."""
     single = 0
     for holders in sums:

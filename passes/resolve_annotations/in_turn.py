@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 from ...base.comm_plan import Combine, CommKind
-from .cells import Block, block_size, joined
+from .cells import CellBlock, block_size, joined
 from .demand import Conversion
-from .moves import Exchange, Transfer
-from .sides import Devices, members
+from .moves import ExchangeMove, Transfer
+from .sides import DeviceSet, members
 
 
-def in_turn(conversion: Conversion, kind: CommKind, *, summed: bool) -> Exchange:
+def in_turn(conversion: Conversion, kind: CommKind, *, summed: bool) -> ExchangeMove:
     """A receiver keeps what it has; each further stretch comes from the holder that has sent least so far.
 
     kind: what all of it is called. summed: holders have addends, each its own, and all of them send.
@@ -25,28 +25,28 @@ def in_turn(conversion: Conversion, kind: CommKind, *, summed: bool) -> Exchange
         for blocks in (joined(found),)
     ]
     combine = Combine.SUM if summed else Combine.COPY
-    return Exchange(transfers, combine, conversion.before, conversion.after, frozenset(), kind)
+    return ExchangeMove(transfers, combine, conversion.before, conversion.after, frozenset(), kind)
 
 
-Parts = Iterator[tuple[int, Mapping[int, list[Block]]]]
+SenderParts = Iterator[tuple[int, Mapping[int, list[CellBlock]]]]
 """Per receiver what each sender gives it."""
 
 
-def _addends(conversion: Conversion) -> Parts:
+def _addends(conversion: Conversion) -> SenderParts:
     for receiver, cells in _needed(conversion):
-        found: dict[int, list[Block]] = {}
+        found: dict[int, list[CellBlock]] = {}
         for holders, blocks in cells.items():
             for sender in members(holders):
                 found.setdefault(sender, []).extend(blocks)
         yield receiver, found
 
 
-def _copies(conversion: Conversion) -> Parts:
+def _copies(conversion: Conversion) -> SenderParts:
     held = conversion.before.values()
     cut = [dim for dim in range(len(conversion.source.rows)) if len({own[dim] for own in held}) > 1]
     load = dict.fromkeys(conversion.before, 0)
     for receiver, cells in _needed(conversion):
-        found: dict[int, list[Block]] = {}
+        found: dict[int, list[CellBlock]] = {}
         for block, holders in sorted(_stretches(cells, cut)):
             if holders >> receiver & 1:
                 sender = receiver
@@ -57,17 +57,19 @@ def _copies(conversion: Conversion) -> Parts:
         yield receiver, found
 
 
-def _needed(conversion: Conversion) -> Iterator[tuple[int, dict[Devices, list[Block]]]]:
+def _needed(conversion: Conversion) -> Iterator[tuple[int, dict[DeviceSet, list[CellBlock]]]]:
     """Per receiver the blocks that it needs, by who holds them."""
     for receiver in conversion.after:
-        found: dict[Devices, list[Block]] = {}
+        found: dict[DeviceSet, list[CellBlock]] = {}
         for cell in conversion.cells:
             if cell.needers >> receiver & 1:
                 found.setdefault(cell.holders, []).extend(cell.blocks)
         yield receiver, found
 
 
-def _stretches(cells: Mapping[Devices, list[Block]], cut: Sequence[int]) -> Iterator[tuple[Block, Devices]]:
+def _stretches(
+    cells: Mapping[DeviceSet, list[CellBlock]], cut: Sequence[int]
+) -> Iterator[tuple[CellBlock, DeviceSet]]:
     """The blocks, one for each interval of the dims that the source cuts."""
     for holders, blocks in cells.items():
         for block in joined(blocks):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from ...annotations.annotation import Held
+from ...annotations.annotation import HeldIntervals
 from ...base.comm_plan import Box, Combine, CommKind
 from .cells import Blocks, block_size, local_boxes
 
@@ -40,7 +40,7 @@ class Packed:
         return cls(starts, length)
 
 
-Local = Held | Packed
+Local = HeldIntervals | Packed
 """How the tensor of one device is laid out: a product of rows, or packed blocks."""
 
 
@@ -68,7 +68,7 @@ def boxes_in(local: Local, blocks: Blocks) -> tuple[Box, ...]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Exchange:
+class ExchangeMove:
     """Blocks that move at once. A receiver joins them in the order of `transfers`.
 
     source, target: the tensors before and after. kept: devices whose tensor stays as it is. together: the
@@ -84,11 +84,11 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Reduction:
+class ReductionMove:
     """All-reduces of whole local tensors, one in each group; elements per group."""
 
     groups: tuple[tuple[int, ...], ...]
     sizes: tuple[int, ...]
 
 
-Move = Exchange | Reduction
+Move = ExchangeMove | ReductionMove

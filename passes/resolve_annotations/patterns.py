@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ...base.comm_plan import Combine, CommKind
-from .moves import Exchange, Transfer
-from .sides import Devices, members
+from .moves import ExchangeMove, Transfer
+from .sides import DeviceSet, members
 
 
 class Pattern(Enum):
@@ -71,9 +71,9 @@ class Meeting:
         return {rank: frozenset(blocks) for rank, blocks in found.items()}
 
 
-def meetings_of(move: Exchange) -> list[Meeting]:
+def meetings_of(move: ExchangeMove) -> list[Meeting]:
     """All meetings of an exchange, and each rank that only cuts what it has, by their least rank."""
-    joined: list[Devices] = []
+    joined: list[DeviceSet] = []
     moving = (each for each in move.transfers if each.sender != each.receiver)
     for pair in dict.fromkeys(1 << each.sender | 1 << each.receiver for each in moving):
         apart = []
@@ -84,7 +84,7 @@ def meetings_of(move: Exchange) -> list[Meeting]:
                 apart.append(other)
         joined = [*apart, pair]
     of_rank = {rank: devices for devices in joined for rank in members(devices)}
-    found: dict[Devices, list[Transfer]] = {devices: [] for devices in joined}
+    found: dict[DeviceSet, list[Transfer]] = {devices: [] for devices in joined}
     for device in move.target:
         if device not in of_rank and device not in move.kept:
             of_rank[device] = 1 << device
@@ -96,7 +96,7 @@ def meetings_of(move: Exchange) -> list[Meeting]:
     return sorted(meetings, key=lambda meeting: meeting.ranks)
 
 
-def collectives_of(move: Exchange) -> list[tuple[CommKind, tuple[int, ...]]]:
+def collectives_of(move: ExchangeMove) -> list[tuple[CommKind, tuple[int, ...]]]:
     """(kind, ranks) of every collective of an exchange, as the executor does them."""
     if move.together is not None:
         return [(move.together, tuple(dict.fromkeys((*move.source, *move.target))))]
@@ -108,16 +108,16 @@ def collectives_of(move: Exchange) -> list[tuple[CommKind, tuple[int, ...]]]:
 
 def split_meetings(meeting: Meeting) -> list[Meeting]:
     """The meeting as one for each set of ranks that exchange the same part of the tensor."""
-    ranks: dict[object, Devices] = {}
+    ranks: dict[object, DeviceSet] = {}
     for each in meeting.transfers:
         ranks[each.blocks] = ranks.get(each.blocks, 0) | 1 << each.sender | 1 << each.receiver
-    found: dict[Devices, list[Transfer]] = {}
+    found: dict[DeviceSet, list[Transfer]] = {}
     for each in meeting.transfers:
         found.setdefault(ranks[each.blocks], []).append(each)
     return [Meeting(members(devices), tuple(transfers)) for devices, transfers in found.items()]
 
 
-def named(move: Exchange) -> list[tuple[str, tuple[int, ...]]]:
+def named(move: ExchangeMove) -> list[tuple[str, tuple[int, ...]]]:
     """(name, ranks) of each meeting, or, where it is no collective, of those it is split into."""
     found = []
     for meeting in meetings_of(move):

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...base.comm_plan import CommKind, CostModel, Traffic
-from .moves import Exchange, Move
+from .moves import ExchangeMove, Move
 from .patterns import collectives_of
 from .tally import Busiest, Tally
 
-Volumes = Mapping[tuple[int, int], int]
+PairVolumes = Mapping[tuple[int, int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Load:
         return Load(self.sent + other.sent, self.received + other.received)
 
 
-def volumes_of(move: Exchange, element: int) -> dict[tuple[int, int], int]:
+def volumes_of(move: ExchangeMove, element: int) -> dict[tuple[int, int], int]:
     """Bytes per (sender, receiver); what stays on a rank is no traffic. element: bytes of one element."""
     found: dict[tuple[int, int], int] = {}
     for sender, receiver, _, size in move.transfers:
@@ -96,7 +96,7 @@ def seconds_of(moves: Iterable[Move], cost: CostModel, element: int) -> float:
 
 
 def _traffic(move: Move, element: int) -> Iterator[Traffic]:
-    if not isinstance(move, Exchange):
+    if not isinstance(move, ExchangeMove):
         for group, size in zip(move.groups, move.sizes, strict=True):
             yield Traffic(CommKind.ALL_REDUCE, group, {}, size * element)
         return
@@ -121,7 +121,7 @@ def loads_of(moves: Iterable[Move], element: int) -> dict[int, Load]:
 
 
 def _loads(move: Move, element: int) -> Iterable[tuple[int, Load]]:
-    if isinstance(move, Exchange):
+    if isinstance(move, ExchangeMove):
         for (sender, receiver), size in volumes_of(move, element).items():
             yield sender, Load(sent=size)
             yield receiver, Load(received=size)

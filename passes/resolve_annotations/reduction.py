@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import prod
 
 from .demand import Conversion
-from .moves import Reduction, view_of
-from .sides import Devices, members
+from .moves import ReductionMove, view_of
+from .sides import DeviceSet, members
 
 
-def all_reduction(conversion: Conversion) -> Reduction | str:
+def all_reduction(conversion: Conversion) -> ReductionMove | str:
     """One all-reduce for each set of copies of the addends; the reason where that doesn't fit.
 
     Where all holders of the addends of a cell have the same rows, they meet in every cell of these rows, so
@@ -34,10 +34,10 @@ def all_reduction(conversion: Conversion) -> Reduction | str:
             for group in together:
                 if len(group) > 1:
                     groups[group] = volume
-    return Reduction(tuple(groups), tuple(groups.values()))
+    return ReductionMove(tuple(groups), tuple(groups.values()))
 
 
-def _together(sums: tuple[Devices, ...]) -> list[tuple[int, ...]] | str:
+def _together(sums: tuple[DeviceSet, ...]) -> list[tuple[int, ...]] | str:
     """Groups with one holder of each addend."""
     copies = [members(holders) for holders in sums]
     if len({len(each) for each in copies}) > 1:

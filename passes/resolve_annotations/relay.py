@@ -13,9 +13,9 @@ from ...base.comm_plan import Combine
 from .cells import Blocks, Cell, block_size, cut_blocks, part_sizes
 from .demand import Conversion, Sums
 from .direct import kept_devices, received, tally_sums
-from .moves import Exchange, Local, Packed, Transfer
+from .moves import ExchangeMove, Local, Packed, Transfer
 from .senders import Senders
-from .sides import Devices, members
+from .sides import DeviceSet, members
 from .tally import Tally
 
 
@@ -37,7 +37,7 @@ def worth_a_relay(conversion: Conversion) -> bool:
     )
 
 
-def relay(conversion: Conversion, owners: Owners, senders: Senders) -> tuple[Exchange, Exchange]:
+def relay(conversion: Conversion, owners: Owners, senders: Senders) -> tuple[ExchangeMove, ExchangeMove]:
     """The two steps."""
     gather: list[Transfer] = []
     spread: list[Transfer] = []
@@ -68,7 +68,7 @@ def relay_tally(conversion: Conversion, owners: Owners, senders: Senders) -> tup
             continue
         needers = _waiting(cell, sums)
         able = _able(needers, sums, owners)
-        by_size: dict[int, Devices] = {}
+        by_size: dict[int, DeviceSet] = {}
         for owner, size in zip(members(able), part_sizes(cell.blocks, able.bit_count()), strict=True):
             by_size[size] = by_size.get(size, 0) | 1 << owner
         for size, alike in by_size.items():
@@ -116,12 +116,12 @@ def _by_owners(
             )
 
 
-def _waiting(cell: Cell, sums: Sums) -> Devices:
+def _waiting(cell: Cell, sums: Sums) -> DeviceSet:
     """Who is served by the owners: all needers of a sum, but those who have a copy already."""
     return cell.needers if len(sums) > 1 else cell.needers & ~sums[0]
 
 
-def _able(needers: Devices, sums: Sums, owners: Owners) -> Devices:
+def _able(needers: DeviceSet, sums: Sums, owners: Owners) -> DeviceSet:
     if len(sums) == 1 or owners is Owners.NEEDERS:
         return needers
     holders = 0
@@ -132,7 +132,7 @@ def _able(needers: Devices, sums: Sums, owners: Owners) -> Devices:
 
 def _steps(
     conversion: Conversion, gather: list[Transfer], spread: list[Transfer]
-) -> tuple[Exchange, Exchange]:
+) -> tuple[ExchangeMove, ExchangeMove]:
     source, target = conversion.before, conversion.after
     kept = _untouched(conversion, gather, spread)
     packed: dict[int, list[Blocks]] = {}
@@ -143,8 +143,8 @@ def _steps(
     between |= {device: source[device] for device in kept}
     combine = Combine.SUM if conversion.sums else Combine.COPY
     return (
-        Exchange(gather, combine, source, between, kept),
-        Exchange(spread, Combine.COPY, between, target, kept),
+        ExchangeMove(gather, combine, source, between, kept),
+        ExchangeMove(spread, Combine.COPY, between, target, kept),
     )
 
 

@@ -14,7 +14,7 @@ from .ways import Method, Way
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Component:
     """Devices that have nothing to do with others: the way they take, and all that were looked at."""
 
     devices: tuple[int, ...]
@@ -44,7 +44,7 @@ class Resolution:
     target: Annotation
     shape: Shape
     dtype: str
-    parts: tuple[Part, ...]
+    parts: tuple[Component, ...]
 
     @property
     def seconds(self) -> float:

@@ -12,8 +12,8 @@ from ...errors import AnnotationError
 from .check import checked_pair, element_bytes
 from .demand import Conversion
 from .price import FlatCost
-from .resolution import Part, Resolution
-from .sides import Devices, Side, side_of
+from .resolution import Component, Resolution
+from .sides import DeviceSet, Side, side_of
 from .ways import Method, Pricing, Way, ways_of
 
 FLAT = FlatCost()
@@ -44,19 +44,19 @@ def resolve(
     return Resolution(source, target, shape, dtype, tiers or parts)
 
 
-def resolve_sides(source: Side, target: Side, pricing: Pricing) -> tuple[Part, ...]:
+def resolve_sides(source: Side, target: Side, pricing: Pricing) -> tuple[Component, ...]:
     """As `resolve_conversion`."""
     return resolve_conversion(Conversion.between(source, target), pricing)
 
 
-def resolve_conversion(whole: Conversion, pricing: Pricing) -> tuple[Part, ...]:
+def resolve_conversion(whole: Conversion, pricing: Pricing) -> tuple[Component, ...]:
     """The cheapest moves for each set of devices that have nothing to do with others."""
     return tuple(_part(part, pricing) for part in _independent(whole))
 
 
 def _independent(whole: Conversion) -> list[Conversion]:
     """Conversions that share no device."""
-    joined: list[Devices] = []
+    joined: list[DeviceSet] = []
     for devices in dict.fromkeys(cell.holders | cell.needers for cell in whole.cells):
         apart = []
         for other in joined:
@@ -74,17 +74,17 @@ def _independent(whole: Conversion) -> list[Conversion]:
     return whole.apart([*joined, idle] if idle else joined)  # the idle ones hold nothing
 
 
-def _part(conversion: Conversion, pricing: Pricing) -> Part:
+def _part(conversion: Conversion, pricing: Pricing) -> Component:
     """The cheapest way; of equally cheap ones the first."""
     devices = tuple(sorted({*conversion.before, *conversion.after}))
     ways = ways_of(conversion, pricing)
     fitting = [way for way in ways if way.seconds is not None]
-    return Part(devices, min(fitting, key=lambda way: way.seconds or 0.0), tuple(ways))
+    return Component(devices, min(fitting, key=lambda way: way.seconds or 0.0), tuple(ways))
 
 
 def _by_tiers(
-    source: Annotation, target: Annotation, shape: Shape, pricing: Pricing, parts: Sequence[Part]
-) -> tuple[Part, ...]:
+    source: Annotation, target: Annotation, shape: Shape, pricing: Pricing, parts: Sequence[Component]
+) -> tuple[Component, ...]:
     """First inside the subgroups, then between them, where that is cheaper; () where it isn't."""
     seconds = max((part.seconds for part in parts), default=0.0)
     between = None if not seconds or _settled(parts, pricing) else _aligned(source, target)
@@ -103,10 +103,10 @@ def _by_tiers(
     )
     if own >= seconds:
         return ()
-    return (Part(tuple(sorted({*source.devices, *target.devices})), ways[-1], ways),)
+    return (Component(tuple(sorted({*source.devices, *target.devices})), ways[-1], ways),)
 
 
-def _settled(parts: Sequence[Part], pricing: Pricing) -> bool:
+def _settled(parts: Sequence[Component], pricing: Pricing) -> bool:
     """Whether all reduce at once over ranks that are alike: two tiers move more then."""
     return isinstance(pricing.cost, FlatCost) and all(part.method is Method.ALL_REDUCE for part in parts)
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...base.comm_plan import CostModel
-from .sides import Devices, Side, devices_of, members
+from .sides import DeviceSet, Side, devices_of, members
 
 
 class Senders(Protocol):
     """A choice of senders."""
 
-    def deal(self, holders: Devices, receivers: Devices, size: int) -> dict[int, Devices]:
+    def deal(self, holders: DeviceSet, receivers: DeviceSet, size: int) -> dict[int, DeviceSet]:
         """Whom each of the holders sends `size` elements; no receiver holds them itself."""
 
 
@@ -25,13 +25,13 @@ class ByReplica:
 
     source: Side
     target: Side
-    near: dict[int, Devices]
+    near: dict[int, DeviceSet]
 
-    def deal(self, holders: Devices, receivers: Devices, size: int) -> dict[int, Devices]:
+    def deal(self, holders: DeviceSet, receivers: DeviceSet, size: int) -> dict[int, DeviceSet]:
         """See Senders."""
         if only := _only(holders, receivers):
             return only
-        found: dict[int, Devices] = {}
+        found: dict[int, DeviceSet] = {}
         near, together = self.near, self.source.subgroups
         for receiver in members(receivers):
             close = holders & near.get(receiver, 0) or holders
@@ -49,14 +49,14 @@ class ByReplica:
 class ByLoad:
     """The copy that has sent least so far. sent: at first what devices send that nobody else has."""
 
-    near: dict[int, Devices]
+    near: dict[int, DeviceSet]
     sent: dict[int, int]
 
-    def deal(self, holders: Devices, receivers: Devices, size: int) -> dict[int, Devices]:
+    def deal(self, holders: DeviceSet, receivers: DeviceSet, size: int) -> dict[int, DeviceSet]:
         """See Senders."""
         if only := _only(holders, receivers):
             return only
-        found: dict[int, Devices] = {}
+        found: dict[int, DeviceSet] = {}
         for receiver in members(receivers):
             copies = members(holders & self.near.get(receiver, 0) or holders)
             sender = min(copies, key=lambda copy: self.sent.get(copy, 0))
@@ -65,12 +65,12 @@ class ByLoad:
         return found
 
 
-def _only(holders: Devices, receivers: Devices) -> dict[int, Devices]:
+def _only(holders: DeviceSet, receivers: DeviceSet) -> dict[int, DeviceSet]:
     """The one holder, who serves all; nothing where there is a choice."""
     return {} if holders & (holders - 1) else {holders.bit_length() - 1: receivers}
 
 
-def near_devices(cost: CostModel, devices: Devices) -> dict[int, Devices]:
+def near_devices(cost: CostModel, devices: DeviceSet) -> dict[int, DeviceSet]:
     """The devices that each device reaches best; nothing where all are alike, by the last of them."""
     if not devices or cost.near(devices.bit_length() - 1) is None:
         return {}

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ...annotations.annotation import Addend, Annotation, Held, Shape
+from ...annotations.annotation import Addend, Annotation, HeldIntervals, Shape
 from ...layout.intervals import Intervals
 
-Devices = int
+DeviceSet = int
 """A set of devices: bit d stands for device d."""
 
-Rows = tuple[Mapping[Intervals, Devices], ...]
+Rows = tuple[Mapping[Intervals, DeviceSet], ...]
 """Per dim who holds which rows of it."""
 
 
@@ -26,31 +26,34 @@ class Side:
     pending: whether any value is held as a sum that is still to be done.
     """
 
-    held: Mapping[int, Held]
+    held: Mapping[int, HeldIntervals]
     rows: Rows
-    alternatives: tuple[tuple[Devices, ...], ...]
-    subgroups: Mapping[int, Devices]
+    alternatives: tuple[tuple[DeviceSet, ...], ...]
+    subgroups: Mapping[int, DeviceSet]
     replica: Mapping[int, int]
-    everyone: Devices
+    everyone: DeviceSet
     pending: bool
 
 
 @lru_cache(maxsize=4096)
 def side_of(annotation: Annotation, shape: Shape) -> Side:
     """The side that an annotation stands for; AnnotationError where it doesn't fit the shape."""
-    subgroups: dict[int, Devices] = {}
+    subgroups: dict[int, DeviceSet] = {}
     for group in annotation.groups:
         subgroups.update(dict.fromkeys(group.devices, devices_of(group.devices)))
     return make_side(annotation.intervals(shape), annotation.addends(), subgroups, len(shape))
 
 
 def make_side(
-    held: Mapping[int, Held], addends: Mapping[int, Addend], subgroups: Mapping[int, Devices], dims: int
+    held: Mapping[int, HeldIntervals],
+    addends: Mapping[int, Addend],
+    subgroups: Mapping[int, DeviceSet],
+    dims: int,
 ) -> Side:
     """A side from what each device holds."""
     alternatives, everyone = _alternatives(addends), devices_of(held)
     replica: dict[int, int] = {}
-    copies: dict[tuple[Held, int, int], list[int]] = {}
+    copies: dict[tuple[HeldIntervals, int, int], list[int]] = {}
     for device, own in held.items():
         addend = addends[device]
         alike = copies.setdefault((own, addend.alternative, addend.index), [])
@@ -61,9 +64,9 @@ def make_side(
     return Side(held, rows, alternatives, subgroups, replica, everyone, pending)
 
 
-def rows_of(pieces: Iterable[tuple[Held, Devices]], dims: int) -> Rows:
+def rows_of(pieces: Iterable[tuple[HeldIntervals, DeviceSet]], dims: int) -> Rows:
     """Per dim who holds which rows; a piece without elements is held by nobody."""
-    rows: list[dict[Intervals, Devices]] = [{} for _ in range(dims)]
+    rows: list[dict[Intervals, DeviceSet]] = [{} for _ in range(dims)]
     for own, devices in pieces:
         if all(own):
             for found, intervals in zip(rows, own, strict=True):
@@ -71,18 +74,18 @@ def rows_of(pieces: Iterable[tuple[Held, Devices]], dims: int) -> Rows:
     return tuple(rows)
 
 
-def _alternatives(addends: Mapping[int, Addend]) -> tuple[tuple[Devices, ...], ...]:
-    holders: dict[tuple[int, int], Devices] = {}
+def _alternatives(addends: Mapping[int, Addend]) -> tuple[tuple[DeviceSet, ...], ...]:
+    holders: dict[tuple[int, int], DeviceSet] = {}
     for device, addend in addends.items():
         place = (addend.alternative, addend.index)
         holders[place] = holders.get(place, 0) | 1 << device
-    found: dict[int, list[Devices]] = {}
+    found: dict[int, list[DeviceSet]] = {}
     for alternative, index in sorted(holders):
         found.setdefault(alternative, []).append(holders[alternative, index])
     return tuple(map(tuple, found.values()))
 
 
-def devices_of(devices: Iterable[int]) -> Devices:
+def devices_of(devices: Iterable[int]) -> DeviceSet:
     """The set of these devices."""
     found = 0
     for device in devices:
@@ -91,7 +94,7 @@ def devices_of(devices: Iterable[int]) -> Devices:
 
 
 @lru_cache(maxsize=65536)
-def members(devices: Devices) -> tuple[int, ...]:
+def members(devices: DeviceSet) -> tuple[int, ...]:
     """The devices of a set, ascending."""
     found = []
     while devices:

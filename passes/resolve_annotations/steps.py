@@ -8,7 +8,7 @@ from itertools import count
 
 from ...base.comm_plan import Combine, CommKind, CommStep, Piece, box_volume
 from .cells import Blocks
-from .moves import Exchange, Local, Move, Reduction, boxes_in, view_of
+from .moves import ExchangeMove, Local, Move, ReductionMove, boxes_in, view_of
 from .patterns import collectives_of
 
 
@@ -20,7 +20,7 @@ def steps_of(moves: Sequence[Sequence[Move]], dtype: str) -> dict[int, tuple[Com
         for move in part:
             found = (
                 _reductions(move, numbers, dtype)
-                if isinstance(move, Reduction)
+                if isinstance(move, ReductionMove)
                 else _exchange(move, numbers, dtype)
             )
             for rank, step in found:
@@ -28,7 +28,7 @@ def steps_of(moves: Sequence[Sequence[Move]], dtype: str) -> dict[int, tuple[Com
     return {rank: tuple(steps[rank]) for rank in sorted(steps)}
 
 
-def _reductions(move: Reduction, numbers: Iterator[int], dtype: str) -> Iterator[tuple[int, CommStep]]:
+def _reductions(move: ReductionMove, numbers: Iterator[int], dtype: str) -> Iterator[tuple[int, CommStep]]:
     for group in move.groups:
         step = CommStep(next(numbers), CommKind.ALL_REDUCE, group, Combine.SUM, dtype=dtype)
         for rank in group:
@@ -43,7 +43,7 @@ class _Rank:
     recvs: list[Piece]
 
 
-def _exchange(move: Exchange, numbers: Iterator[int], dtype: str) -> Iterator[tuple[int, CommStep]]:
+def _exchange(move: ExchangeMove, numbers: Iterator[int], dtype: str) -> Iterator[tuple[int, CommStep]]:
     """One step for each rank that takes part; ranks that don't meet have steps of their own."""
     ranks = {rank: _Rank([], []) for rank in (*move.source, *move.target)}
     for (sender, receiver), blocks in _gathered(move):
@@ -58,7 +58,7 @@ def _exchange(move: Exchange, numbers: Iterator[int], dtype: str) -> Iterator[tu
             yield rank, _step(head, rank, ranks[rank], move)
 
 
-def _gathered(move: Exchange) -> Iterable[tuple[tuple[int, int], list[Blocks]]]:
+def _gathered(move: ExchangeMove) -> Iterable[tuple[tuple[int, int], list[Blocks]]]:
     """Blocks per (sender, receiver). Addends stay in their order, so that all copies of a sum are equal."""
     moving = [each for each in move.transfers if each.receiver not in move.kept]
     if move.combine is Combine.SUM:
@@ -69,7 +69,7 @@ def _gathered(move: Exchange) -> Iterable[tuple[tuple[int, int], list[Blocks]]]:
     return found.items()
 
 
-def _step(head: CommStep, rank: int, own: _Rank, move: Exchange) -> CommStep:
+def _step(head: CommStep, rank: int, own: _Rank, move: ExchangeMove) -> CommStep:
     source, target = move.source.get(rank), move.target.get(rank)
     if source is not None and rank in move.kept:
         own.sends.append(_whole(rank, source))

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .sides import Devices, members
+from .sides import DeviceSet, members
 
-Amounts = dict[Devices, int]
+Amounts = dict[DeviceSet, int]
 """Elements for each rank of a set; a rank in several sets has the sum of theirs."""
 
 
@@ -29,10 +29,10 @@ class Tally:
 
     sent: Amounts = field(default_factory=dict)
     received: Amounts = field(default_factory=dict)
-    sent_to: dict[Devices, Devices] = field(default_factory=dict)
-    received_from: dict[Devices, Devices] = field(default_factory=dict)
+    sent_to: dict[DeviceSet, DeviceSet] = field(default_factory=dict)
+    received_from: dict[DeviceSet, DeviceSet] = field(default_factory=dict)
 
-    def add(self, senders: Devices, receivers: Devices, size: int) -> None:
+    def add(self, senders: DeviceSet, receivers: DeviceSet, size: int) -> None:
         """Each sender sends `size` elements to each receiver other than itself."""
         if not (size and senders and receivers):
             return
@@ -57,10 +57,10 @@ def largest(amounts: Amounts) -> int:
     return _most(amounts, {})[0]
 
 
-def _most(amounts: Amounts, peers: Mapping[Devices, Devices]) -> tuple[int, int]:
+def _most(amounts: Amounts, peers: Mapping[DeviceSet, DeviceSet]) -> tuple[int, int]:
     """Elements of the rank that has most of them, and peers of the one that has most."""
     sizes: dict[int, int] = {}
-    others: dict[int, Devices] = {}
+    others: dict[int, DeviceSet] = {}
     for devices, amount in amounts.items():
         own = peers.get(devices, 0)
         for device in members(devices):

@@ -7,10 +7,10 @@ from itertools import zip_longest
 
 from ...base.dtypes import BYTES
 from ...base.number_ranges import number_ranges
-from .moves import Exchange, Move
+from .moves import ExchangeMove, Move
 from .patterns import Pattern, named
 from .price import Load, loads_of
-from .resolution import Part, Resolution
+from .resolution import Component, Resolution
 from .ways import Method, Way
 
 SHOWN_GROUPS = 8
@@ -33,7 +33,7 @@ def text_of(resolution: Resolution) -> str:
     shape = ",".join(map(str, resolution.shape))
     lines = [f"   {resolution.source}", f"-> {resolution.target}"]
     lines += [f"   {resolution.dtype}[{shape}]  {_total(resolution)}"]
-    alike: dict[object, list[Part]] = {}
+    alike: dict[object, list[Component]] = {}
     for part in resolution.parts:
         alike.setdefault((part.method, _micros(part.seconds)), []).append(part)
     for parts in alike.values():
@@ -53,7 +53,7 @@ def _loads(loads: dict[int, Load]) -> str:
     return f"busiest rank {size_text(busiest)}, all {size_text(sum(load.sent for load in loads.values()))}"
 
 
-def _parts(parts: Sequence[Part], element: int) -> Iterator[str]:
+def _parts(parts: Sequence[Component], element: int) -> Iterator[str]:
     first = parts[0]
     ranks = [rank for part in parts for rank in part.devices]
     yield f"ranks {number_ranges(sorted(ranks))}: {first.method.value}"
@@ -66,7 +66,7 @@ def _parts(parts: Sequence[Part], element: int) -> Iterator[str]:
     yield f"  {'; '.join(_reasons(first))}"
 
 
-def _reasons(part: Part) -> Iterator[str]:
+def _reasons(part: Component) -> Iterator[str]:
     """The price of the chosen way, and why it is no other."""
     if part.way.seconds:
         yield _micros(part.seconds)
@@ -89,7 +89,7 @@ def _rounds(moves: Sequence[Move]) -> list[list[Move]]:
     return found
 
 
-def choice_text(part: Part) -> str:
+def choice_text(part: Component) -> str:
     """`relay by needers 51.2 us; direct exchange 60.4 us`: the way taken, then the others that fit."""
     others = [_way(way) for way in part.ways if way.method is not part.method and way.seconds is not None]
     return "; ".join([_way(part.way) if part.way.seconds else part.method.value, *others])
@@ -110,7 +110,7 @@ def _moves(moves: Sequence[Move]) -> str:
 
 
 def _named(move: Move) -> list[tuple[str, tuple[int, ...]]]:
-    if isinstance(move, Exchange):
+    if isinstance(move, ExchangeMove):
         return named(move)
     return [(Pattern.ALL_REDUCE.value, group) for group in move.groups]
 

@@ -15,7 +15,7 @@ from .price import FlatCost, seconds_of
 from .reduction import all_reduction
 from .relay import Owners, owner_choices, relay, relay_tally, worth_a_relay
 from .senders import ByLoad, ByReplica, Senders, near_devices
-from .sides import Devices
+from .sides import DeviceSet
 from .tally import Busiest
 
 
@@ -119,7 +119,7 @@ def _all_at_home(conversion: Conversion) -> bool:
     return not any(demand.needers & ~_at_hand(demand) for demands in conversion.demands for demand in demands)
 
 
-def _at_hand(demand: Demand) -> Devices:
+def _at_hand(demand: Demand) -> DeviceSet:
     """The devices that hold all of a sum; everybody holds a zero."""
     found = 0
     for sums in demand.sums:
@@ -142,7 +142,7 @@ def _all_reduce(conversion: Conversion, pricing: Pricing) -> Way:
     return Way(Method.ALL_REDUCE, lambda: (found,), seconds_of((found,), pricing.cost, pricing.element))
 
 
-def _balanced(conversion: Conversion, pricing: Pricing, near: dict[int, Devices]) -> Way:
+def _balanced(conversion: Conversion, pricing: Pricing, near: dict[int, DeviceSet]) -> Way:
     loads = sole_loads(conversion)
     return _way(
         Method.BALANCED,

@@ -16,7 +16,7 @@ from ..texts.live_text import changes_text
 
 
 @dataclass(frozen=True, slots=True)
-class Recompute(Pass[Live, Live]):
+class RecomputePass(Pass[Live, Live]):
     """Which layers do so is part of the strategy."""
 
     name: ClassVar[str] = "recompute"

@@ -9,7 +9,7 @@ from typing import ClassVar
 from ...layout.layout import Coordinate
 from ..compile_state import Measured, Scheduled, grown
 from ..pass_chain import Pass
-from ..saved_memory import Alike, alike_values, saved_bytes, saved_values
+from ..saved_memory import LayoutCounts, alike_values, saved_bytes, saved_values
 from ..segments import StagePlan
 from ..texts.plan_text import saved_text
 
@@ -21,7 +21,7 @@ class SavedMemory(Pass[Scheduled, Measured]):
     name: ClassVar[str] = "saved_memory"
 
     def run(self, state: Scheduled) -> Measured:
-        known: dict[int, Alike] = {}
+        known: dict[int, LayoutCounts] = {}
         for plan in state.stages:
             if id(plan.rows) not in known:
                 known[id(plan.rows)] = alike_values(saved_values(plan.rows))
@@ -39,7 +39,7 @@ class SavedMemory(Pass[Scheduled, Measured]):
                 yield f"pipeline {plan.pipeline}, stage {plan.stage}: {saved} bytes"
 
 
-def _saved(plan: StagePlan, kept: Alike) -> list[list[int]]:
+def _saved(plan: StagePlan, kept: LayoutCounts) -> list[list[int]]:
     """Of each rank and micro-batch; those of one variant need the same."""
     found = []
     for index in range(len(plan.ranks)):

@@ -12,7 +12,7 @@ from ...ir.printer import aligned
 from ...layout.layout import Axis, Layout
 from ...strategy.strategy import Strategy
 from ..deduction.placement import first_coordinate
-from ..resolve_layouts import Wanted, plan_text
+from ..resolve_layouts import WantedLayouts, plan_text
 from .states_text import states_text
 
 SHORT_TYPES = {
@@ -118,7 +118,7 @@ def _move_line(strategy: Strategy, pipeline: int, row: AnnotatedRow) -> tuple[st
     change = f"{marker.combine.value} {before}" if before == after else f"{before} -> {after}"
     receivers = target if marker.source_stage != marker.target_stage else ()
     batch, dtype = first_coordinate(strategy, pipeline), str(row.out.dtype).removeprefix("torch.")
-    plan = "" if marker.batch_sum else plan_text(Wanted.of(marker, source, receivers, batch, dtype))
+    plan = "" if marker.batch_sum else plan_text(WantedLayouts.of(marker, source, receivers, batch, dtype))
     return (
         "  comm",
         type_text(row.out),

@@ -11,7 +11,7 @@ from ..batch_levels import BatchLevels
 from ..liveness import Crossing, LivePipeline, StageRows
 from ..recompute import made_again
 from ..row_checks import value_name
-from ..step_counts import Key
+from ..step_counts import CountKey
 from .annotated_text import type_text
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ def counts_text(live: Sequence[LivePipeline]) -> str:
 
 
 def levels_text(
-    live: Sequence[LivePipeline], levels: BatchLevels, groups: Mapping[Key, tuple[int, ...]]
+    live: Sequence[LivePipeline], levels: BatchLevels, groups: Mapping[CountKey, tuple[int, ...]]
 ) -> str:
     """The levels of passes, and of each sum over the batch when and by whom it is added up."""
     lines: list[Line] = [("levels", f"{levels.last + 1}"), ("backward from level", f"{levels.turn}")]

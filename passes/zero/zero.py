@@ -21,7 +21,7 @@ UNIT_ELEMENTS = 1 << 25
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ParamPart:
     """Boxes of a parameter whose elements have the same holders and the same addends.
 
     has_all: each holder has the whole gradient itself already.
@@ -67,7 +67,7 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FlatRun:
     """Parts, as (parameter, number of its part), that are shared out together among their holders."""
 
     holders: Ranks
@@ -83,8 +83,8 @@ class Ownership:
     """
 
     trained: tuple[Trained, ...]
-    runs: tuple[Run, ...]
-    parts: Mapping[str, list[Part]]
+    runs: tuple[FlatRun, ...]
+    parts: Mapping[str, list[ParamPart]]
     cuts: Mapping[tuple[str, int], Mapping[int, Cut]]
     rows: Mapping[tuple[str, int], int]
 
@@ -102,7 +102,7 @@ class Ownership:
         return frozenset(name for name, parts in self.parts.items() if has_several_holders(parts))
 
 
-def has_several_holders(parts: Iterable[Part]) -> bool:
+def has_several_holders(parts: Iterable[ParamPart]) -> bool:
     """Whether any element of a parameter has."""
     return any(len(part.holders) > 1 for part in parts)
 
@@ -124,7 +124,7 @@ def units_of(layouts: Mapping[str, GradLayout], alone: Collection[str]) -> dict[
     return units
 
 
-def parts_of(layout: GradLayout) -> list[Part]:
+def parts_of(layout: GradLayout) -> list[ParamPart]:
     """The elements of a parameter by holders and addends."""
     cells: dict[tuple[Ranks, Ranks, bool], list[Box]] = {}
     for found, boxes in parties_of(layout):
@@ -132,13 +132,13 @@ def parts_of(layout: GradLayout) -> list[Part]:
         if holders:
             key = (found[0][0] if len(found) == 1 else holders, holders, len(found) > 1)
             cells.setdefault(key, []).extend(boxes)
-    return [Part(*key, merged(boxes)) for key, boxes in cells.items()]
+    return [ParamPart(*key, merged(boxes)) for key, boxes in cells.items()]
 
 
 def share_out(trained: list[Trained]) -> Ownership:
     """Cut every run into even pieces; what doesn't divide goes to the holders in turn, over all runs."""
-    known: dict[int, list[Part]] = {}
-    parts: dict[str, list[Part]] = {}
+    known: dict[int, list[ParamPart]] = {}
+    parts: dict[str, list[ParamPart]] = {}
     members: dict[tuple[int, Ranks, str], list[tuple[str, int]]] = {}
     for each in trained:
         if id(each.layout) not in known:
@@ -147,7 +147,7 @@ def share_out(trained: list[Trained]) -> Ownership:
         for number, part in enumerate(parts[each.name]):
             members.setdefault((each.unit, part.holders, each.dtype), []).append((each.name, number))
     ordered = sorted(members.items(), key=lambda item: (item[0][0], len(item[0][1]), item[0]))
-    runs = tuple(Run(holders, dtype, tuple(found)) for (_, holders, dtype), found in ordered)
+    runs = tuple(FlatRun(holders, dtype, tuple(found)) for (_, holders, dtype), found in ordered)
     sharing = _Sharing(parts)
     for run in runs:
         sharing.cut(run)
@@ -159,11 +159,11 @@ def share_out(trained: list[Trained]) -> Ownership:
 class _Sharing:
     """Shares out one run after the other. turn: per set of holders, who gets the next odd element."""
 
-    parts: Mapping[str, list[Part]]
+    parts: Mapping[str, list[ParamPart]]
     boxes: dict[tuple[str, int], dict[int, tuple[Box, ...]]] = field(default_factory=dict)
     turn: dict[Ranks, int] = field(default_factory=dict)
 
-    def cut(self, run: Run) -> None:
+    def cut(self, run: FlatRun) -> None:
         """Cut the members of a run, laid one after the other."""
         shares = self._shares(run.holders, sum(self.parts[name][number].size for name, number in run.members))
         before = 0

@@ -23,9 +23,9 @@ from ...base.comm_plan import (
 )
 from ..grad_sync import Holder, Region
 from ..resolve_comm import CommResolver
-from .zero import Cut, Ownership, Part, Ranks, Run, Trained
+from .zero import Cut, FlatRun, Ownership, ParamPart, Ranks, Trained
 
-Steps = dict[int, list[CommStep]]
+BucketSteps = dict[int, list[CommStep]]
 """Per rank the steps that buckets do; a bucket's slot counts from the first of them."""
 
 
@@ -42,7 +42,7 @@ class ZeroBuckets:
     holders: Mapping[str, Mapping[int, Holder]]
     dtypes: Mapping[str, str]
     resolver: CommResolver
-    steps: Steps = field(default_factory=dict)
+    steps: BucketSteps = field(default_factory=dict)
     local: dict[object, dict[int, CommStep]] = field(default_factory=dict)
 
     def gathers(self, names: Collection[str], alone_too: bool) -> dict[int, list[ParamBucket]]:
@@ -120,7 +120,7 @@ class ZeroBuckets:
         return result
 
     def _by_givers(
-        self, run: Run, dtypes: Mapping[str, str]
+        self, run: FlatRun, dtypes: Mapping[str, str]
     ) -> dict[tuple[Ranks, bool, str], list[tuple[str, int]]]:
         """The members of a run that are reduced, by who gives addends, and the type of these."""
         found: dict[tuple[Ranks, bool, str], list[tuple[str, int]]] = {}
@@ -222,7 +222,7 @@ class ZeroBuckets:
         return self.local[key]
 
     def _local_gather(
-        self, name: str, parts: Sequence[Part], cuts: Sequence[Mapping[int, Cut]], dtype: str
+        self, name: str, parts: Sequence[ParamPart], cuts: Sequence[Mapping[int, Cut]], dtype: str
     ) -> dict[int, CommStep]:
         holders = self.holders[name]
         group, number = tuple(sorted(holders)), self.resolver.next_id()

@@ -19,8 +19,8 @@ from ...errors import HspmdError, RunError
 from ...program.program import Program
 
 Batch = dict[str, Tensor]
-Rows = Sequence[tuple[int, int]]
-Factory = Callable[..., Iterator[Mapping[str, Tensor]]]
+SampleRanges = Sequence[tuple[int, int]]
+BatchFactory = Callable[..., Iterator[Mapping[str, Tensor]]]
 
 SEEDS_PER_EPOCH = 1_000_003
 SEEDS = 2**64
@@ -74,7 +74,7 @@ class BatchShape:
     def of(cls, program: Program) -> BatchShape:
         return cls(program.batch, program.inputs)
 
-    def of_rows(self, rows: Rows, needed: frozenset[str]) -> BatchShape:
+    def of_rows(self, rows: SampleRanges, needed: frozenset[str]) -> BatchShape:
         """What one rank takes: these rows of the global batch, of the inputs that it needs."""
         return BatchShape(sum(high - low for low, high in rows), self.inputs, needed)
 
@@ -103,7 +103,7 @@ class BatchShape:
             )
 
 
-def own_rows(batch: Mapping[str, Tensor], rows: Rows) -> Batch:
+def own_rows(batch: Mapping[str, Tensor], rows: SampleRanges) -> Batch:
     """This rank's samples of a global batch, one micro-batch after the other."""
     return {key: torch.cat([tensor[low:high] for low, high in rows]) for key, tensor in batch.items()}
 
@@ -121,10 +121,10 @@ class FactoryData:
 
     def __init__(
         self,
-        factory: Factory,
+        factory: BatchFactory,
         shape: BatchShape,
         seed: int = 0,
-        rows: Rows = (),
+        rows: SampleRanges = (),
         keys: frozenset[str] = frozenset(),
     ) -> None:
         self.epoch = 0
@@ -254,7 +254,7 @@ def seed_generators(seed: int) -> None:
     random.seed(seed)
 
 
-def load_factory(name: str) -> Factory:
+def load_factory(name: str) -> BatchFactory:
     """The factory that `module:factory` names; the current folder is importable."""
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
@@ -268,7 +268,7 @@ def load_factory(name: str) -> Factory:
             rule="it is called anew for each epoch",
             fix="def batches(): return it, and name that",
         )
-    return cast(Factory, found)
+    return cast(BatchFactory, found)
 
 
 def read_position(state: Mapping[str, object]) -> tuple[int, int, int]:

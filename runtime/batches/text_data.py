@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...errors import RunError
-from .data import Batch, BatchShape, Rows, epoch_seed, read_position
+from .data import Batch, BatchShape, SampleRanges, epoch_seed, read_position
 from .tokens import BYTE_VALUES, ByteTokens, FileTokens, Tokens, tokenized
 
 IDS, LABELS, MASK = "input_ids", "labels", "attention_mask"
@@ -25,7 +25,7 @@ class TextData:
     local = True
 
     def __init__(
-        self, tokens: Tokens, shape: BatchShape, rows: Rows, keys: frozenset[str], seed: int = 0
+        self, tokens: Tokens, shape: BatchShape, rows: SampleRanges, keys: frozenset[str], seed: int = 0
     ) -> None:
         _check_inputs(shape)
         self.epoch = 0

@@ -16,7 +16,7 @@ from ..shards import ReadBox
 from ..transport import Transport
 
 Shape = tuple[int, ...]
-Named = tuple[str, Shape, bool, bool]
+NamedShape = tuple[str, Shape, bool, bool]
 """Name, whole shape, whether it is a buffer, whether the model saves it."""
 
 
@@ -42,10 +42,10 @@ class ModelNames:
         unsaved_too: what is loaded holds the buffers that a state dict leaves out, too.
         """
         own = named_shards(shards, unsaved_too)
-        return cls.of_shards(program, cast(list[list[Named]], transport.gather_objects(own)))
+        return cls.of_shards(program, cast(list[list[NamedShape]], transport.gather_objects(own)))
 
     @classmethod
-    def of_shards(cls, program: Program, held_by_rank: Iterable[Iterable[Named]]) -> ModelNames:
+    def of_shards(cls, program: Program, held_by_rank: Iterable[Iterable[NamedShape]]) -> ModelNames:
         """From what `named_shards` gives on each rank."""
         needed: dict[str, Shape] = {}
         optional: dict[str, Shape] = {}
@@ -63,7 +63,7 @@ class ModelNames:
         return [name, *(alias for alias, of in self.aliases.items() if of == name != alias)]
 
 
-def named_shards(shards: Sequence[Shard], unsaved_too: bool = False) -> list[Named]:
+def named_shards(shards: Sequence[Shard], unsaved_too: bool = False) -> list[NamedShape]:
     """What a rank tells the others of its shards. unsaved_too: as in `ModelNames.of_all_ranks`."""
     return [
         (shard.name, shard.whole_shape, shard.is_buffer, shard.persistent or unsaved_too) for shard in shards

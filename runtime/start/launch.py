@@ -17,7 +17,7 @@ from .last_words import tell, tell_from_outside, with_cause
 from .opening import StartOptions, open_engine
 from .processes import run_ranks
 from .rank_process import Emit, LocalRank
-from .rendezvous import Place, is_under_torchrun, listen, use_loopback
+from .rendezvous import RankPlace, is_under_torchrun, listen, use_loopback
 
 __all__ = ["Job", "StartOptions", "launch"]
 
@@ -38,7 +38,7 @@ def launch(
     """
     options = options or StartOptions()
     if is_under_torchrun():
-        _run_one(Path(directory), job, options, Place.from_environment(), on_record)
+        _run_one(Path(directory), job, options, RankPlace.from_environment(), on_record)
         return
     needed = len(read_manifest(Path(directory)).device_kinds)
     if ranks is None:
@@ -47,7 +47,7 @@ def launch(
         _fork_some(Path(directory), job, options, _checked(ranks, needed), needed, on_record)
 
 
-def _run_one(directory: Path, job: Job, options: StartOptions, place: Place, emit: Emit) -> None:
+def _run_one(directory: Path, job: Job, options: StartOptions, place: RankPlace, emit: Emit) -> None:
     opened = open_engine(directory, options, place)
     transport = opened.engine.transport
     try:
@@ -73,7 +73,7 @@ def _fork_all(directory: Path, job: Job, options: StartOptions, count: int, on_r
             use_loopback()
             own = os.dup(listener.fileno()) if local.rank == 0 else None  # the store closes it itself
             listener.close()
-            place = Place(local.rank, count, local.local_index, port=port, listener=own)
+            place = RankPlace(local.rank, count, local.local_index, port=port, listener=own)
             _run_one(directory, job, options, place, emit)
 
         run_ranks(range(count), body, on_record)
@@ -86,7 +86,7 @@ def _fork_some(
 
     def body(local: LocalRank, emit: Emit) -> None:
         torch.set_num_threads(options.threads)
-        place = Place(local.rank, count, local.local_index, address, port)
+        place = RankPlace(local.rank, count, local.local_index, address, port)
         _run_one(directory, job, options, place, emit)
 
     try:

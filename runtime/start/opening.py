@@ -10,7 +10,7 @@ from ...artifact.store import load, read_manifest
 from ...program.program import Program
 from ..engine import Engine
 from ..saved.initial_params import InitialState
-from .rendezvous import Place, Timeouts, check_world_size, connect, is_under_torchrun
+from .rendezvous import RankPlace, Timeouts, check_world_size, connect, is_under_torchrun
 from .roll_call import Store
 from .same_start import files_digest, same_start
 
@@ -41,7 +41,7 @@ class Opened:
 
 
 def open_engine(
-    directory: str | Path, options: StartOptions | None = None, place: Place | None = None
+    directory: str | Path, options: StartOptions | None = None, place: RankPlace | None = None
 ) -> Opened:
     """This process's rank, connected to the others; place: from torchrun's environment by default.
 
@@ -77,7 +77,7 @@ def _flags(options: StartOptions) -> dict[str, str]:
     return flags if options.weights is None else flags | {"--init": files_digest([options.weights])}
 
 
-def _own_place(needed: int) -> Place:
+def _own_place(needed: int) -> RankPlace:
     if needed == 1 and not is_under_torchrun():
-        return Place(0, 1, 0)
-    return Place.from_environment()
+        return RankPlace(0, 1, 0)
+    return RankPlace.from_environment()

@@ -44,7 +44,7 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """Where one rank stands. listener: descriptor of a socket that already listens for the store."""
 
     rank: int
@@ -55,7 +55,7 @@ class Place:
     listener: int | None = None
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Place:
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> RankPlace:
         """The place that torchrun's variables give."""
         absent = [name for name in NEEDED if name not in environment]
         if absent:
@@ -101,7 +101,7 @@ def check_world_size(started: int, needed: int) -> None:
 
 
 def connect(
-    place: Place, program: Program, own: RankProgram, same: Mapping[str, str], timeouts: Timeouts
+    place: RankPlace, program: Program, own: RankProgram, same: Mapping[str, str], timeouts: Timeouts
 ) -> Connected:
     """Meet the other ranks: RunError before the first step where they don't fit together.
 
@@ -122,7 +122,7 @@ def connect(
 
 
 def _transport(
-    place: Place,
+    place: RankPlace,
     program: Program,
     found: RankDevice,
     roll: Roll,
@@ -156,7 +156,7 @@ def use_loopback() -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback[0])
 
 
-def _store(place: Place, timeouts: Timeouts) -> Store:
+def _store(place: RankPlace, timeouts: Timeouts) -> Store:
     where = f"{place.address}:{place.port}"
     with peer_lost_in(f"looking for rank 0 at {where}"):
         try:
@@ -170,7 +170,7 @@ def _store(place: Place, timeouts: Timeouts) -> Store:
             ) from silent
 
 
-def _open_store(place: Place, timeouts: Timeouts) -> Store:
+def _open_store(place: RankPlace, timeouts: Timeouts) -> Store:
     if is_under_torchrun() and place.listener is None:
         return cast(Store, next(rendezvous("env://", timeout=timeouts.start))[0])
     store = TCPStore(
@@ -185,7 +185,7 @@ def _open_store(place: Place, timeouts: Timeouts) -> Store:
     return cast(Store, store)
 
 
-def _roll(store: Store, report: Report, place: Place, timeouts: Timeouts) -> Roll:
+def _roll(store: Store, report: Report, place: RankPlace, timeouts: Timeouts) -> Roll:
     longest_s = 2 * timeouts.start.total_seconds() + HEARING_SECONDS + LIBRARY_S
 
     def call() -> Roll:
@@ -202,7 +202,7 @@ def _roll(store: Store, report: Report, place: Place, timeouts: Timeouts) -> Rol
         ) from silent
 
 
-def _watch(store: Store, place: Place, roll: Roll, timeouts: Timeouts) -> Watch | None:
+def _watch(store: Store, place: RankPlace, roll: Roll, timeouts: Timeouts) -> Watch | None:
     """The watch of a rank that has others, by a connection of its own."""
     if place.world_size == 1:
         return None
@@ -214,7 +214,7 @@ def _watch(store: Store, place: Place, roll: Roll, timeouts: Timeouts) -> Watch 
     return watch
 
 
-def _report(place: Place, own: RankProgram, found: RankDevice, same: Mapping[str, str]) -> Report:
+def _report(place: RankPlace, own: RankProgram, found: RankDevice, same: Mapping[str, str]) -> Report:
     """Shortcuts and a fixed order of messages are NCCL's; gloo is faster without the first."""
     is_cpu = found.device.type == CPU
     return Report(

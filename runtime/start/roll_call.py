@@ -21,7 +21,7 @@ from .same_start import unlike
 REPORT, VERDICT, HEARD = "hspmd/report/{}", "hspmd/verdict", "hspmd/heard/{}"
 HEARING_SECONDS = 5.0
 
-Problem = tuple[str, str]
+Mismatch = tuple[str, str]
 
 
 class Store(Protocol):
@@ -88,7 +88,7 @@ def call_roll(store: Store, report: Report, world_size: int, wait: timedelta) ->
     return Roll(tuple(verdict["places"]), frozenset(verdict["shortcuts"]))
 
 
-def _raise_problems(missing: Sequence[Problem], problems: Sequence[Problem]) -> None:
+def _raise_problems(missing: Sequence[Mismatch], problems: Sequence[Mismatch]) -> None:
     """RunError for what the user can mend, RankLost where ranks have only not come."""
     details = [(name, text) for name, text in [*missing, *problems]]
     if problems:
@@ -107,7 +107,7 @@ def _raise_problems(missing: Sequence[Problem], problems: Sequence[Problem]) -> 
         )
 
 
-def find_problems(reports: Sequence[Report]) -> list[Problem]:
+def find_problems(reports: Sequence[Report]) -> list[Mismatch]:
     """Everything that keeps these ranks from running together, as (rank or what differs, text)."""
     problems = [(f"rank {each.rank}", f"{each.problem} ({each.place})") for each in reports if each.problem]
     problems += unlike({each.rank: each.same for each in reports})
@@ -158,7 +158,7 @@ def _await_hearing(store: Store, ranks: Sequence[int]) -> None:
         store.wait([HEARD.format(rank) for rank in ranks], timedelta(seconds=HEARING_SECONDS))
 
 
-def _await_reports(store: Store, world_size: int, wait: timedelta) -> tuple[list[Report], list[Problem]]:
+def _await_reports(store: Store, world_size: int, wait: timedelta) -> tuple[list[Report], list[Mismatch]]:
     """The reports that came in time, and a problem for each that didn't."""
     reports, missing = [], []
     deadline = monotonic() + wait.total_seconds()

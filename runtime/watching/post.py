@@ -13,7 +13,7 @@ STATE, SUMMARY = "hspmd/watch/{}", "hspmd/watch/summary"
 BEAT_S, HURRIED_S = 0.5, 0.02
 GOODBYE_S = 1.0
 
-Message = Mapping[str, Any]
+Posted = Mapping[str, Any]
 
 
 class Mailbox(Protocol):
@@ -45,8 +45,8 @@ class Post:
     store: Mailbox
     rank: int
     world_size: int
-    own: Callable[[], Message]
-    hear: Callable[[Sequence[Message], Sequence[float]], Message]
+    own: Callable[[], Posted]
+    hear: Callable[[Sequence[Posted], Sequence[float]], Posted]
     _beat: int = 0
     _wake: Event = field(default_factory=Event)
     _hurried: bool = False
@@ -97,5 +97,5 @@ class Post:
         if self.rank == 0:
             self.store.set(SUMMARY, self._text(answer))
 
-    def _text(self, message: Message) -> str:
+    def _text(self, message: Posted) -> str:
         return json.dumps({**message, "beat": self._beat})

@@ -22,7 +22,7 @@ from hspmd_compiler.annotations import (
     Duplicate,
     Partial,
 )
-from hspmd_compiler.annotations.states import Key, Placement
+from hspmd_compiler.annotations.states import Placement, StateKey
 
 from .strategies import lengths, splits
 
@@ -72,11 +72,11 @@ class Sums(Enum):
 @st.composite
 def states_of_size(draw: st.DrawFn, size: int, shape: Shape, sums: Sums) -> DistributedStates:
     """Placements whose parts multiply to `size`, in any order; several of them where the size allows."""
-    keys: list[Key] = draw(st.permutations([*range(len(shape)), DUPLICATE]))
+    keys: list[StateKey] = draw(st.permutations([*range(len(shape)), DUPLICATE]))
     if sums is not Sums.NONE:
         keys = [PARTIAL, *keys]
     each_its_own = draw(st.booleans())
-    parts: dict[Key, int] = {}
+    parts: dict[StateKey, int] = {}
     for place, prime in enumerate(_primes(size)):
         chosen = (place == 0 and sums is Sums.INSIDE) or (each_its_own and place < len(keys))
         key = keys[place] if chosen else draw(st.sampled_from(keys))
@@ -93,7 +93,7 @@ def _primes(size: int) -> list[int]:
     return []
 
 
-def _placement(draw: st.DrawFn, key: Key, parts: int, shape: Shape) -> Placement:
+def _placement(draw: st.DrawFn, key: StateKey, parts: int, shape: Shape) -> Placement:
     if isinstance(key, int):
         return draw(splits(key, parts, shape[key]))
     return Duplicate(parts) if key is DUPLICATE else Partial(parts)
@@ -114,7 +114,7 @@ def annotations_on(
     return Annotation(groups, states, key, shares)
 
 
-def _key(draw: st.DrawFn, hetero: Hetero, shape: Shape) -> Key | None:
+def _key(draw: st.DrawFn, hetero: Hetero, shape: Shape) -> StateKey | None:
     if hetero is Hetero.DIM:
         return draw(st.integers(0, len(shape) - 1))
     return {Hetero.DUPLICATE: DUPLICATE, Hetero.PARTIAL: PARTIAL}.get(hetero)

@@ -19,10 +19,10 @@ from hspmd_compiler.annotations import (
     Split,
 )
 from hspmd_compiler.annotations.split import even_lengths
-from hspmd_compiler.annotations.states import Key
+from hspmd_compiler.annotations.states import StateKey
 
 FOLDER = Path(__file__).parents[2].parent / "shared" / "reference" / "hspmd"
-KEYS: dict[int, Key] = {-1: DUPLICATE, -2: PARTIAL}
+KEYS: dict[int, StateKey] = {-1: DUPLICATE, -2: PARTIAL}
 
 
 def reference(name: str) -> dict[str, object]:

@@ -18,7 +18,7 @@ from hspmd_compiler.artifact import value_layouts
 from hspmd_compiler.artifact.json_text import fingerprint
 from hspmd_compiler.artifact.manifest import OWN_HASH, Manifest, manifest_from_json, manifest_to_json
 from hspmd_compiler.artifact.value_layouts import PlacedValue, ValueLayouts
-from hspmd_compiler.base.typed import AtLeast, Called, Either, Misfits, Rule, Wanted, read
+from hspmd_compiler.base.typed import AtLeast, Called, Either, Misfits, ValueRule, Wanted, read
 from hspmd_compiler.cluster.read import cluster_from
 from hspmd_compiler.errors import HspmdError
 from hspmd_compiler.layout.layout import Axis, Factor, make_layout
@@ -41,7 +41,7 @@ class Inner:
 @dataclass(frozen=True, slots=True)
 class Outer:
     count: Annotated[int, AtLeast(1)]
-    even: Annotated[int, Rule(lambda n: n % 2 == 0, "an even number")] = 0
+    even: Annotated[int, ValueRule(lambda n: n % 2 == 0, "an even number")] = 0
     share: float = 1.0
     flag: bool = False
     colour: Colour = Colour.RED

@@ -20,7 +20,7 @@ from hspmd_compiler.cluster.cluster import (
     check_cluster,
 )
 from hspmd_compiler.cluster.hostfile import read_hostfile
-from hspmd_compiler.cluster.launch_plan import Launcher, Meeting, bind, commands
+from hspmd_compiler.cluster.launch_plan import Launcher, MeetingPoint, bind, commands
 from hspmd_compiler.cluster.read import cluster_form, cluster_from, read_cluster, write_cluster
 from hspmd_compiler.errors import ClusterError
 from tests.docs.page_blocks import ROOT, blocks
@@ -28,7 +28,7 @@ from tests.docs.page_blocks import ROOT, blocks
 Expect = Callable[[str, str], None]
 
 H100, H20 = "cuda NVIDIA H100", "cuda NVIDIA H20"
-MEETING = Meeting("a", 29500)
+MEETING = MeetingPoint("a", 29500)
 WHOLE = ClusterSpec(
     nodes=(
         NodeSpec("a", (DeviceSpec(H100, None, 80 << 30, 9.9e14),) * 8, LinkSpec(4.5e11, 2e-6)),

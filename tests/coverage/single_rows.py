@@ -9,14 +9,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hspmd_compiler.coverage.matrix import Traced
+from hspmd_compiler.coverage.matrix import TracedModel
 from hspmd_compiler.ir.graph import OriginKind, Ref, Row, map_refs, row_inputs
 from hspmd_compiler.layout.layout import Axis, Factor, Layout, make_layout
 from hspmd_compiler.passes.deduction.stages import classify
 from hspmd_compiler.program.interpret import compute_row, read_row
 from hspmd_compiler.program.kernels.counter_random import key_tensor
-from hspmd_compiler.verify.rules.split_operands import Locals, Mesh, copied_sets, cut_sets, joined, scatter
-from hspmd_compiler.verify.rules.split_operator import Sketch
+from hspmd_compiler.verify.rules.split_operands import (
+    Locals,
+    StageMesh,
+    copied_sets,
+    cut_sets,
+    joined,
+    scatter,
+)
+from hspmd_compiler.verify.rules.split_operator import OperandSketch
 from hspmd_compiler.verify.single_device import PLACEHOLDER, local_row
 from hspmd_compiler.verify.widen import default_type
 
@@ -42,7 +49,7 @@ class SingleRow:
     operands: dict[int, Operand | None]
 
 
-def single_rows(traced: Traced) -> Iterator[SingleRow]:
+def single_rows(traced: TracedModel) -> Iterator[SingleRow]:
     """One row of each kind: operator, literals, and shapes and types of operands."""
     graph, kinds = traced.graph, classify(traced.graph)
     values = values_of(traced)
@@ -60,7 +67,7 @@ def single_rows(traced: Traced) -> Iterator[SingleRow]:
         yield SingleRow(_wide_row(row), operands)
 
 
-def values_of(traced: Traced) -> dict[int, Tensor]:
+def values_of(traced: TracedModel) -> dict[int, Tensor]:
     """Every value of the graph on one device, in float64."""
     found: dict[int, Tensor] = {}
     with default_type(torch.float64), torch.no_grad():
@@ -72,7 +79,7 @@ def values_of(traced: Traced) -> dict[int, Tensor]:
     return found
 
 
-def _given(traced: Traced, row: Row) -> Tensor:
+def _given(traced: TracedModel, row: Row) -> Tensor:
     if row.origin.kind is OriginKind.RANDOM:
         return key_tensor((*SEED_AND_STEP, 0))
     if row.origin.kind is OriginKind.TANGENT:
@@ -103,9 +110,9 @@ def _kind(row: Row, values: dict[int, Tensor]) -> str:
     return f"{row.op} {map_refs(row.args, described)} {map_refs(row.kwargs, described)}"
 
 
-def split_row(single: SingleRow, rng: random.Random, ways: int) -> Sketch:
+def split_row(single: SingleRow, rng: random.Random, ways: int) -> OperandSketch:
     """The row with each of its operands split, copied, whole or in addends."""
-    sketch = Sketch(Mesh(ways), sequence_parallel=rng.random() < 0.3)
+    sketch = OperandSketch(StageMesh(ways), sequence_parallel=rng.random() < 0.3)
     placed: dict[int, Ref] = {}
     for number, operand in single.operands.items():
         placed[number] = sketch.key(SEED_AND_STEP) if operand is None else _placed(sketch, rng, operand)
@@ -121,12 +128,12 @@ def split_row(single: SingleRow, rng: random.Random, ways: int) -> Sketch:
     return sketch
 
 
-def _placed(sketch: Sketch, rng: random.Random, operand: Operand) -> Ref:
+def _placed(sketch: OperandSketch, rng: random.Random, operand: Operand) -> Ref:
     layout = _random_layout(rng, operand, sketch.mesh)
     return sketch.given(operand.value, layout, _pieces(rng, operand.value, layout, sketch.mesh), operand.pure)
 
 
-def _random_layout(rng: random.Random, operand: Operand, mesh: Mesh) -> Layout:
+def _random_layout(rng: random.Random, operand: Operand, mesh: StageMesh) -> Layout:
     dims = [(Factor(size),) for size in operand.value.shape]
     modes = ["whole", "cut", "cut", "cut", "copies"] if dims else ["whole"]
     modes += ["partial", *(["contrib"] if dims else [])] if operand.adds else []
@@ -141,7 +148,7 @@ def _random_layout(rng: random.Random, operand: Operand, mesh: Mesh) -> Layout:
     return make_layout(tuple(dims))
 
 
-def _pieces(rng: random.Random, value: Tensor, layout: Layout, mesh: Mesh) -> Locals:
+def _pieces(rng: random.Random, value: Tensor, layout: Layout, mesh: StageMesh) -> Locals:
     """What each rank holds; addends are unequal, and their sum is the value."""
     if Axis.TENSOR in layout.partial:
         shares = [rng.random() + 0.1 for _ in range(mesh.ranks)]

@@ -12,7 +12,7 @@ from torch import nn
 from hspmd_compiler.cli.main import main
 from hspmd_compiler.coverage import matrix
 from hspmd_compiler.coverage.hand_written_models import HAND_WRITTEN_MODELS, Classifier
-from hspmd_compiler.coverage.matrix import Cell, Outcome, run_matrix
+from hspmd_compiler.coverage.matrix import MatrixCell, Outcome, run_matrix
 from hspmd_compiler.coverage.model import SAMPLES, CoveredModel
 from hspmd_compiler.coverage.registry import MODELS
 from hspmd_compiler.coverage.strategies import COLUMNS, strategy_of
@@ -77,7 +77,7 @@ def test_a_wrong_number_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 def test_a_failed_cell_is_an_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cells = [Cell("MLP", "TP 2", Outcome.FAILED, "VerifyError: wrong\n  at here")]
+    cells = [MatrixCell("MLP", "TP 2", Outcome.FAILED, "VerifyError: wrong\n  at here")]
     monkeypatch.setattr(matrix, "run_matrix", lambda models, columns: iter(cells))
     assert main(["coverage", "--markdown"]) == 1
     assert capsys.readouterr().out.splitlines() == [

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from functools import cache
 
-from hspmd_compiler.coverage.matrix import Traced, trace_model
+from hspmd_compiler.coverage.matrix import TracedModel, trace_model
 from hspmd_compiler.coverage.model import CoveredModel
 from hspmd_compiler.coverage.registry import MODELS
 
 BY_NAME = {model.name: model for model in MODELS}
 
 
-def traced(model: CoveredModel) -> Traced:
+def traced(model: CoveredModel) -> TracedModel:
     """As the matrix traces it."""
     return _traced(model.name)
 
 
 @cache
-def _traced(name: str) -> Traced:
+def _traced(name: str) -> TracedModel:
     return trace_model(BY_NAME[name])

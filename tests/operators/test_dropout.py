@@ -103,7 +103,7 @@ def test_another_mask_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     case = case_of("encoder")
     own = counter_random._indexes
 
-    def local(part: counter_random.Part, first: int, device: str) -> Tensor:
+    def local(part: counter_random.FactorPart, first: int, device: str) -> Tensor:
         return own(part, 0, device)
 
     monkeypatch.setattr(counter_random, "_indexes", local)

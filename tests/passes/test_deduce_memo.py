@@ -33,7 +33,7 @@ def test_the_program_is_that_of_the_rules(subject: str, strategy: str, monkeypat
     graph = graph_of(subject)
     used: list[MadeRow] = []
 
-    def counted(memo: RuleMemo, key: deduce_memo.Key | None) -> MadeRow | None:
+    def counted(memo: RuleMemo, key: deduce_memo.MemoKey | None) -> MadeRow | None:
         found = find(memo, key)
         used.extend([found] if found is not None else [])
         return found

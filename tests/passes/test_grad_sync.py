@@ -26,8 +26,8 @@ from hspmd_compiler.program.arrays import TorchArrays
 from hspmd_compiler.program.buckets import pack_bucket, unpack_bucket
 from hspmd_compiler.program.program import Shard
 from hspmd_compiler.verify.rules.split_operands import (
-    Mesh,
     Operand,
+    StageMesh,
     any_sets,
     copied_sets,
     cut_sets,
@@ -85,7 +85,7 @@ def test_every_holder_receives_the_sum(seed: int) -> None:
     wanted = torch.zeros(shape, dtype=torch.float64)
     grads: dict[int, Tensor] = {}
     for layout, _, ranks in stages:
-        pieces = random_pieces(Operand(shape, whole_numbers), layout, Mesh(len(ranks)))
+        pieces = random_pieces(Operand(shape, whole_numbers), layout, StageMesh(len(ranks)))
         wanted += joined(layout, pieces, "gradient")
         grads |= {ranks[at.rank]: piece for at, piece in pieces.items()}
     found = synchronised(shape, stages, grads)

@@ -21,12 +21,12 @@ from hspmd_compiler.layout.refine import refine
 from hspmd_compiler.passes.resolve_annotations.price import FlatCost
 from hspmd_compiler.passes.resolve_annotations.ways import Method
 from hspmd_compiler.passes.resolve_comm import CommResolver
-from hspmd_compiler.passes.resolve_layouts import Wanted, plan, plan_text
+from hspmd_compiler.passes.resolve_layouts import WantedLayouts, plan, plan_text
 from hspmd_compiler.program.arrays import TorchArrays
 from hspmd_compiler.rules.rules import is_addend
 from hspmd_compiler.verify.rules.split_operands import (
-    Mesh,
     Operand,
+    StageMesh,
     any_sets,
     copied_sets,
     cut_sets,
@@ -92,7 +92,7 @@ def test_inside_a_stage(source_kind: str, target_kind: str, cost: CostModel | No
         if source == target or refine(source, target) is None or not holds_all(source):
             continue
         done += 1
-        mesh = Mesh(ranks)
+        mesh = StageMesh(ranks)
         pieces = random_pieces(Operand(shape, normal), source, mesh)
         value = joined(source, pieces, "source")
         combine = Combine.SUM if is_addend(source) else Combine.COPY
@@ -103,11 +103,11 @@ def test_inside_a_stage(source_kind: str, target_kind: str, cost: CostModel | No
             found = answered(steps, found)
         for rank in range(ranks):
             torch.testing.assert_close(found[numbers[rank]], scatter(value, target, Coordinate(rank, 0)))
-        check_cheapest(Wanted.of(marker, numbers, (), 0, "float64", cost))
+        check_cheapest(WantedLayouts.of(marker, numbers, (), 0, "float64", cost))
     assert done >= 3
 
 
-def check_cheapest(wanted: Wanted) -> None:
+def check_cheapest(wanted: WantedLayouts) -> None:
     """With a cost model nothing that was looked at is cheaper; without one, the preferred way is taken."""
     for part in plan(wanted):
         if wanted.cost is None:
@@ -140,7 +140,7 @@ def test_between_stages_of_different_width(
         if refine(source, target) is None:
             continue
         done += 1
-        pieces = random_pieces(Operand(source.shape, normal), source, Mesh(widths[0], BATCH))
+        pieces = random_pieces(Operand(source.shape, normal), source, StageMesh(widths[0], BATCH))
         value = joined(source, pieces, "source")
         senders, receivers = range(widths[0]), range(7, 7 + widths[1])
         combine = Combine.SUM if is_addend(source) else Combine.COPY
@@ -149,7 +149,7 @@ def test_between_stages_of_different_width(
         found = exchange(steps, {rank: pieces[Coordinate(rank, batch)] for rank in senders})
         for index, rank in enumerate(receivers):
             torch.testing.assert_close(found[rank], scatter(value, target, Coordinate(index, batch)))
-        check_cheapest(Wanted.of(marker, senders, receivers, batch, "float64", cost))
+        check_cheapest(WantedLayouts.of(marker, senders, receivers, batch, "float64", cost))
         if cost is None and not is_addend(source):
             check_balanced(steps, source, target, widths)
     assert done >= 5
@@ -198,15 +198,15 @@ def test_kinds_are_those_of_megatron() -> None:
     assert kind(cut, whole) is CommKind.ALL_GATHER
 
 
-def addends_of_four(length: int) -> Wanted:
+def addends_of_four(length: int) -> WantedLayouts:
     """Overlapping addends of a long dim, needed whole: one step, or a sum at owners and a spread."""
     held = [(0, length * 3 // 4), (length // 4, length), (0, length // 2), (length // 8, length)]
     cut = Factor(length, Axis.TENSOR, tuple((pair,) for pair in held), contrib=True)
     target = make_layout(((Factor(length),),))
-    return Wanted(make_layout(((cut,),)), target, (0, 1, 2, 3), (), 0, "float32", planned=False)
+    return WantedLayouts(make_layout(((cut,),)), target, (0, 1, 2, 3), (), 0, "float32", planned=False)
 
 
-def methods(wanted: Wanted) -> set[Method]:
+def methods(wanted: WantedLayouts) -> set[Method]:
     return {part.method for part in plan(wanted)}
 
 
@@ -251,7 +251,7 @@ def test_a_slow_link_is_not_taken(slow: int) -> None:
     marker, cost = CommMarker(value, value, Combine.COPY, 0, 1), OneSlowLink(frozenset({slow, 7}))
     steps = CommResolver(cost).transfer(marker, (5, 4), (7, 6), 0, "float32")
     assert [piece.peer for piece in steps[7].recvs] == [9 - slow]
-    wanted = Wanted.of(marker, (5, 4), (7, 6), 0, "float32", cost)
+    wanted = WantedLayouts.of(marker, (5, 4), (7, 6), 0, "float32", cost)
     assert all(part.seconds < 1e-4 for part in plan(wanted))
 
 

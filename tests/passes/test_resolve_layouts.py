@@ -17,12 +17,12 @@ from hspmd_compiler.base.comm_plan import CostModel
 from hspmd_compiler.layout.intervals import Sets
 from hspmd_compiler.layout.layout import Axis, Coordinate, Factor, Layout, make_layout
 from hspmd_compiler.layout.several_cuts import addends_of, collapsed, is_plain, with_cuts
-from hspmd_compiler.passes.resolve_layouts import Wanted, plan
+from hspmd_compiler.passes.resolve_layouts import WantedLayouts, plan
 from hspmd_compiler.passes.resolve_rounds import rounds
 from hspmd_compiler.program.arrays import TorchArrays
 from hspmd_compiler.rules.comm_layouts import _of_samples
 from hspmd_compiler.rules.rules import is_addend
-from hspmd_compiler.verify.assemble import Assembled, Piece, assemble, index_of, local_view, whole_view
+from hspmd_compiler.verify.assemble import Assembled, LocalPiece, assemble, index_of, local_view, whole_view
 from hspmd_compiler.verify.rules.split_operator import answered
 
 from ..annotations.strategies import splits
@@ -109,7 +109,7 @@ def assembled(layout: Layout, tensors: Mapping[int, Tensor], places: Mapping[int
     for rank, tensor in tensors.items():
         at = places[rank]
         assert tuple(tensor.shape) == layout.local_shape(at)
-        pieces.append(Piece(rank, at, layout, tensor.reshape(local_view(layout, at))))
+        pieces.append(LocalPiece(rank, at, layout, tensor.reshape(local_view(layout, at))))
     return assemble(pieces)
 
 
@@ -119,7 +119,7 @@ def check(drawn: Drawn, cost: CostModel | None = None) -> int:
 
     Gives the number of rounds.
     """
-    wanted = Wanted(
+    wanted = WantedLayouts(
         drawn.source,
         drawn.target,
         tuple(range(drawn.ranks)),
@@ -167,7 +167,7 @@ def test_from_stage_to_stage(drawn: tuple[Layout, int, Layout, int], cost: CostM
     """Several cuts, sums with copies, and other numbers of ranks: in one step, at the least price."""
     source, ranks, target, receivers = drawn
     ends = tuple(range(ranks)), tuple(range(ranks, ranks + receivers))
-    wanted = Wanted(source, target, *ends, 0, "float64", planned=True, cost=cost)
+    wanted = WantedLayouts(source, target, *ends, 0, "float64", planned=True, cost=cost)
     before, arrays = held(source, ranks, 0), TorchArrays()
     (steps,) = rounds(wanted)
     sent = {rank: arrays.cut(steps[rank], tensor) for rank, tensor in before.items()}

@@ -17,9 +17,9 @@ from hspmd_compiler.passes.dims.infer_dims import infer_dims
 from hspmd_compiler.passes.dims.split_candidates import whole_dims
 from hspmd_compiler.passes.dims.split_units import (
     Member,
-    Piece,
     SplitGroup,
     SplitKind,
+    UnitBlock,
     assign,
     find_split_groups,
 )
@@ -134,7 +134,7 @@ def summary(groups: tuple[SplitGroup, ...]) -> dict[str, tuple[int, dict[str, tu
     }
 
 
-def flat(pieces: tuple[Piece, ...]) -> list[int]:
+def flat(pieces: tuple[UnitBlock, ...]) -> list[int]:
     return [number for piece in pieces for number in (piece.offset, piece.unit, piece.ratio)]
 
 
@@ -410,9 +410,9 @@ def test_blocks_by_a_view_and_a_bias_per_head() -> None:
     group = net_groups(FusedAttention(), (6, 16))[0]
     assert (group.kind, group.units) == (SplitKind.HEADS, 4)
     assert group.members == (
-        Member("net.bias", 0, (Piece(0, 1),)),
-        Member("net.qkv.weight", 0, (Piece(0, 4), Piece(16, 4), Piece(32, 4))),
-        Member("net.out.weight", 1, (Piece(0, 4),)),
+        Member("net.bias", 0, (UnitBlock(0, 1),)),
+        Member("net.qkv.weight", 0, (UnitBlock(0, 4), UnitBlock(16, 4), UnitBlock(32, 4))),
+        Member("net.out.weight", 1, (UnitBlock(0, 4),)),
     )
 
 
@@ -490,7 +490,7 @@ def test_assign_refuses_shares_that_divide_nothing(shares: tuple[int, ...]) -> N
 
 def test_rows_of_shared_heads_cover() -> None:
     """Four ranks with 3, 1, 1, 1 query heads hold key heads 0-2, 1-2, 2-3, 2-3: as the query heads need."""
-    piece = Piece(offset=16, unit=8, ratio=2)
+    piece = UnitBlock(offset=16, unit=8, ratio=2)
     units = [(0, 3), (3, 4), (4, 5), (5, 6)]
     assert [piece.rows(*pair) for pair in units] == [(16, 32), (24, 32), (32, 40), (32, 40)]
     assert piece.rows(3, 3) == (24, 24)

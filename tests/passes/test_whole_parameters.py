@@ -17,8 +17,8 @@ from hspmd_compiler.passes.dims.whole_parameters import TAKEN, whole_lines, whol
 from hspmd_compiler.rules.in_code.constant_rules import FILLS
 from hspmd_compiler.strategy.strategy import Override, PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.trace.tracer import trace
-from hspmd_compiler.verify.rules.split_operands import Mesh, Operand
-from hspmd_compiler.verify.rules.split_operator import Sketch
+from hspmd_compiler.verify.rules.split_operands import Operand, StageMesh
+from hspmd_compiler.verify.rules.split_operator import OperandSketch
 
 from ..rules.rule_cases import probability
 from ..rules.test_rules_brute_force import BY_OP, MARKERS
@@ -33,7 +33,7 @@ class Between:
     """The operators of a case, between matrix products that give its operands and use its results."""
 
     def __init__(self) -> None:
-        self.sketch = Sketch(Mesh(1))
+        self.sketch = OperandSketch(StageMesh(1))
         self.params: dict[str, ParamInfo] = {}
 
     def take(self, operand: Operand) -> Ref:

@@ -19,7 +19,7 @@ from hspmd_compiler.program.kernels.counter_numbers import (
     random_numbers,
     whole_numbers,
 )
-from hspmd_compiler.program.kernels.counter_random import Part, key_tensor
+from hspmd_compiler.program.kernels.counter_random import FactorPart, key_tensor
 
 COUNT = 200_000
 KOLMOGOROV = 2.0
@@ -111,6 +111,6 @@ def test_narrow_types_hold_the_same_numbers(kind: str) -> None:
 def test_a_piece_is_that_of_the_whole(kind: str) -> None:
     dtype = torch.int64 if kind == INTEGER else torch.float64
     whole = whole_numbers(key_tensor((5, 9, 0)), 2, kind, (6, 4, 9), dtype)
-    parts = [Part(6, ((0, 2),), 1), Part(4, ((0, 1), (2, 4))), Part(9, ((3, 7),))]
+    parts = [FactorPart(6, ((0, 2),), 1), FactorPart(4, ((0, 1), (2, 4))), FactorPart(9, ((3, 7),))]
     piece = random_numbers(key_tensor((5, 9, 3)), 2, kind, parts, dtype, "cpu")
     assert torch.equal(piece, whole[3:5][:, [0, 2, 3], 3:7].flatten())

@@ -12,7 +12,7 @@ from hspmd_compiler.program.kernels import counter_random
 from hspmd_compiler.program.kernels.counter_random import (
     GOLDEN,
     WORDS,
-    Part,
+    FactorPart,
     Stream,
     key_tensor,
     mixed,
@@ -93,7 +93,7 @@ def test_a_piece_is_that_of_the_whole(block: int, monkeypatch: pytest.MonkeyPatc
         first, count = rng.randrange(5), rng.randint(0, 2)
         held = [sorted(rng.sample(range(size + 1), 4)) for size in (4, 9)]
         inner = [((a, b), (c, d)) for a, b, c, d in held]
-        parts = [Part(6, ((0, count),), 1), Part(4, inner[0]), Part(9, inner[1])]
+        parts = [FactorPart(6, ((0, count),), 1), FactorPart(4, inner[0]), FactorPart(9, inner[1])]
         piece = random_mask(key_tensor((5, 9, first)), 2, 0.6, parts, torch.bool, "cpu")
         rows = whole[first : first + count]
         columns = [torch.cat([torch.arange(low, high) for low, high in of]) for of in inner]
@@ -104,6 +104,6 @@ def test_a_piece_is_that_of_the_whole(block: int, monkeypatch: pytest.MonkeyPatc
 def test_samples_inside_a_longer_factor() -> None:
     """Samples and tokens seen as one dim: a sample has several elements of it."""
     whole = whole_mask(key_tensor((0, 0, 0)), 0, 0.5, (6 * 4, 5), torch.bool)
-    parts = [Part(24, ((0, 8),), 4), Part(5, ((1, 3),))]
+    parts = [FactorPart(24, ((0, 8),), 4), FactorPart(5, ((1, 3),))]
     piece = random_mask(key_tensor((0, 0, 3)), 0, 0.5, parts, torch.bool, "cpu")
     assert torch.equal(piece, whole[12:20, 1:3].flatten())

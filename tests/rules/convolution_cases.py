@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hspmd_compiler.ir.graph import Ref
 from hspmd_compiler.verify.rules.split_operands import Operand
-from hspmd_compiler.verify.rules.split_operator import Sketch
+from hspmd_compiler.verify.rules.split_operator import OperandSketch
 
 B, C, OUT = 4, 6, 4
 BATCH_NORM = "aten._native_batch_norm_legit_functional.default"
@@ -24,7 +24,7 @@ class Call:
     """One way to call an operator. coupled: with split samples it may be refused."""
 
     op: str
-    build: Callable[[Sketch, Take], object]
+    build: Callable[[OperandSketch, Take], object]
     coupled: bool = False
 
 
@@ -106,13 +106,13 @@ def _channels(filters: Filters) -> int:
     return filters.weight[1] * filters.groups if filters.transposed else filters.weight[0]
 
 
-def _forward(s: Sketch, take: Take, filters: Filters, biased: bool) -> Ref:
+def _forward(s: OperandSketch, take: Take, filters: Filters, biased: bool) -> Ref:
     values = take(image(C, *filters.image)), take(plain(*filters.weight))
     bias = take(plain(_channels(filters))) if biased else None
     return s.call("aten.convolution.default", (*values, bias, *filters.literals))
 
 
-def _backward(s: Sketch, take: Take, filters: Filters, wanted: tuple[bool, ...]) -> None:
+def _backward(s: OperandSketch, take: Take, filters: Filters, wanted: tuple[bool, ...]) -> None:
     value, weight = take(image(C, *filters.image)), take(plain(*filters.weight))
     made = s.call("aten.convolution.default", (value, weight, None, *filters.literals))
     shape = s.rows[made.id].shape
@@ -126,7 +126,7 @@ def _backward(s: Sketch, take: Take, filters: Filters, wanted: tuple[bool, ...])
             s.pick(grads, index)
 
 
-def _pooled(s: Sketch, take: Take, name: str, value: Operand, rest: tuple[object, ...]) -> None:
+def _pooled(s: OperandSketch, take: Take, name: str, value: Operand, rest: tuple[object, ...]) -> None:
     """A pooling and its backward."""
     image = take(value)
     made = s.call(f"aten.{name}.default", (image, *rest))
@@ -165,7 +165,7 @@ def _pooling_calls() -> Iterator[Call]:
             yield Call(op, lambda s, t, n=name, v=value, r=rest: _pooled(s, t, n, v, r))  # type: ignore[misc]
 
 
-def _group_norm(s: Sketch, take: Take, groups: int, affine: bool) -> None:
+def _group_norm(s: OperandSketch, take: Take, groups: int, affine: bool) -> None:
     value = take(image(C, 2, 3))
     scale, shift = (take(plain(C)), take(plain(C))) if affine else (None, None)
     sizes = (B, C, 6, groups)
@@ -188,7 +188,7 @@ def spreads(shape: tuple[int, ...]) -> Tensor:
     return torch.rand(shape, dtype=torch.float64) + 0.5
 
 
-def _batch_norm(s: Sketch, take: Take, op: str, affine: bool, merged: bool) -> None:
+def _batch_norm(s: OperandSketch, take: Take, op: str, affine: bool, merged: bool) -> None:
     """merged: samples and channels are one dim, as in instance norm."""
     channels = B * C if merged else C
     value = take(image(C, 2, 3))
@@ -218,7 +218,7 @@ def _batch_norm_calls() -> Iterator[Call]:
                 yield Call(name, lambda s, t, o=op, a=affine, m=merged: _batch_norm(s, t, o, a, m))  # type: ignore[misc]
 
 
-def _resampled(s: Sketch, take: Take) -> None:
+def _resampled(s: OperandSketch, take: Take) -> None:
     rows = s.call("aten.unsqueeze.default", (s.call("aten.arange.default", (2,)), 1))
     columns = s.call("aten.arange.default", (3,))
     indices = (None, None, rows, columns)

@@ -13,7 +13,7 @@ from hspmd_compiler.program.kernels.kernels import kernel
 from hspmd_compiler.trace.written.decompose import parts_of
 from hspmd_compiler.verify.assemble import gap
 from hspmd_compiler.verify.rules.split_operands import Operand
-from hspmd_compiler.verify.rules.split_operator import Sketch
+from hspmd_compiler.verify.rules.split_operator import OperandSketch
 
 from .rule_cases import (
     FLAG,
@@ -117,7 +117,7 @@ def taken(take: Take, arguments: Sequence[Argument]) -> tuple[object, ...]:
 
 
 def in_parts(
-    s: Sketch, op: str, args: Sequence[object], kwargs: dict[str, object] | None = None
+    s: OperandSketch, op: str, args: Sequence[object], kwargs: dict[str, object] | None = None
 ) -> tuple[Ref | None, ...]:
     """An operator written out, each part run whole; the results are those of the operator."""
     plain, named = (map_refs(item, lambda ref: s.wholes[ref.id]) for item in (tuple(args), kwargs or {}))
@@ -146,7 +146,7 @@ def found(value: object) -> Iterator[Ref]:
             yield from found(item)
 
 
-def _run(s: Sketch, part: Row, given: tuple[object, ...]) -> Ref:
+def _run(s: OperandSketch, part: Row, given: tuple[object, ...]) -> Ref:
     if part.op == GETITEM:
         return s.pick(given[0], given[1])  # type: ignore[arg-type]
     return s.call(part.op, given, part.kwargs)
@@ -159,7 +159,7 @@ def same(op: str, made: object, wanted: Tensor) -> None:
     assert not wanted.numel() or float(gap(made, wanted).max()) <= EXACT, op
 
 
-def weight_norm(s: Sketch, take: Take) -> None:
+def weight_norm(s: OperandSketch, take: Take) -> None:
     """Forward and gradients; the gradient of the weight may be a pending sum."""
     direction, length = take(Operand((T, F), normal, None)), take(Operand((T, 1), normal, None))
     _, norms = in_parts(s, "aten._weight_norm_interface.default", (direction, length))
@@ -167,7 +167,7 @@ def weight_norm(s: Sketch, take: Take) -> None:
     in_parts(s, "aten._weight_norm_interface_backward.default", (grad, direction, length, norms, 0))
 
 
-def cross_entropy(s: Sketch, take: Take, reduction: int) -> None:
+def cross_entropy(s: OperandSketch, take: Take, reduction: int) -> None:
     """With weights of classes, which weight the count too."""
     out, target = take(replace(LOGITS, linear=False)), take(TARGET)
     weight = take(Operand((VOCAB,), probability, sample=None, linear=False, pure=True))
@@ -176,7 +176,7 @@ def cross_entropy(s: Sketch, take: Take, reduction: int) -> None:
     in_parts(s, "aten.nll_loss_backward.default", (grad, out, target, weight, reduction, IGNORE, count))
 
 
-def cross_entropy_2d(s: Sketch, take: Take, reduction: int, weighted: bool) -> None:
+def cross_entropy_2d(s: OperandSketch, take: Take, reduction: int, weighted: bool) -> None:
     """Targets per sample and place."""
     out = take(Operand((B, VOCAB, 2, 3), normal, linear=False))
     target = take(replace(TARGET, shape=(B, 2, 3)))

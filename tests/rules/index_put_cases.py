@@ -11,7 +11,7 @@ from torch import Tensor
 from hspmd_compiler.ir.graph import Ref
 from hspmd_compiler.rules.in_code.index_put_rules import PUTS
 from hspmd_compiler.verify.rules.split_operands import Operand
-from hspmd_compiler.verify.rules.split_operator import Sketch
+from hspmd_compiler.verify.rules.split_operator import OperandSketch
 
 from .rule_cases import FULL, INDEX, MATRIX, TARGET, VOCAB, B, Case, F, T, Take, below, normal
 
@@ -100,7 +100,7 @@ def _sample_by_sample() -> Iterator[Case]:
     yield Case(PUT, lambda s, take: _rows_and_places(s, take))
 
 
-def _rows_and_places(s: Sketch, take: Take) -> None:
+def _rows_and_places(s: OperandSketch, take: Take) -> None:
     samples = s.call("aten.unsqueeze.default", (s.call("aten.arange.default", (B,)), 1))
     places = take(replace(INDEX, shape=(B, 3), make=below(T)))
     s.call(PUT, (take(BASE), (samples, places), take(replace(FULL, shape=(B, 3, F))), *ADDED))
@@ -116,30 +116,30 @@ def lookups_differentiated() -> Iterator[Case]:
         yield Case(op, lambda s, take, op=op: _column_per_sample(s, take, op))  # type: ignore[misc]
 
 
-def _zeros(s: Sketch, *shape: int) -> Ref:
+def _zeros(s: OperandSketch, *shape: int) -> Ref:
     return s.call("aten.zeros.default", (shape,), {"dtype": torch.float64})
 
 
-def _into_table(s: Sketch, take: Take, op: str) -> None:
+def _into_table(s: OperandSketch, take: Take, op: str) -> None:
     s.call(op, (_zeros(s, VOCAB, F), [take(INDEX)], take(FULL), True))
 
 
-def _two_dims_of_a_table(s: Sketch, take: Take, op: str) -> None:
+def _two_dims_of_a_table(s: OperandSketch, take: Take, op: str) -> None:
     indices = [take(INDEX), take(replace(INDEX, make=below(T)))]
     s.call(op, (_zeros(s, VOCAB, T, F), indices, take(FULL), True))
 
 
-def _within(s: Sketch, take: Take, op: str) -> None:
+def _within(s: OperandSketch, take: Take, op: str) -> None:
     values = take(replace(FULL, shape=(B, 3, F)))
     s.call(op, (_zeros(s, B, T, F), [None, take(INNER)], values, True))
 
 
-def _per_sample(s: Sketch, take: Take, op: str) -> None:
+def _per_sample(s: OperandSketch, take: Take, op: str) -> None:
     counted = s.call("aten.arange.default", (B,))
     s.call(op, (_zeros(s, B, T, F), [counted, take(TOKEN)], take(MATRIX), True))
 
 
-def _column_per_sample(s: Sketch, take: Take, op: str) -> None:
+def _column_per_sample(s: OperandSketch, take: Take, op: str) -> None:
     counted = s.call("aten.unsqueeze.default", (s.call("aten.arange.default", (B,)), 1))
     values = take(replace(FULL, shape=(B, 1, F)))
     s.call(op, (_zeros(s, B, T, F), [counted, take(COLUMN)], values, True))

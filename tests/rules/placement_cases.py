@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hspmd_compiler.rules.in_code.scatter_rules import SCATTERS
 from hspmd_compiler.verify.rules.split_operands import Operand
-from hspmd_compiler.verify.rules.split_operator import Sketch
+from hspmd_compiler.verify.rules.split_operator import OperandSketch
 
 from .rule_cases import FULL, INDEX, MATRIX, B, Case, F, T, Take, below, normal
 
@@ -56,7 +56,7 @@ def scatters() -> Iterator[Case]:
 
 
 def scatter(
-    s: Sketch, take: Take, op: str, operand: Operand, dim: int, index: Operand, source: Operand
+    s: OperandSketch, take: Take, op: str, operand: Operand, dim: int, index: Operand, source: Operand
 ) -> None:
     """One call; for `scatter.src` the places of a dim are all different."""
     given: list[object] = [0.7 if op == "aten.scatter.value" else take(source)]

@@ -16,7 +16,7 @@ from hspmd_compiler.rules.in_code.pointwise_operators import LINEAR, PRODUCTS, S
 from hspmd_compiler.rules.in_code.reduction_rules import ELEMENT_LOSS_GRADS, ELEMENT_LOSSES
 from hspmd_compiler.rules.lines.along_lines import TRIANGLES
 from hspmd_compiler.verify.rules.split_operands import Operand
-from hspmd_compiler.verify.rules.split_operator import Sketch
+from hspmd_compiler.verify.rules.split_operator import OperandSketch
 
 from .convolution_cases import convolution_calls
 
@@ -25,7 +25,7 @@ VOCAB = 7
 IGNORE = -100
 CHECKED = "hspmd.checked_index.default"
 Take = Callable[[Operand], Ref]
-Build = Callable[[Sketch, Take], object]
+Build = Callable[[OperandSketch, Take], object]
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ def cuts_and_joins() -> Iterator[Case]:
 
 
 def picked(
-    s: Sketch, op: str, args: tuple[object, ...], count: int, kwargs: dict[str, object] | None = None
+    s: OperandSketch, op: str, args: tuple[object, ...], count: int, kwargs: dict[str, object] | None = None
 ) -> None:
     """An operator with several outputs, each looked at."""
     made = s.call(op, args, kwargs)
@@ -348,12 +348,12 @@ def reductions() -> Iterator[Case]:
         yield Case("aten._log_softmax_backward_data.default", lambda s, take, d=dim: _log_softmax(s, take, d))  # type: ignore[misc]
 
 
-def _softmax_backward(s: Sketch, take: Take, dim: int) -> None:
+def _softmax_backward(s: OperandSketch, take: Take, dim: int) -> None:
     out = s.call("aten._softmax.default", (take(FULL), dim, False))
     s.call("aten._softmax_backward_data.default", (take(FULL), out, dim, torch.float64))
 
 
-def _log_softmax(s: Sketch, take: Take, dim: int) -> None:
+def _log_softmax(s: OperandSketch, take: Take, dim: int) -> None:
     out = s.call("aten._log_softmax.default", (take(FULL), dim, False))
     s.call("aten._log_softmax_backward_data.default", (take(FULL), out, dim, torch.float64))
 
@@ -383,7 +383,7 @@ def losses() -> Iterator[Case]:
             yield Case(op, lambda s, take, r=reduction: cross_entropy(s, take, r))  # type: ignore[misc]
 
 
-def cross_entropy(s: Sketch, take: Take, reduction: int) -> None:
+def cross_entropy(s: OperandSketch, take: Take, reduction: int) -> None:
     """Forward and backward of a loss over classes."""
     out = s.call("aten._log_softmax.default", (take(LOGITS), 1, False))
     target = take(TARGET)
@@ -434,16 +434,16 @@ def lookups() -> Iterator[Case]:
     yield Case("aten.index.Tensor", lambda s, take: _row_by_row(s, take, column))
 
 
-def _checked(s: Sketch, take: Take) -> Ref:
+def _checked(s: OperandSketch, take: Take) -> Ref:
     return s.call(CHECKED, (take(INDEX), VOCAB))
 
 
-def _row_by_row(s: Sketch, take: Take, column: Operand) -> None:
+def _row_by_row(s: OperandSketch, take: Take, column: Operand) -> None:
     samples = s.call("aten.unsqueeze.default", (s.call("aten.arange.default", (B,)), 1))
     s.call("aten.index.Tensor", (take(FULL), [samples, take(replace(column, make=below(T)))]))
 
 
-def _embedding(s: Sketch, take: Take, table: Operand, padding: int) -> None:
+def _embedding(s: OperandSketch, take: Take, table: Operand, padding: int) -> None:
     index = take(INDEX)
     s.call("aten.embedding.default", (take(table), index, padding))
     s.call("aten.embedding_dense_backward.default", (take(FULL), index, VOCAB, padding, False))
@@ -460,7 +460,7 @@ def fused() -> Iterator[Case]:
             yield Case(op, lambda s, take, m=mask: _attention(s, take, m))  # type: ignore[misc]
 
 
-def _layer_norm(s: Sketch, take: Take, count: int) -> None:
+def _layer_norm(s: OperandSketch, take: Take, count: int) -> None:
     tail = FULL.shape[-count:]
     value, scale, shift = (
         take(FULL),
@@ -473,7 +473,7 @@ def _layer_norm(s: Sketch, take: Take, count: int) -> None:
     picked(s, "aten.native_layer_norm_backward.default", args, 3)
 
 
-def _attention(s: Sketch, take: Take, mask: Operand | None) -> None:
+def _attention(s: OperandSketch, take: Take, mask: Operand | None) -> None:
     query, key, value = take(HEADS), take(HEADS), take(HEADS)
     causal = mask is None
     more = {} if mask is None else {"attn_mask": take(replace(mask, linear=False, pure=True))}
@@ -536,20 +536,20 @@ def random_masks() -> Iterator[Case]:
     yield Case(MASKED, lambda s, take: s.call(MASKED, (take(FULL), take(FLAG), 1.25)))
 
 
-def _dropped(s: Sketch, take: Take, value: Operand) -> tuple[Ref, Ref]:
+def _dropped(s: OperandSketch, take: Take, value: Operand) -> tuple[Ref, Ref]:
     mask = s.call(RANDOM_MASK, (s.key((3, 5)), 2, 0.6, value.shape, torch.bool))
     return take(value), mask
 
 
-def _noisy(s: Sketch, take: Take, value: Operand) -> None:
+def _noisy(s: OperandSketch, take: Take, value: Operand) -> None:
     noise = s.call(RANDOM_NUMBERS, (s.key((3, 5)), 2, "normal", value.shape, torch.float64))
     s.call("aten.add.Tensor", (take(value), noise))
 
 
-def _added(s: Sketch, take: Take, made: Ref) -> None:
+def _added(s: OperandSketch, take: Take, made: Ref) -> None:
     s.call("aten.mul.Tensor", (take(FULL), made))
 
 
-def _times_zero(s: Sketch, take: Take, op: str, args: tuple[object, ...]) -> None:
+def _times_zero(s: OperandSketch, take: Take, op: str, args: tuple[object, ...]) -> None:
     """What is in new memory does not matter: it is only asked for its shape."""
     s.call("aten.zeros_like.default", (s.call(op, (take(FULL), *args)),))

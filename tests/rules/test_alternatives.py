@@ -14,8 +14,8 @@ from hspmd_compiler.rules.call_rule import Alternative
 from hspmd_compiler.rules.op_rule import OP_RULES
 from hspmd_compiler.verify.rules.rule_calls import drawn_calls
 from hspmd_compiler.verify.rules.rule_check import check_rule, equals_whole, ways_of
-from hspmd_compiler.verify.rules.split_operands import Mesh, Operand, random_layout
-from hspmd_compiler.verify.rules.split_operator import Sketch
+from hspmd_compiler.verify.rules.split_operands import Operand, StageMesh, random_layout
+from hspmd_compiler.verify.rules.split_operator import OperandSketch
 
 from .rule_cases import Case
 from .test_rules_brute_force import BY_OP, MICRO_BATCHES, describe
@@ -47,12 +47,12 @@ def tried_ways(case: Case, op: str, seed: int) -> int:
         number += 1
 
 
-def sketched(case: Case, op: str, seed: int) -> tuple[Sketch, Row]:
+def sketched(case: Case, op: str, seed: int) -> tuple[OperandSketch, Row]:
     """The same call each time, for each way is deduced anew."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
     batch = rng.choice(MICRO_BATCHES)
-    sketch = Sketch(Mesh(rng.choice((2, 3)), batch))
+    sketch = OperandSketch(StageMesh(rng.choice((2, 3)), batch))
 
     def take(operand: Operand) -> Ref:
         return sketch.operand(operand, random_layout(rng, operand, sketch.mesh, bool(batch)))
@@ -61,7 +61,7 @@ def sketched(case: Case, op: str, seed: int) -> tuple[Sketch, Row]:
     return sketch, next(row for row in reversed(sketch.rows) if row.op == op)
 
 
-def is_exact(sketch: Sketch, row: Row, way: Alternative) -> bool:
+def is_exact(sketch: OperandSketch, row: Row, way: Alternative) -> bool:
     """Whether it could be tried: samples of several micro-batches don't meet in a pattern."""
     try:
         equals_whole(sketch, row, way)

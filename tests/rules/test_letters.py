@@ -21,8 +21,8 @@ from hspmd_compiler.rules.rule_book import RULES
 from hspmd_compiler.rules.rules import Result, RuleContext
 from hspmd_compiler.rules.unknown_operators import compute_whole
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
-from hspmd_compiler.verify.rules.split_operands import Mesh, Operand
-from hspmd_compiler.verify.rules.split_operator import Sketch, check
+from hspmd_compiler.verify.rules.split_operands import Operand, StageMesh
+from hspmd_compiler.verify.rules.split_operator import OperandSketch, check
 
 from ..training.equal_to_eager import Case as TrainingCase
 from .rule_cases import FULL, MATRIX, Case, F, Take, normal, picked
@@ -55,7 +55,7 @@ def test_split_equals_whole(
 ) -> None:
     hspmd.rule(op, letters, **more)
 
-    def call(s: Sketch, take: Take) -> None:
+    def call(s: OperandSketch, take: Take) -> None:
         args = tuple(take(item) if isinstance(item, Operand) else item for item in arguments)
         if "," in letters.partition("->")[2]:
             picked(s, op, args, 2)
@@ -165,10 +165,10 @@ def test_a_rule_of_the_user_is_there_first() -> None:
 def test_a_call_that_the_letters_do_not_fit() -> None:
     hspmd.rule("aten.mv.default", "m k -> m", whole="k")
     from hspmd_compiler.verify.rules.split_operands import random_layout
-    from hspmd_compiler.verify.rules.split_operator import Sketch
+    from hspmd_compiler.verify.rules.split_operator import OperandSketch
 
-    mesh = Mesh(2)
-    sketch = Sketch(mesh)
+    mesh = StageMesh(2)
+    sketch = OperandSketch(mesh)
     refs = [
         sketch.operand(item, random_layout(random.Random(0), item, mesh, False)) for item in (MATRIX, ROW)
     ]

@@ -16,8 +16,8 @@ from hspmd_compiler.ir.comm_marker import COMM, COMM_BACKWARD
 from hspmd_compiler.ir.graph import Ref
 from hspmd_compiler.layout.layout import Axis, Coordinate, Layout
 from hspmd_compiler.rules.rules import RULES
-from hspmd_compiler.verify.rules.split_operands import Mesh, Operand, random_layout
-from hspmd_compiler.verify.rules.split_operator import Sketch, check
+from hspmd_compiler.verify.rules.split_operands import Operand, StageMesh, random_layout
+from hspmd_compiler.verify.rules.split_operator import OperandSketch, check
 
 from .along_dim_cases import along_dims
 from .index_put_cases import index_puts
@@ -77,8 +77,8 @@ def try_one(case: Case, seed: int, ways: int) -> set[tuple[int, Cut]]:
     rng = random.Random(seed)
     torch.manual_seed(seed)
     batch = rng.choice(MICRO_BATCHES)
-    mesh = Mesh(ways, batch)
-    sketch = Sketch(mesh, sequence_parallel=rng.random() < 0.3, rng=random.Random(seed))
+    mesh = StageMesh(ways, batch)
+    sketch = OperandSketch(mesh, sequence_parallel=rng.random() < 0.3, rng=random.Random(seed))
     pending = False
 
     def take(operand: Operand) -> Ref:
@@ -115,7 +115,7 @@ def cuts_of(layout: Layout, ways: int) -> Iterator[Cut]:
             yield Cut.UNEVEN
 
 
-def describe(sketch: Sketch) -> str:
+def describe(sketch: OperandSketch) -> str:
     """The rows and the layouts of their operands."""
     lines = [f"{sketch.mesh}, sequence parallel {sketch.sequence_parallel}"]
     for row in sketch.rows:

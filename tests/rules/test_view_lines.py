@@ -13,8 +13,8 @@ from hspmd_compiler.ir.graph import Ref, Row
 from hspmd_compiler.rules.call_rule import CallRule, bind
 from hspmd_compiler.rules.op_rule import Dims
 from hspmd_compiler.verify.rules.rule_check import equals_whole, ways_of
-from hspmd_compiler.verify.rules.split_operands import Mesh, Operand, random_layout
-from hspmd_compiler.verify.rules.split_operator import Sketch, check
+from hspmd_compiler.verify.rules.split_operands import Operand, StageMesh, random_layout
+from hspmd_compiler.verify.rules.split_operator import OperandSketch, check
 
 VIEW = "aten.view.default"
 Sizes = tuple[int, ...]
@@ -79,11 +79,11 @@ def test_every_way_of_a_view_equals_it_whole(seed: int) -> None:
         number += 1
 
 
-def _sketched(seed: int) -> tuple[Sketch, Row]:
+def _sketched(seed: int) -> tuple[OperandSketch, Row]:
     rng = random.Random(seed)
     torch.manual_seed(seed)
     source, target = two_shapes(rng)
-    sketch = Sketch(Mesh(rng.choice((2, 3))))
+    sketch = OperandSketch(StageMesh(rng.choice((2, 3))))
     operand = Operand(source, lambda shape: torch.randn(shape, dtype=torch.float64), sample=None)
     given = sketch.operand(operand, random_layout(rng, operand, sketch.mesh, False))
     made = sketch.call("aten.reshape.default", (given, target))

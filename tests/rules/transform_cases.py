@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hspmd_compiler.ir.graph import Ref
 from hspmd_compiler.verify.rules.split_operands import Operand
-from hspmd_compiler.verify.rules.split_operator import Sketch
+from hspmd_compiler.verify.rules.split_operator import OperandSketch
 
 from .rule_cases import FULL, WEIGHT, B, Case, F, T, Take, picked
 
@@ -52,7 +52,7 @@ def transforms() -> Iterator[Case]:
     yield from matrices()
 
 
-def _transformed(s: Sketch, take: Take, op: str, rest: tuple[object, ...]) -> None:
+def _transformed(s: OperandSketch, take: Take, op: str, rest: tuple[object, ...]) -> None:
     given = (
         take(FULL) if op.endswith("r2c.default") else s.call("aten.view_as_complex.default", (take(PAIRS),))
     )
@@ -92,7 +92,7 @@ def matrices() -> Iterator[Case]:
 
 
 def _function(
-    s: Sketch, take: Take, op: str, operands: tuple[Operand, ...], named: dict[str, object], count: int
+    s: OperandSketch, take: Take, op: str, operands: tuple[Operand, ...], named: dict[str, object], count: int
 ) -> None:
     given = tuple(take(operand) for operand in operands)
     if count == 1:
@@ -101,13 +101,13 @@ def _function(
         picked(s, op, given, count, named)
 
 
-def _solved(s: Sketch, take: Take) -> None:
+def _solved(s: OperandSketch, take: Take) -> None:
     made = s.call("aten._linalg_slogdet.default", (take(SQUARE),))
     factors: tuple[Ref, ...] = tuple(s.pick(made, index) for index in (2, 3))
     s.call("aten.linalg_lu_solve.default", (*factors, take(RIGHT)))
 
 
-def _rooted(s: Sketch, take: Take) -> None:
+def _rooted(s: OperandSketch, take: Take) -> None:
     half = take(replace(SQUARE, shape=(B, 3, 3)))
     square = s.call("aten.bmm.default", (half, s.call("aten.transpose.int", (half, 1, 2))))
     picked(s, "aten.linalg_cholesky_ex.default", (square,), 2, {"check_errors": True})

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hspmd_compiler.verify.rules.split_operands import Operand
-from hspmd_compiler.verify.rules.split_operator import Sketch
+from hspmd_compiler.verify.rules.split_operator import OperandSketch
 
 from .rule_cases import FULL, MATRIX, ROW, B, Case, F, T, Take, normal, picked
 
@@ -110,12 +110,12 @@ def numbers() -> Iterator[Case]:
     yield Case(op, lambda s, take: s.call(op, (take(bounds), take(FULL))))
 
 
-def _as_complex(s: Sketch, take: Take, pairs: Operand) -> None:
+def _as_complex(s: OperandSketch, take: Take, pairs: Operand) -> None:
     made = s.call("aten.view_as_complex.default", (take(pairs),))
     s.call("aten.view_as_real.default", (s.call("aten.mul.Tensor", (made, made)),))
 
 
-def _conjugate(s: Sketch, take: Take, pairs: Operand) -> None:
+def _conjugate(s: OperandSketch, take: Take, pairs: Operand) -> None:
     made = s.call("aten._conj.default", (s.call("aten.view_as_complex.default", (take(pairs),)),))
     s.call("aten.view_as_real.default", (s.call("aten.clone.default", (made,)),))
 
@@ -138,7 +138,7 @@ def distances() -> Iterator[Case]:
         yield Case("aten._cdist_backward.default", lambda s, take, p=power: _distances(s, take, others, p))  # type: ignore[misc]
 
 
-def _distances(s: Sketch, take: Take, others: Operand, power: float) -> None:
+def _distances(s: OperandSketch, take: Take, others: Operand, power: float) -> None:
     first, second = take(POINTS), take(others)
     made = s.call("aten._cdist_forward.default", (first, second, power, None))
     grad = take(replace(FULL, shape=(B, T, 5)))

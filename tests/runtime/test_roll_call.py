@@ -19,7 +19,7 @@ from hspmd_compiler.program.program import (
 )
 from hspmd_compiler.runtime.batches.sources import vocabulary_of
 from hspmd_compiler.runtime.device import find_device
-from hspmd_compiler.runtime.start.rendezvous import Place
+from hspmd_compiler.runtime.start.rendezvous import RankPlace
 from hspmd_compiler.runtime.start.roll_call import Report, agreed_shortcuts, find_problems, transfer_order
 
 from . import hand_made
@@ -70,11 +70,11 @@ def test_devices() -> None:
 
 def test_place_of_the_environment() -> None:
     given = {"RANK": "3", "WORLD_SIZE": "5", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "77"}
-    assert Place.from_environment(given) == Place(3, 5, 1, "a", 77)
+    assert RankPlace.from_environment(given) == RankPlace(3, 5, 1, "a", 77)
     with pytest.raises(RunError, match="rank"):
-        Place.from_environment({})
+        RankPlace.from_environment({})
     with pytest.raises(RunError, match="rank"):
-        Place.from_environment({**given, "RANK": "three"})
+        RankPlace.from_environment({**given, "RANK": "three"})
 
 
 def test_vocabulary() -> None:

@@ -26,7 +26,7 @@ from hspmd_compiler.runtime.start.launch import launch
 from hspmd_compiler.runtime.start.opening import StartOptions, open_engine
 from hspmd_compiler.runtime.start.processes import run_ranks
 from hspmd_compiler.runtime.start.rank_process import Emit, LocalRank
-from hspmd_compiler.runtime.start.rendezvous import Place, Timeouts, use_loopback
+from hspmd_compiler.runtime.start.rendezvous import RankPlace, Timeouts, use_loopback
 from hspmd_compiler.runtime.watching.calls import Calls, error_from_json, error_to_json, late, unlike_calls
 
 from . import hand_made
@@ -148,7 +148,7 @@ def test_a_foreign_process_on_the_port(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
 
         def body(local: LocalRank, emit: Emit) -> None:
-            place = Place(local.rank, 3, local.local_index, port=mute.getsockname()[1])
+            place = RankPlace(local.rank, 3, local.local_index, port=mute.getsockname()[1])
             open_engine(directory, StartOptions(timeouts=Timeouts(timedelta(seconds=1))), place)
 
         with pytest.raises(RunError, match="takes connections and says nothing"):
@@ -167,7 +167,7 @@ def test_ranks_started_unlike_are_told_apart(tmp_path: Path) -> None:
     def body(local: LocalRank, emit: Emit) -> None:
         use_loopback()
         options = StartOptions(seed=local.rank // 2, flags={"--lr": str(local.rank % 2)}, timeouts=SHORT)
-        place = Place(local.rank, 3, local.local_index, port=port)
+        place = RankPlace(local.rank, 3, local.local_index, port=port)
         open_engine(made[local.rank == 1], options, place)
 
     with pytest.raises(RunError) as caught:

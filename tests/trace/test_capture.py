@@ -51,7 +51,7 @@ def test_nodes_carry_module_phase_number_and_place(mlp: Made) -> None:
     paths = {capture.module_path(n) for n in nodes if capture.is_backward(n)}
     assert paths == {"net.0", "net.1", "net.2", "net.3", "net.4", ""}
     assert {o.name for o in joint.origins if o.name} == {n for n, _ in model.named_parameters()} | {"x", "y"}
-    grads = [role.name for role in joint.roles if role and role.kind is capture.OutputKind.GRAD]
+    grads = [role.name for role in joint.roles if role and role.kind is capture.JointOutputKind.GRAD]
     assert grads == [name for name, _ in model.named_parameters()]
 
 

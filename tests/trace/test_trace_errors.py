@@ -224,7 +224,7 @@ def test_a_lost_gradient_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         graph: torch.fx.Graph, assigned: tuple[str, ...]
     ) -> list[capture.OutputRole | None]:
         roles = own(graph, assigned)
-        kinds = (None if role and role.kind is capture.OutputKind.GRAD else role for role in roles)
+        kinds = (None if role and role.kind is capture.JointOutputKind.GRAD else role for role in roles)
         return list(kinds)
 
     monkeypatch.setattr(capture, "_roles", without_gradients)

@@ -17,7 +17,7 @@ from hspmd_compiler.layout.layout import Axis, Coordinate, Factor, Layout, make_
 from hspmd_compiler.program.program import LocalRow, Segment
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.verify.artifact import verify_artifact
-from hspmd_compiler.verify.assemble import Piece as Held
+from hspmd_compiler.verify.assemble import LocalPiece as Held
 from hspmd_compiler.verify.assemble import assemble, gap
 
 WIDE_IN, HIDDEN, CLASSES = 5, 7, 6

@@ -13,7 +13,7 @@ from math import log2
 import torch
 from torch import Tensor
 
-from .counter_random import BITS, Part, drawn, parts_of, size_of
+from .counter_random import BITS, FactorPart, drawn, parts_of, size_of
 from .shape_only import is_shape_only
 
 UNIFORM, NORMAL, EXPONENTIAL, INTEGER = "uniform", "normal", "exponential", "integer"
@@ -22,7 +22,7 @@ INNER_BITS = 52
 
 
 def random_numbers(
-    key: Tensor, operator: int, kind: str, parts: Sequence[Part], dtype: torch.dtype, device: str
+    key: Tensor, operator: int, kind: str, parts: Sequence[FactorPart], dtype: torch.dtype, device: str
 ) -> Tensor:
     """Numbers of a kind, flat, for the elements that `parts` name: see `counter_random.random_mask`.
 

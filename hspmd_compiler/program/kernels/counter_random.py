@@ -19,7 +19,7 @@ from torch import Tensor
 from ...base.comm_plan import Interval
 from .shape_only import is_shape_only
 
-Key = tuple[int, int, int]
+RandomKey = tuple[int, int, int]
 """(seed, step, first sample): what the random numbers of one micro-batch depend on."""
 FromBits = Callable[[Tensor], Tensor]
 """From hashes, as int64, to numbers."""
@@ -51,7 +51,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FactorPart:
     """One factor of a tensor's dims: its whole size, and the intervals of it that are wanted.
 
     per_sample: elements that a sample has of it, where the samples lie along it and the intervals count
@@ -63,13 +63,13 @@ class Part:
     per_sample: int = 0
 
 
-def key_tensor(key: Key) -> Tensor:
+def key_tensor(key: RandomKey) -> Tensor:
     """A key as the value that programs read; it stays on the CPU, so that reading it waits for no device."""
     return torch.tensor(key, dtype=torch.int64)
 
 
 def random_mask(
-    key: Tensor, operator: int, keep: float, parts: Sequence[Part], dtype: torch.dtype, device: str
+    key: Tensor, operator: int, keep: float, parts: Sequence[FactorPart], dtype: torch.dtype, device: str
 ) -> Tensor:
     """Ones with probability `keep`, zeros else, flat, for the elements that `parts` name, in their order.
 
@@ -82,7 +82,7 @@ def random_mask(
 
 
 def drawn(
-    key: Tensor, operator: int, parts: Sequence[Part], device: str, dtype: torch.dtype, made: FromBits
+    key: Tensor, operator: int, parts: Sequence[FactorPart], device: str, dtype: torch.dtype, made: FromBits
 ) -> Tensor:
     """Numbers of `dtype`, flat, for the elements that `parts` name, made of their hashes."""
     if not size_of(parts):
@@ -107,12 +107,12 @@ def whole_mask(
     return random_mask(key, operator, keep, parts_of(shape), dtype, device).view(list(shape))
 
 
-def parts_of(shape: Sequence[int]) -> list[Part]:
+def parts_of(shape: Sequence[int]) -> list[FactorPart]:
     """All of a tensor."""
-    return [Part(size, ((0, size),)) for size in shape]
+    return [FactorPart(size, ((0, size),)) for size in shape]
 
 
-def size_of(parts: Sequence[Part]) -> int:
+def size_of(parts: Sequence[FactorPart]) -> int:
     """How many elements parts name."""
     return prod(sum(high - low for low, high in part.intervals) for part in parts)
 
@@ -134,7 +134,7 @@ def signed(number: int) -> int:
     return number - WORDS if number >= WORDS // 2 else number
 
 
-def _places(parts: Sequence[Part], first: int, stream: Stream, device: str) -> tuple[Tensor, Tensor]:
+def _places(parts: Sequence[FactorPart], first: int, stream: Stream, device: str) -> tuple[Tensor, Tensor]:
     """Two vectors whose outer sum is, by element, the counter that is hashed: of the last factors, and all
     before them."""
     whole = 1
@@ -150,7 +150,7 @@ def _places(parts: Sequence[Part], first: int, stream: Stream, device: str) -> t
     return outer, inner
 
 
-def _indexes(part: Part, first: int, device: str) -> Tensor:
+def _indexes(part: FactorPart, first: int, device: str) -> Tensor:
     start = first * part.per_sample
     ranges = [
         torch.arange(start + low, start + high, dtype=torch.int64, device=device)

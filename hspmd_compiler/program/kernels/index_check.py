@@ -18,7 +18,7 @@ from torch._subclasses import FakeTensor
 from ...errors import RunError
 
 SHOWN = 5
-Problem = tuple[str, str, str]
+IndexProblem = tuple[str, str, str]
 """(input, values, user's line)."""
 
 
@@ -37,7 +37,7 @@ class Use:
     name: str
     where: str
 
-    def problem(self) -> Problem | None:
+    def problem(self) -> IndexProblem | None:
         """What is wrong, if anything is."""
         found = torch.unique(self.index[self.outside]).tolist()
         if not found:
@@ -90,7 +90,7 @@ def count_outside(uses: Sequence[Use], like: Tensor) -> Tensor:
     return torch.stack([use.outside.any() for use in uses]).sum().to(like)
 
 
-def outside_error(problems: Sequence[Problem | None]) -> RunError:
+def outside_error(problems: Sequence[IndexProblem | None]) -> RunError:
     """The error for what `Use.problem` says, of all ranks."""
     found = list(dict.fromkeys(problem for problem in problems if problem is not None))
     return RunError(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...errors import ArtifactError
 from .counter_numbers import KINDS, random_numbers
-from .counter_random import Part, key_tensor, random_mask
+from .counter_random import FactorPart, key_tensor, random_mask
 from .layout_kernels import Intervals
 
 
@@ -23,7 +23,7 @@ def mask_piece(
     device: str = "cpu",
 ) -> Tensor:
     """The rank's piece of a mask. parts: as `counter_random.Part`, by factor of its layout."""
-    named = [Part(*part) for part in parts]
+    named = [FactorPart(*part) for part in parts]
     return random_mask(key, operator, keep, named, dtype, device).view(shape)
 
 
@@ -39,7 +39,7 @@ def numbers_piece(
     """The rank's piece of random numbers of a kind."""
     if kind not in KINDS:
         raise ArtifactError(f"there are no random numbers of the kind {kind!r}", fix="compile again")
-    named = [Part(*part) for part in parts]
+    named = [FactorPart(*part) for part in parts]
     return random_numbers(key, operator, kind, named, dtype, device).view(shape)
 
 

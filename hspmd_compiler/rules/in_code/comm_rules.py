@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from ...annotations.annotation import Annotation
-from ...annotations.problems import Problem
+from ...annotations.problems import AnnotationProblem
 from ...annotations.split import Split
-from ...annotations.states import DUPLICATE, PARTIAL, DistributedStates, Key, Unsplit
+from ...annotations.states import DUPLICATE, PARTIAL, DistributedStates, StateKey, Unsplit
 from ...annotations.text import parse_annotation
 from ...errors import AnnotationError
 from ...ir.comm_marker import COMM, COMM_BACKWARD
@@ -77,7 +77,7 @@ def _stage_states(ctx: RuleContext, row: Row, annotation: Annotation) -> Distrib
     states = states_of(ctx.stage_devices, annotation)
     if states is None:
         devices = ",".join(map(str, ctx.stage_devices))
-        problem = Problem(
+        problem = AnnotationProblem(
             f"comm() has no subgroup for the devices {devices} of the stage that reaches it",
             "an annotation in model code has one subgroup for each stage that reaches it, of all its devices",
             f"add the subgroup [{devices}] to the annotation, or change the strategy's devices",
@@ -86,10 +86,12 @@ def _stage_states(ctx: RuleContext, row: Row, annotation: Annotation) -> Distrib
     return states
 
 
-def _relation_problems(ctx: RuleContext, annotation: Annotation, layout: Layout) -> Iterator[Problem]:
+def _relation_problems(
+    ctx: RuleContext, annotation: Annotation, layout: Layout
+) -> Iterator[AnnotationProblem]:
     """The relation of the subgroups must be what the strategy makes of the value."""
     if annotation.hetero_shares is not None:
-        yield Problem(
+        yield AnnotationProblem(
             "comm() gives hetero shares",
             "how many samples a pipeline takes is the strategy's choice, its micro-batches",
             f"write hetero={_key_text(annotation.hetero)} without shares",
@@ -99,7 +101,7 @@ def _relation_problems(ctx: RuleContext, annotation: Annotation, layout: Layout)
     allowed = _relations(ctx, annotation, layout)
     if annotation.hetero not in allowed:
         said, own = _key_text(annotation.hetero), _key_text(allowed[0])
-        yield Problem(
+        yield AnnotationProblem(
             f"comm() says hetero={said} of a value that is hetero={own}",
             "samples are divided by the strategy; hetero is the dim of the samples, dup for a value "
             "without them, partial for a sum over them",
@@ -107,29 +109,33 @@ def _relation_problems(ctx: RuleContext, annotation: Annotation, layout: Layout)
         )
 
 
-def _relations(ctx: RuleContext, annotation: Annotation, layout: Layout) -> tuple[Key, ...]:
+def _relations(ctx: RuleContext, annotation: Annotation, layout: Layout) -> tuple[StateKey, ...]:
     """What hetero may say. Stages of one pipeline hold the same samples, which may be said either way."""
     cut = layout.cut(ranks=False)
     if Axis.BATCH in layout.partial:
-        own: Key = PARTIAL
+        own: StateKey = PARTIAL
     else:
         own = DUPLICATE if cut is None else cut[0]
     inside = set(annotation.devices) <= set(ctx.pipeline_devices)
     return tuple(dict.fromkeys((own, DUPLICATE, 0))) if inside else (own,)
 
 
-def _shape_problems(ctx: RuleContext, states: DistributedStates, layout: Layout) -> tuple[Problem, ...]:
+def _shape_problems(
+    ctx: RuleContext, states: DistributedStates, layout: Layout
+) -> tuple[AnnotationProblem, ...]:
     return (*_split_problems(ctx, states, layout), *_partial_problems(states, layout))
 
 
-def _split_problems(ctx: RuleContext, states: DistributedStates, layout: Layout) -> Iterator[Problem]:
+def _split_problems(
+    ctx: RuleContext, states: DistributedStates, layout: Layout
+) -> Iterator[AnnotationProblem]:
     """A split names a dim, and fits its length; of the dim of the samples, that of each micro-batch."""
     shape, samples = layout.shape, layout.cut(ranks=False)
     for split in states.splits:
         if split.parts == 1:
             continue
         if split.dim >= len(shape):
-            yield Problem(
+            yield AnnotationProblem(
                 f"comm() splits dim {split.dim} of a value with {len(shape)} dims",
                 "a split names a dim of the value",
                 f"split one of the dims 0 to {len(shape) - 1}" if shape else "leave a scalar whole",
@@ -140,34 +146,34 @@ def _split_problems(ctx: RuleContext, states: DistributedStates, layout: Layout)
             yield from _sample_problems(ctx, split, layout)
 
 
-def _sample_problems(ctx: RuleContext, split: Split, layout: Layout) -> Iterator[Problem]:
+def _sample_problems(ctx: RuleContext, split: Split, layout: Layout) -> Iterator[AnnotationProblem]:
     """Each micro-batch of the pipeline is cut on its own."""
     sets = flat_factor(without_ranks(layout).dims[split.dim]).sets or ()
     lengths = (sum(high - low for low, high in sets[batch]) for batch in ctx.micro_batches)
     for length in dict.fromkeys(lengths):
         for problem in split.problems_on(length):
-            yield Problem(
+            yield AnnotationProblem(
                 f"comm() splits the samples of a micro-batch: {problem.what}",
                 "a split of the samples divides those of each micro-batch, and fits all of them",
                 f"write S{split.dim}x{split.parts}, or give the micro-batches one size",
             )
 
 
-def _partial_problems(states: DistributedStates, layout: Layout) -> Iterator[Problem]:
+def _partial_problems(states: DistributedStates, layout: Layout) -> Iterator[AnnotationProblem]:
     if states.factor(PARTIAL) > 1 and not is_addend(layout):
-        yield Problem(
+        yield AnnotationProblem(
             f"comm() says <{states}> of a value that is no pending sum here",
             "a marker may keep a pending sum, or settle it; it can't make one of a whole value",
             "name splits or duplicates, or place the marker directly behind the operator that sums",
         )
 
 
-def _key_text(key: Key | None) -> str:
+def _key_text(key: StateKey | None) -> str:
     return str(key.value if isinstance(key, Unsplit) else key)
 
 
 def _refused(
-    ctx: RuleContext, row: Row, annotation: Annotation, problems: Sequence[Problem]
+    ctx: RuleContext, row: Row, annotation: Annotation, problems: Sequence[AnnotationProblem]
 ) -> AnnotationError:
     """One error with the user's line, the annotation, the stage, and everything that is wrong."""
     facts = [

@@ -11,7 +11,7 @@ from ..check import raise_if_any
 from ..strategy import PipelineSpec, StageSpec, Strategy
 from .expanded import AnnotationStyle, Choices, Expanded
 from .format_values import FormatValues
-from .recompute import GRANULARITIES, Recompute
+from .recompute import GRANULARITIES, PublishedRecompute
 
 FIX = "give the JSON that HSPMD's or HotSPa's generator writes; docs/strategy.md says what is read of it"
 SUBJECT = "an annotation JSON"
@@ -238,7 +238,7 @@ def _expanded(content: Mapping[str, object], pipelines: list[PipelineSpec], unio
     )
 
 
-def _recompute(content: Mapping[str, object], pipelines: int) -> Recompute | None:
+def _recompute(content: Mapping[str, object], pipelines: int) -> PublishedRecompute | None:
     """Granularity and named blocks; what a method recomputes stands in each block, and isn't read."""
     granularity = content.get("recompute_granularity")
     blocks = content.get("recompute_layer_idxs_list")
@@ -250,6 +250,6 @@ def _recompute(content: Mapping[str, object], pipelines: int) -> Recompute | Non
         or not {*granularity} <= {None, *GRANULARITIES}
     ):
         return None
-    return Recompute(
+    return PublishedRecompute(
         tuple(granularity), (None,) * pipelines, (None,) * pipelines, tuple(tuple(one) for one in blocks)
     )

@@ -10,7 +10,7 @@ from ...base.bad_values import Problem
 from ...base.limits import MOST_LAYERS, MOST_MICRO_BATCHES, MOST_SAMPLES, beyond
 from ..check import raise_if_any
 from ..strategy import PipelineSpec, StageSpec, Strategy
-from .recompute import Recompute
+from .recompute import PublishedRecompute
 
 
 class Format(StrEnum):
@@ -39,7 +39,7 @@ class AnnotationStyle(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DeviceSlot:
     """Where a device sits: the number of its machine, and its number there."""
 
     device: int
@@ -59,10 +59,10 @@ class Expanded:
     strategy: Strategy
     context_parallel: tuple[int, ...] = ()
     sequence_lengths: tuple[int, ...] = ()
-    recompute: Recompute | None = None
+    recompute: PublishedRecompute | None = None
     style: AnnotationStyle = AnnotationStyle.UNION
     num_gpus: int | None = None
-    places: tuple[Place, ...] = ()
+    places: tuple[DeviceSlot, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

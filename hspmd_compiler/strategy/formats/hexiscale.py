@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ...base.limits import MOST_DEVICES, MOST_MICRO_BATCHES
 from ..check import check, raise_if_any
 from ..strategy import PipelineSpec, ScheduleKind, StageSpec, Strategy
-from .expanded import Choices, Expanded, Place, layer_ranges
+from .expanded import Choices, DeviceSlot, Expanded, layer_ranges
 from .flags import own_name, read_flags
 from .format_values import FormatValues, is_integer
 
@@ -296,7 +296,7 @@ def _accumulation(given: Mapping[str, object], values: FormatValues) -> int:
 
 def _places(
     given: Mapping[str, object], degrees: Counts, ranks: list[Counts], values: FormatValues
-) -> Iterator[Place]:
+) -> Iterator[DeviceSlot]:
     """devices_id: the machine of every rank; on it, ranks count up in the order of ranks."""
     machines = _nested("devices_id", given.get("devices_id"), degrees, "machine indices", values)
     if machines is None or values.broken("pp_layouts"):
@@ -309,5 +309,5 @@ def _places(
     }
     placed: dict[int, int] = {}
     for rank, machine in sorted(hosts.items()):
-        yield Place(rank, machine, placed.get(machine, 0))
+        yield DeviceSlot(rank, machine, placed.get(machine, 0))
         placed[machine] = placed.get(machine, 0) + 1

@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Recompute:
+class PublishedRecompute:
     """Per pipeline: granularity, method, its number of layers, and blocks named outright."""
 
     granularity: tuple[str | None, ...]
@@ -85,7 +85,7 @@ def _groups(low: int, high: int, every: int) -> list[tuple[int, int, int]]:
     return [*head, (aligned, high, every)] if high > aligned else head
 
 
-def read_recompute(values: LaunchValues, pipelines: int) -> Recompute | None:
+def read_recompute(values: LaunchValues, pipelines: int) -> PublishedRecompute | None:
     """The recompute keys of a launch script, one value per pipeline or one for all."""
     granularity = _words(values, "RECOMPUTE_GRANULARITY", GRANULARITIES)
     method = _words(values, "RECOMPUTE_METHOD", METHODS)
@@ -93,7 +93,7 @@ def read_recompute(values: LaunchValues, pipelines: int) -> Recompute | None:
     blocks = _blocks(values)
     if not any((*granularity, *method, *layers, *blocks)):
         return None
-    recompute = Recompute(
+    recompute = PublishedRecompute(
         granularity=_spread(values, "RECOMPUTE_GRANULARITY", granularity, None, pipelines),
         method=_spread(values, "RECOMPUTE_METHOD", method, None, pipelines),
         num_layers=_spread(values, "RECOMPUTE_NUM_LAYERS", layers, None, pipelines),

@@ -10,20 +10,20 @@ from .schedule_time import simulate, waits_for
 
 WORD = re.compile(r"([0-9]{1,9})([FB])([0-9]{1,9})")
 
-Problem = tuple[str, str]
+ScheduleProblem = tuple[str, str]
 """A stage, and what is wrong there."""
 
 
-def read_schedule(text: str) -> tuple[PipelineSchedule, list[Problem]]:
+def read_schedule(text: str) -> tuple[PipelineSchedule, list[ScheduleProblem]]:
     """The schedule that a text holds, one line per stage, and what can't be read; `#` begins a comment."""
     lines = [line.split("#")[0].split() for line in text.splitlines()]
     rows = [words for words in lines if words]
-    problems: list[Problem] = []
+    problems: list[ScheduleProblem] = []
     stages = tuple(tuple(_read_row(stage, words, problems)) for stage, words in enumerate(rows))
     return PipelineSchedule(stages), problems
 
 
-def _read_row(stage: int, words: Sequence[str], problems: list[Problem]) -> Iterator[Action]:
+def _read_row(stage: int, words: Sequence[str], problems: list[ScheduleProblem]) -> Iterator[Action]:
     for word in words:
         found = WORD.fullmatch(word)
         if found is None:
@@ -34,7 +34,7 @@ def _read_row(stage: int, words: Sequence[str], problems: list[Problem]) -> Iter
             yield Action(ActionKind(found[2]), int(found[3]))
 
 
-def schedule_problems(schedule: PipelineSchedule, micro_batches: int) -> list[Problem]:
+def schedule_problems(schedule: PipelineSchedule, micro_batches: int) -> list[ScheduleProblem]:
     """Every misplaced action, else the actions that wait for each other for ever."""
     found = [
         (f"stage {stage}", text)
@@ -64,7 +64,7 @@ def _problems_of_row(stage: int, row: Sequence[Action], count: int) -> Iterator[
             yield f"{action.text(stage)} stands before its forward"
 
 
-def _blocked(schedule: PipelineSchedule) -> Iterator[Problem]:
+def _blocked(schedule: PipelineSchedule) -> Iterator[ScheduleProblem]:
     for stage, action in simulate(schedule).blocked:
         needed = waits_for(schedule, stage, action)
         if needed is not None:

@@ -11,7 +11,7 @@ BACKWARD_COST = 2
 IDLE = "."
 GOES_ON = "-"
 
-Place = tuple[int, Action]
+StageAction = tuple[int, Action]
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class Timeline:
     """(start, end) of every action that can run. `done` counts, per stage, those that can."""
 
     schedule: PipelineSchedule
-    spans: dict[Place, tuple[int, int]] = field(default_factory=dict)
+    spans: dict[StageAction, tuple[int, int]] = field(default_factory=dict)
     done: list[int] = field(default_factory=list)
 
     @property
@@ -34,13 +34,13 @@ class Timeline:
         return 1 - busy / (self.length * self.schedule.num_stages) if self.spans else 0.0
 
     @property
-    def blocked(self) -> list[Place]:
+    def blocked(self) -> list[StageAction]:
         """The first action of each stage that never runs."""
         rows = zip(self.schedule.stages, self.done, strict=True)
         return [(stage, row[done]) for stage, (row, done) in enumerate(rows) if done < len(row)]
 
 
-def waits_for(schedule: PipelineSchedule, stage: int, action: Action) -> Place | None:
+def waits_for(schedule: PipelineSchedule, stage: int, action: Action) -> StageAction | None:
     """What an action needs beside its stage being free: None for the first stage's forward."""
     if action.kind is ActionKind.FORWARD:
         return (stage - 1, action) if stage else None

@@ -10,9 +10,9 @@ from torch import nn
 
 from ...ir.layers import containers, owns_parameters
 
-Key = tuple[str, str]
+FactKey = tuple[str, str]
 Fact = tuple[object, ...]
-Signature = tuple[tuple[Key, Fact | None], ...]
+Signature = tuple[tuple[FactKey, Fact | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def _kinds(children: Sequence[nn.Module]) -> list[int]:
     return [*kinds, len(numbers) + 1]
 
 
-def _places(facts: Mapping[Key, Fact], place: int) -> set[Key]:
+def _places(facts: Mapping[FactKey, Fact], place: int) -> set[FactKey]:
     """The attributes that hold the place of the block, such as a layer index."""
     return {key for key, value in facts.items() if value == (int, place)}
 
@@ -76,7 +76,7 @@ def _plan(path: str, names: tuple[str, ...], kinds: list[int]) -> StackPlan:
     return StackPlan(path, names, tuple(kinds.index(kind) for kind in range(max(kinds) + 1)), tuple(kinds))
 
 
-def _facts(block: nn.Module) -> Iterator[tuple[Key, Fact]]:
+def _facts(block: nn.Module) -> Iterator[tuple[FactKey, Fact]]:
     """Classes, parameters and plain attributes of a block."""
     for path, module in block.named_modules():
         yield (path, "class"), (type(module), len(module._forward_hooks) + len(module._forward_pre_hooks))

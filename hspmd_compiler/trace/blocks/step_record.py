@@ -16,8 +16,8 @@ from ...ir.graph import Origin, OriginKind, Phase, Ref, Row
 from ...ir.layers import find_layers
 from ..capture import (
     DispatchRecorder,
+    JointOutputKind,
     LossModule,
-    OutputKind,
     OutputRole,
     StepState,
     exporting,
@@ -102,12 +102,12 @@ class _StepRecorder:
                 loss, *assigned = step(*inputs.values())
             self.phase = Phase.BACKWARD
             grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
-        outputs = {OutputRole(OutputKind.LOSS): self._find(loss)[0].id}
+        outputs = {OutputRole(JointOutputKind.LOSS): self._find(loss)[0].id}
         for name, value in zip(self.state.assigned, assigned, strict=True):
-            outputs[OutputRole(OutputKind.BUFFER, name)] = self._find(value)[0].id
+            outputs[OutputRole(JointOutputKind.BUFFER, name)] = self._find(value)[0].id
         for name, grad in zip(params, grads, strict=True):
             if grad is not None:
-                outputs[OutputRole(OutputKind.GRAD, name)] = self._find(grad)[0].id
+                outputs[OutputRole(JointOutputKind.GRAD, name)] = self._find(grad)[0].id
         return StepRows(self.rows, outputs)
 
     def _place_inputs(self, inputs: Mapping[str, torch.Tensor]) -> None:

@@ -18,7 +18,7 @@ from ...base.log import logger, task
 from ...ir.graph import LogicalGraph
 from ...ir.layers import find_layers
 from ...options import Capture, Precision
-from ..capture import OutputKind, OutputRole, quiet
+from ..capture import JointOutputKind, OutputRole, quiet
 from ..precision import narrowed
 from ..state.held_state import HeldState
 from ..state.python_state import traced_steadily
@@ -171,9 +171,9 @@ def expand_all(step: StepRows, stacks: Sequence[StackPlan], reduced: nn.Module) 
 
 
 def _step_of(graph: LogicalGraph) -> StepRows:
-    outputs = {OutputRole(OutputKind.LOSS): graph.loss}
+    outputs = {OutputRole(JointOutputKind.LOSS): graph.loss}
     for name, info in graph.params.items():
         if info.grad is not None:
-            outputs[OutputRole(OutputKind.GRAD, name)] = info.grad
-    outputs |= {OutputRole(OutputKind.BUFFER, name): row for name, row in graph.mutated.items()}
+            outputs[OutputRole(JointOutputKind.GRAD, name)] = info.grad
+    outputs |= {OutputRole(JointOutputKind.BUFFER, name): row for name, row in graph.mutated.items()}
     return StepRows(graph.rows, outputs)

@@ -107,12 +107,12 @@ def by_element(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         raise refused(f"{name} in place", fix="leave inplace= and out= away")
     if name in TYPES:
         return _typed(func, args, kwargs)
-    met = Meeting.of(name, (args, kwargs))
+    met = SelectedOperands.of(name, (args, kwargs))
     made = func(*met.inner(args), **{key: met.inner(value) for key, value in kwargs.items()})
     return met.result(made)
 
 
-class Meeting:
+class SelectedOperands:
     """Selected rows, all by one mask, and what else a function reads."""
 
     def __init__(self, name: str, rows: list[SelectedRows], one_rank: bool = True) -> None:
@@ -128,9 +128,9 @@ class Meeting:
             raise refused(f"{name} of tensors with unlike numbers of dims", "one row would meet all others")
 
     @staticmethod
-    def of(name: str, arguments: Any) -> Meeting:
+    def of(name: str, arguments: Any) -> SelectedOperands:
         """The rows among some arguments."""
-        return Meeting(name, list(rows_in(arguments)))
+        return SelectedOperands(name, list(rows_in(arguments)))
 
     def inner(self, value: Any) -> Any:
         """An argument with all rows in place of selected ones."""

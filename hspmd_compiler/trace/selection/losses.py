@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .elementwise import Meeting, by_element
+from .elementwise import SelectedOperands, by_element
 from .mask_keys import plain_name
 from .rowwise import over_rows
 from .selected import SelectedRows, refused
@@ -74,7 +74,7 @@ def of_classes(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         raise refused(f"{name} of rows and all of the other tensor", fix="select scores and targets alike")
     if any(isinstance(item, SelectedRows) for item in (*others, *kwargs.values())):
         raise refused(f"{name} with weights of classes per row")
-    selection = Meeting(name, [scores, target], one_rank=False).selection
+    selection = SelectedOperands(name, [scores, target], one_rank=False).selection
     if target.content.is_floating_point():
         return _of_chances(func, scores, target, others, kwargs)
     ignored = kwargs.get("ignore_index", IGNORED)
@@ -87,7 +87,7 @@ def _per_row(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     """A loss of rows of several dims and numbers for each."""
     if not all(isinstance(item, SelectedRows) for item in args):
         raise refused(f"{plain_name(func)} of rows and other tensors", fix="select all of them")
-    met = Meeting(plain_name(func), list(args), one_rank=False)
+    met = SelectedOperands(plain_name(func), list(args), one_rank=False)
     return met.result(func(*(item.content for item in args), **kwargs))
 
 

@@ -19,7 +19,7 @@ _KEYED = """
 KEYED = frozenset(_KEYED.split())
 """Functions whose result follows from their arguments."""
 PLAIN = (Tensor, Parameter, FakeTensor, FunctionalTensor)
-Key = tuple[object, ...]
+MaskKey = tuple[object, ...]
 
 
 def plain_name(func: Callable[..., Any]) -> str:
@@ -34,9 +34,9 @@ def plain_name(func: Callable[..., Any]) -> str:
 class MaskKeys:
     """How each tensor of a forward pass was made, as far as that is known."""
 
-    _made: dict[int, tuple[Tensor, int, Key]] = field(default_factory=dict)  # by id: tensor, version, key
+    _made: dict[int, tuple[Tensor, int, MaskKey]] = field(default_factory=dict)  # by id: tensor, version, key
 
-    def of(self, tensor: Tensor) -> Key:
+    def of(self, tensor: Tensor) -> MaskKey:
         """Equal for tensors of equal elements."""
         held = self._made.get(id(tensor))
         if held is not None and held[1] == tensor._version:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...ir.element_types import NARROW
-from .elementwise import Meeting
+from .elementwise import SelectedOperands
 from .mask_keys import plain_name
 from .selected import SelectedRows, refused
 
@@ -78,7 +78,7 @@ def over_rows(
 
 def every_row(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function that computes each row of its first operand by itself; others must have its rows."""
-    met = Meeting.of(plain_name(func), (args, kwargs))
+    met = SelectedOperands.of(plain_name(func), (args, kwargs))
     if kwargs.get("out") is not None:
         raise refused(f"{plain_name(func)} with out=")
     made = func(*met.inner(args), **{key: met.inner(value) for key, value in kwargs.items()})

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...base.source_lines import line_of_caller
 from ...errors import TraceError
-from .mask_keys import Key
+from .mask_keys import MaskKey
 
 FILLER = 0.5
 """What rows that don't count hold, so that their numbers stay finite."""
@@ -28,7 +28,7 @@ class Selection:
 
     mask: Tensor
     shape: tuple[int, ...]
-    key: Key
+    key: MaskKey
     _count: Tensor | None = None
 
     @property

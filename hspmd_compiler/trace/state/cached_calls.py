@@ -9,27 +9,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from .changes import tensors_in
-from .holders import Contents, Entries, Holder
+from .holders import Contents, DictEntries, StateHolder
 
 Cached = functools._lru_cache_wrapper
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Results(Entries):
+class CachedResults(DictEntries):
     """What a function with a cache keeps."""
 
     def at(self, key: object) -> str:
         return self.path
 
 
-Caches = dict[int, tuple[Callable[..., Any], Callable[..., Any], Results]]
+Caches = dict[int, tuple[Callable[..., Any], Callable[..., Any], CachedResults]]
 """By id of the function: it, what is called in its place, and what that keeps."""
 
 
 @contextmanager
-def caches_in_sight(holders: Sequence[Holder], caches: Caches) -> Iterator[list[Holder]]:
+def caches_in_sight(holders: Sequence[StateHolder], caches: Caches) -> Iterator[list[StateHolder]]:
     """Inside, held functions with a cache keep their results in dicts, which are returned as holders."""
-    changed: list[tuple[Holder, Contents]] = []
+    changed: list[tuple[StateHolder, Contents]] = []
     for holder in holders:
         cached: Contents = {key: value for key, value in holder.read().items() if isinstance(value, Cached)}
         if cached:
@@ -47,7 +47,7 @@ def _new_ones(functions: Iterable[Any], caches: Caches) -> Caches:
     return {id(one): (one, *_in_sight(one)) for one in functions if id(one) not in caches}
 
 
-def _in_sight(function: Any) -> tuple[Callable[..., Any], Results]:
+def _in_sight(function: Any) -> tuple[Callable[..., Any], CachedResults]:
     """A function with a dict in place of its cache; what was kept before, and holds no tensor, is taken."""
     store: dict[object, object] = {}
 
@@ -58,7 +58,7 @@ def _in_sight(function: Any) -> tuple[Callable[..., Any], Results]:
             store[key] = _kept(function, args, kwargs)
         return store[key]
 
-    return call, Results(f"the cache of {getattr(function, '__qualname__', 'a function')}", None, store)
+    return call, CachedResults(f"the cache of {getattr(function, '__qualname__', 'a function')}", None, store)
 
 
 def _kept(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:

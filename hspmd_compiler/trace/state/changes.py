@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from .holders import WHOLE, Contents, Elements, Entries, Holder, Listed, Position
+from .holders import WHOLE, Contents, DictEntries, Elements, Listed, Position, StateHolder
 from .kept_tensors import stand_in_of
 from .reachable import PLAIN
 
@@ -20,7 +20,7 @@ MANY = 8
 BUFFERS, PARAMETERS, MODULES = "_buffers", "_parameters", "_modules"
 Refusal = tuple[str, str, str]
 """Where, what forward does there, and the way out."""
-Held = tuple[Holder, Contents, Contents]
+HolderChange = tuple[StateHolder, Contents, Contents]
 """Of a holder, what it held before and after."""
 
 
@@ -32,7 +32,7 @@ class Change:
     others in their places, and takes them away again.
     """
 
-    holder: Holder
+    holder: StateHolder
     before: Contents
     after: Contents
     keys: tuple[object, ...]
@@ -92,7 +92,7 @@ class Change:
         return self.holder.owner if self.holder.is_part(BUFFERS) else None
 
 
-def change_of(held: Held, own: Mapping[int, torch.Tensor]) -> Change | None:
+def change_of(held: HolderChange, own: Mapping[int, torch.Tensor]) -> Change | None:
     """What is held otherwise than before, if anything is. own: tensors of the model."""
     holder, before, after = held
     keys = _differing(before, after)
@@ -186,8 +186,8 @@ def _object_with_stand_ins(value: object, known: Mapping[int, torch.Tensor], dee
     return made
 
 
-def _is_container(holder: Holder) -> bool:
-    return isinstance(holder, (Listed, Elements)) or (isinstance(holder, Entries) and not holder.dotted)
+def _is_container(holder: StateHolder) -> bool:
+    return isinstance(holder, (Listed, Elements)) or (isinstance(holder, DictEntries) and not holder.dotted)
 
 
 def _is_plain(contents: object) -> bool:
@@ -197,7 +197,7 @@ def _is_plain(contents: object) -> bool:
     return isinstance(contents, PLAIN)
 
 
-def _whole(holder: Holder, contents: Contents) -> str:
+def _whole(holder: StateHolder, contents: Contents) -> str:
     if WHOLE in contents:
         return repr(contents[WHOLE])
     return repr(list(contents.values()) if isinstance(holder, Listed) else contents)

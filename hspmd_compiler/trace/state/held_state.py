@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from .cached_calls import Caches, caches_in_sight
-from .changes import ABSENT, Change, Held, Refusal, change_of
+from .changes import ABSENT, Change, HolderChange, Refusal, change_of
 from .forbidden_changes import forbidden, forbidden_flags, parameter_flags, seeding_noted
-from .holders import Contents, Holder
+from .holders import Contents, StateHolder
 from .new_buffers import buffer_names, is_new_value, new_buffers
 from .noted_calls import checks_noted, gradients_noted
 from .reachable import derived_attributes, holders_of
@@ -36,7 +36,7 @@ class HeldState:
         self.gradients: list[str] = []
         self.checks: list[str] = []
         self._caches: Caches = {} if caches is None else caches
-        self._holders: list[Holder] | None = None
+        self._holders: list[StateHolder] | None = None
         self._attributes: list[tuple[dict[str, object], dict[str, object]]] = []
 
     def following(self) -> HeldState:
@@ -71,7 +71,7 @@ class HeldState:
                 if now is not value:
                     namespace[name] = _with_items_of(value, now)
 
-    def _reached(self) -> list[Holder]:
+    def _reached(self) -> list[StateHolder]:
         if self._holders is None:
             self._holders = holders_of(self.model)
             modules = list(self.model.modules())
@@ -79,7 +79,9 @@ class HeldState:
         self.attach()
         return self._holders
 
-    def _look(self, held: Sequence[Held], names: Mapping[int, str], own: Mapping[int, torch.Tensor]) -> None:
+    def _look(
+        self, held: Sequence[HolderChange], names: Mapping[int, str], own: Mapping[int, torch.Tensor]
+    ) -> None:
         found = [change for one in held if (change := change_of(one, own)) is not None]
         self.assigned, self.refused = new_buffers(found, held, names)
         self.refused += [refusal for change in found for refusal in forbidden(change)]
@@ -98,7 +100,7 @@ def _with_items_of(own: object, copied: object) -> object:
     return own
 
 
-def _put_back(holders: Sequence[Holder], before: Sequence[Contents]) -> None:
+def _put_back(holders: Sequence[StateHolder], before: Sequence[Contents]) -> None:
     for holder, contents in zip(holders, before, strict=True):
         now = holder.read()
         if len(now) != len(contents) or any(now.get(k, ABSENT) is not v for k, v in contents.items()):

@@ -10,11 +10,11 @@ from torch import nn
 
 from ..capture import storage_key
 
-Held = tuple[str, torch.Tensor]
+HeldTensor = tuple[str, torch.Tensor]
 """The path of an attribute, and a tensor there."""
 
 
-def held_tensors(model: nn.Module) -> Iterator[Held]:
+def held_tensors(model: nn.Module) -> Iterator[HeldTensor]:
     """All of them, by the module and the attribute that hold them."""
     own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     for path, module in model.named_modules():
@@ -31,7 +31,7 @@ def _within(value: object) -> Iterator[torch.Tensor]:
         yield from (item for item in items if isinstance(item, torch.Tensor))
 
 
-def moving_tensors(model: nn.Module) -> Iterator[Held]:
+def moving_tensors(model: nn.Module) -> Iterator[HeldTensor]:
     """Those that are no constants: windows on a parameter, and results of an earlier call."""
     memories = {storage_key(parameter) for parameter in model.parameters()}
     for where, tensor in held_tensors(model):

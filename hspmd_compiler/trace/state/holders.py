@@ -24,7 +24,7 @@ WHOLE = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Holder(ABC):
+class StateHolder(ABC):
     """path: for people. owner: the module that it belongs to, where it is a part of one."""
 
     path: str
@@ -48,7 +48,7 @@ class Holder(ABC):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entries(Holder):
+class DictEntries(StateHolder):
     """A dict. names: the keys in question, all if None. dotted: they are names of attributes.
 
     derived: keys that follow from others, and are left to whoever keeps them so.
@@ -87,7 +87,7 @@ class Entries(Holder):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Listed(Holder):
+class Listed(StateHolder):
     """A list or a deque."""
 
     values: MutableSequence[object] | deque[object] | None = None
@@ -106,7 +106,7 @@ class Listed(Holder):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Elements(Holder):
+class Elements(StateHolder):
     """A set."""
 
     values: set[object] | None = None
@@ -123,7 +123,7 @@ class Elements(Holder):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Attributes(Holder):
+class Attributes(StateHolder):
     """Attributes of a class, or of an object without a dict."""
 
     target: object = None
@@ -154,7 +154,7 @@ def slots_of(target: object) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cell(Holder):
+class ClosureCell(StateHolder):
     """A variable of a function around another one."""
 
     cell: CellType | None = None
@@ -171,7 +171,7 @@ class Cell(Holder):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Moving(Holder):
+class Moving(StateHolder):
     """An iterator or a generator of random numbers, which can't be put back."""
 
     target: object = None
@@ -238,7 +238,7 @@ def module_states() -> Contents:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Randomness(Holder):
+class Randomness(StateHolder):
     """Random numbers that Python and NumPy draw for anybody; where forward goes on is its own matter."""
 
     def read(self) -> Contents:

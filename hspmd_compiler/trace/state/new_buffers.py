@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from ..capture import storage_key
-from .changes import BUFFERS, PARAMETERS, Change, Held, Refusal
-from .holders import Contents, Holder
+from .changes import BUFFERS, PARAMETERS, Change, HolderChange, Refusal
+from .holders import Contents, StateHolder
 
 HISTORY = "keeps the history of gradients of this step", "assign value.detach()"
 IN_PLACE = "change it in place, of one shape and type: self.name.copy_(value)"
@@ -27,7 +27,7 @@ def is_new_value(change: Change, key: object) -> bool:
 
 
 def new_buffers(
-    changes: Sequence[Change], held: Sequence[Held], names: Mapping[int, str]
+    changes: Sequence[Change], held: Sequence[HolderChange], names: Mapping[int, str]
 ) -> tuple[dict[str, torch.Tensor], list[Refusal]]:
     """New values by name, and those that can't be."""
     found: dict[str, torch.Tensor] = {}
@@ -44,7 +44,7 @@ def new_buffers(
     return found, refused
 
 
-def _wrong(change: Change, key: object, held: Sequence[Held]) -> Iterator[tuple[str, str]]:
+def _wrong(change: Change, key: object, held: Sequence[HolderChange]) -> Iterator[tuple[str, str]]:
     """Why a buffer can't have this value after every step, and the way out."""
     old, new, own = change.before[key], change.after.get(key), (change.holder, key)
     assert isinstance(old, torch.Tensor)
@@ -66,7 +66,9 @@ def _is_unsaved(module: nn.Module, key: object) -> bool:
     return key in module._non_persistent_buffers_set
 
 
-def _sharing(holder: Holder, after: Contents, new: torch.Tensor, own: tuple[Holder, object]) -> Iterator[str]:
+def _sharing(
+    holder: StateHolder, after: Contents, new: torch.Tensor, own: tuple[StateHolder, object]
+) -> Iterator[str]:
     """Names of parameters and buffers that share memory with the new value of a buffer."""
     if not (holder.is_part(BUFFERS) or holder.is_part(PARAMETERS)):
         return

@@ -23,10 +23,10 @@ FIX = (
     "keep what changes from step to step in a buffer, or pass it, and what is drawn, as an input of the"
     " batch; switch off layerdrop and the like"
 )
-Trace = Callable[["Subject"], LogicalGraph]
+TraceAgain = Callable[["Subject"], LogicalGraph]
 
 
-def traced_steadily(subject: Subject, trace: Trace) -> LogicalGraph:
+def traced_steadily(subject: Subject, trace: TraceAgain) -> LogicalGraph:
     """What `trace` gives; where forward changes what Python holds, the step after it is compared.
 
     A TraceError where that is another one; a warning where it is the same, but goes on changing. A tensor
@@ -49,7 +49,7 @@ def traced_steadily(subject: Subject, trace: Trace) -> LogicalGraph:
     return graph
 
 
-def _traced(subject: Subject, trace: Trace) -> LogicalGraph:
+def _traced(subject: Subject, trace: TraceAgain) -> LogicalGraph:
     """The graph; what no step may change is told first, whatever else went wrong."""
     try:
         graph = trace(subject)
@@ -77,7 +77,7 @@ def _is_anew(own: str, anew: Sequence[str]) -> bool:
 
 
 def _next_step(
-    subject: Subject, trace: Trace, made: Sequence[Change]
+    subject: Subject, trace: TraceAgain, made: Sequence[Change]
 ) -> tuple[LogicalGraph, Sequence[Change]]:
     """The step after these changes, and what it changes in turn."""
     try:

@@ -17,7 +17,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from .holders import Attributes, Cell, Elements, Entries, Holder, Listed, Moving, Randomness, moves, slots_of
+from .holders import (
+    Attributes,
+    ClosureCell,
+    DictEntries,
+    Elements,
+    Listed,
+    Moving,
+    Randomness,
+    StateHolder,
+    moves,
+    slots_of,
+)
 
 MOST = 20_000
 """Holders outside of modules that are followed."""
@@ -33,7 +44,7 @@ PARTS = ("_parameters", "_buffers", "_modules")
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-def holders_of(model: nn.Module) -> list[Holder]:
+def holders_of(model: nn.Module) -> list[StateHolder]:
     """All that forward can reach, each once, the model's own first."""
     return [Randomness(""), *_Walk().from_model(model)]
 
@@ -55,10 +66,10 @@ class _Walk:
         self.seen: set[int] = set()
         self.named: dict[int, set[str]] = {}  # globals, by id of their dict
         self.kept: list[object] = []  # so that no id is given twice
-        self.found: list[Holder] = []
+        self.found: list[StateHolder] = []
         self.later: deque[tuple[object, str]] = deque()
 
-    def from_model(self, model: nn.Module) -> list[Holder]:
+    def from_model(self, model: nn.Module) -> list[StateHolder]:
         """First the modules, named as PyTorch names them, then what they reach."""
         self._modules(model, "")
         most = len(self.found) + MOST
@@ -87,7 +98,7 @@ class _Walk:
         if not self._is_new(module):
             return
         derived = derived_attributes(module)
-        self.found.append(Entries(path, module, vars(module), dotted=True, derived=derived))
+        self.found.append(DictEntries(path, module, vars(module), dotted=True, derived=derived))
         for name, value in vars(module).items():
             if name in derived:
                 continue
@@ -95,7 +106,7 @@ class _Walk:
             if name in PARTS or (isinstance(value, dict) and name.endswith("_hooks")):
                 self._is_new(value)
                 inside = path if name in PARTS else where
-                self.found.append(Entries(inside, module, value, dotted=name in PARTS))
+                self.found.append(DictEntries(inside, module, value, dotted=name in PARTS))
                 value = () if name in PARTS else tuple(value.values())
             self.later.append((value, where))
         self._class(type(module))
@@ -105,7 +116,7 @@ class _Walk:
             case torch.Tensor() | ModuleType():
                 return
             case dict():
-                self.found.append(Entries(path, None, value))
+                self.found.append(DictEntries(path, None, value))
                 self._all((item, f"{path}[{key!r}]") for key, item in _short(value))
             case list() | deque():
                 self.found.append(Listed(path, None, value))
@@ -136,7 +147,7 @@ class _Walk:
             self.later.append((value.__wrapped__, path))
         elif is_users(kind.__module__) or kind.__module__ in ("collections", "weakref") or _is_held(value):
             if hasattr(value, "__dict__"):
-                self.found.append(Entries(path, None, vars(value), dotted=True))
+                self.found.append(DictEntries(path, None, vars(value), dotted=True))
                 self._all((item, f"{path}.{name}") for name, item in vars(value).items())
             if any(True for _ in slots_of(value)):
                 self.found.append(Attributes(path, None, value))
@@ -155,10 +166,10 @@ class _Walk:
             return
         name = function.__qualname__
         for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            holder = Cell(f"{variable} around {name}", None, cell)
+            holder = ClosureCell(f"{variable} around {name}", None, cell)
             self.found.append(holder)
             self._all((value, holder.path) for value in holder.read().values())
-        self.found.append(Entries(name, None, function.__dict__, dotted=True))
+        self.found.append(DictEntries(name, None, function.__dict__, dotted=True))
         self._all((value, f"the defaults of {name}") for value in _defaults(function))
         self._globals(function.__globals__, names_in(function.__code__))
 
@@ -168,7 +179,7 @@ class _Walk:
         known |= named
         place = str(space.get("__name__", ""))
         if named:
-            self.found.append(Entries(place, None, space, named, dotted=True))
+            self.found.append(DictEntries(place, None, space, named, dotted=True))
         for name in named:
             value = space[name]
             if isinstance(value, ModuleType):

@@ -27,7 +27,7 @@ WRITES_BY_INDEX = (
 )
 
 
-class Reduction(IntEnum):
+class LossReduction(IntEnum):
     """How PyTorch numbers what becomes of a loss per sample."""
 
     NONE = 0
@@ -82,12 +82,12 @@ def multilabel_margin(scores: Tensor, target: Tensor, reduction: int) -> tuple[T
     is_target = (places == torch.where(counts, listed, -1).unsqueeze(-1)).any(1)
     margins = (1 - chosen.unsqueeze(-1) + rows.unsqueeze(1)).clamp_min(0) / rows.shape[1]
     loss = torch.where(counts.unsqueeze(-1) & ~is_target.unsqueeze(1), margins, 0).sum((1, 2))
-    match Reduction(reduction):
-        case Reduction.NONE:
+    match LossReduction(reduction):
+        case LossReduction.NONE:
             loss = loss.reshape(scores.shape[:-1])
-        case Reduction.MEAN:
+        case LossReduction.MEAN:
             loss = loss.mean()
-        case Reduction.SUM:
+        case LossReduction.SUM:
             loss = loss.sum()
     return loss, is_target.to(scores.dtype).reshape(target.shape)
 

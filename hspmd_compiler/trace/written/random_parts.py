@@ -24,7 +24,7 @@ class Draw(Protocol):
     def __call__(self, kind: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor: ...
 
 
-Written = Callable[..., Any]
+WrittenDraw = Callable[..., Any]
 """What an operator gives: of a `Draw`, then its own arguments."""
 
 
@@ -159,7 +159,7 @@ def rrelu(
     return x * slopes, slopes
 
 
-WRITTEN: Mapping[torch._ops.OpOverload, Written] = {
+WRITTEN: Mapping[torch._ops.OpOverload, WrittenDraw] = {
     aten.rand.default: rand,
     aten.randn.default: randn,
     aten.rand_like.default: rand_like,
@@ -186,7 +186,7 @@ WRITTEN: Mapping[torch._ops.OpOverload, Written] = {
     aten.rrelu_with_noise_functional.default: rrelu,
 }
 """Operators that make new tensors."""
-IN_PLACE: Mapping[torch._ops.OpOverload, Written] = {
+IN_PLACE: Mapping[torch._ops.OpOverload, WrittenDraw] = {
     getattr(aten.random_, "from"): random_from,
     aten.random_.to: randint_like_high,
     aten.random_.default: random_any,
@@ -199,4 +199,4 @@ IN_PLACE: Mapping[torch._ops.OpOverload, Written] = {
     aten.bernoulli_.Tensor: bernoulli_of,
 }
 """Operators that overwrite their first operand, as eager calls them."""
-BY_NAME: Mapping[str, Written] = {str(op): made for op, made in WRITTEN.items()}
+BY_NAME: Mapping[str, WrittenDraw] = {str(op): made for op, made in WRITTEN.items()}

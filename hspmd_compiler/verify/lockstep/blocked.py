@@ -46,7 +46,7 @@ Channel = tuple[str | int, ...]
 """What a collective is matched on: the ranks of its group, in the one order of their process group."""
 
 
-class Moves(Protocol[V]):
+class BlockedArrays(Protocol[V]):
     """What moves values between ranks that meet."""
 
     def cut(self, step: CommStep, source: V) -> Mapping[int, V]:
@@ -71,7 +71,7 @@ class RankRun(Generic[V]):
 
     plan: RankPlan
     state: RankState[V]
-    arrays: Moves[V]
+    arrays: BlockedArrays[V]
     steps: Generator[Request[V], V | None, V | None]
     request: Request[V] | None = None
     loss: V | None = None

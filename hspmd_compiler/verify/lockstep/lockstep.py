@@ -13,7 +13,7 @@ from ...program.program import Op
 from ...program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Send
 from .blocked import OPTIMIZER_CHANNEL, Channel, RankRun, V, channel_of
 from .mail import Mail
-from .matching import OURS, Volumes, check_alike, check_exchange, check_type, volumes_of
+from .matching import OURS, BoxVolumes, check_alike, check_exchange, check_type, volumes_of
 from .report import GRAD_REDUCE, LOSS_REDUCE, SEND_RECV, Event
 
 SHOWN_RANKS = 12
@@ -43,7 +43,7 @@ class Lockstep(Generic[V]):
         self._ready: deque[tuple[RankRun[V], V | None]] = deque((run, None) for run in runs)
         self._waiting: dict[Channel, list[RankRun[V]]] = {}
         self._mail: Mail[V] = Mail()
-        self._volumes: dict[int, tuple[Volumes, Volumes]] = {}
+        self._volumes: dict[int, tuple[BoxVolumes, BoxVolumes]] = {}
         self._matched: dict[tuple[int, ...], int] = {}
         self._events: list[Event] = []
 
@@ -173,7 +173,7 @@ class Lockstep(Generic[V]):
         arrived = {sender: message.value for sender, message in messages.items()}
         self._ready.append((run, run.arrays.paste(request.step, arrived)))
 
-    def _volumes_of(self, run: RankRun[V]) -> tuple[Volumes, Volumes]:
+    def _volumes_of(self, run: RankRun[V]) -> tuple[BoxVolumes, BoxVolumes]:
         request = run.request
         assert isinstance(request, (Exchange, Send, Recv)), "only boxes have volumes"
         key = id(request.step)

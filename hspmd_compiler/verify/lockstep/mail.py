@@ -9,9 +9,9 @@ from typing import Generic
 from ...errors import VerifyError
 from ...program.requests import Recv, Send
 from .blocked import RankRun, V
-from .matching import BOX_RULE, OURS, Volumes, check_type, type_name
+from .matching import BOX_RULE, OURS, BoxVolumes, check_type, type_name
 
-Box = tuple[int, int, int]
+MailKey = tuple[int, int, int]
 """(sender, receiver, tag)."""
 
 TAG_RULE = "a tag belongs to one transfer of one micro-batch"
@@ -39,10 +39,10 @@ class Mail(Generic[V]):
     """All messages on their way, and who waits for some."""
 
     def __init__(self) -> None:
-        self._messages: dict[Box, Message[V]] = {}
-        self._receivers: dict[Box, RankRun[V]] = {}
+        self._messages: dict[MailKey, Message[V]] = {}
+        self._receivers: dict[MailKey, RankRun[V]] = {}
 
-    def post(self, run: RankRun[V], request: Send[V], sent: Volumes) -> Iterator[RankRun[V]]:
+    def post(self, run: RankRun[V], request: Send[V], sent: BoxVolumes) -> Iterator[RankRun[V]]:
         """Send to every peer in `sent`; yields the ranks that waited for it."""
         check_type(run, request.value, request.step.dtype)
         for peer, value in run.arrays.cut(request.step, request.value).items():
@@ -66,7 +66,7 @@ class Mail(Generic[V]):
             if box in self._receivers:
                 yield self._receivers[box]
 
-    def collect(self, run: RankRun[V], request: Recv, expected: Volumes) -> dict[int, Message[V]] | None:
+    def collect(self, run: RankRun[V], request: Recv, expected: BoxVolumes) -> dict[int, Message[V]] | None:
         """The messages from every peer in `expected`, checked; None while one is missing."""
         boxes = {peer: (peer, run.rank, request.tag) for peer in expected}
         self._receivers.update(dict.fromkeys(boxes.values(), run))

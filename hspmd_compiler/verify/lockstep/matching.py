@@ -9,7 +9,7 @@ from ...errors import VerifyError
 from ...program.requests import AllReduce, Exchange, GradReduce, Request
 from .blocked import ArrayLike, RankRun, V, typed
 
-Volumes = dict[int, tuple[int, ...]]
+BoxVolumes = dict[int, tuple[int, ...]]
 """Elements of each box, in order, by peer."""
 
 
@@ -22,7 +22,7 @@ def check_alike(first: RankRun[V], second: RankRun[V]) -> None:
             raise mismatch(first, second, f"{name} {mine} meets {other}", ALIKE_RULE)
 
 
-def check_exchange(members: Sequence[RankRun[V]], volumes: dict[int, tuple[Volumes, Volumes]]) -> None:
+def check_exchange(members: Sequence[RankRun[V]], volumes: dict[int, tuple[BoxVolumes, BoxVolumes]]) -> None:
     """Every pair of an exchange: boxes sent equal boxes received, in order and volume."""
     for sender in members:
         for receiver in members:
@@ -37,7 +37,7 @@ def check_exchange(members: Sequence[RankRun[V]], volumes: dict[int, tuple[Volum
                 )
 
 
-def volumes_of(step: CommStep) -> tuple[Volumes, Volumes]:
+def volumes_of(step: CommStep) -> tuple[BoxVolumes, BoxVolumes]:
     """(sent, received) elements of each box, by peer; empty boxes do not travel."""
     return _by_peer(step.sends), _by_peer(step.recvs)
 
@@ -86,7 +86,7 @@ def _signature(request: Request[V]) -> tuple[object, ...]:
     return (name, -1, "", "", "", ())
 
 
-def _by_peer(pieces: Sequence[Piece]) -> Volumes:
+def _by_peer(pieces: Sequence[Piece]) -> BoxVolumes:
     found: dict[int, list[int]] = {}
     for piece in pieces:
         volumes = [box_volume(box) for box in piece.boxes]

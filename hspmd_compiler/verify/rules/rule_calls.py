@@ -62,14 +62,14 @@ class DrawnCall:
         sums = self.make is numbers
         return tuple(
             take(Operand(item.sizes, self.make, sample=None, linear=sums))
-            if isinstance(item, Shape)
+            if isinstance(item, CallTensor)
             else item
             for item in self.arguments
         )
 
 
 @dataclass(frozen=True)
-class Shape:
+class CallTensor:
     """Where a call takes a tensor."""
 
     sizes: tuple[int, ...]
@@ -109,7 +109,7 @@ class _Draw:
             if str(item.type) in TENSORS:
                 dims = self._dims(tensors)
                 tensors += 1
-                made.append(None if dims is None else Shape(self._sizes(dims)))
+                made.append(None if dims is None else CallTensor(self._sizes(dims)))
             elif item.has_default_value() and not self._is_named(item.name):
                 break
             else:
@@ -161,7 +161,7 @@ def kernel_schema(op: str) -> list[Any]:
 def _is_taken(op: str, arguments: tuple[object, ...], make: Maker) -> bool:
     """Whether the operator computes with such operands; it says no by any error."""
     try:
-        kernel(op)(*(make(item.sizes) if isinstance(item, Shape) else item for item in arguments))
+        kernel(op)(*(make(item.sizes) if isinstance(item, CallTensor) else item for item in arguments))
     except Exception:  # whatever an operator raises, it does not take this call
         return False
     return True

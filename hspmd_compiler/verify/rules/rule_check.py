@@ -14,8 +14,8 @@ from ...layout.layout import Axis, Layout
 from ...rules.alternatives import alternatives, same_ranks
 from ...rules.call_rule import Alternative, call_of, tensors
 from .rule_calls import DrawnCall, drawn_calls
-from .split_operands import Mesh, Operand, random_layout
-from .split_operator import Sketch, check, deduced
+from .split_operands import Operand, StageMesh, random_layout
+from .split_operator import OperandSketch, check, deduced
 
 RANKS = (2, 3)
 SHARES = (2, 1, 1)
@@ -55,11 +55,11 @@ def _told(call: DrawnCall, error: Exception) -> str:
     return f"called with {', '.join(map(str, call.arguments))}: {text}"
 
 
-def sketched(call: DrawnCall, seed: int) -> tuple[Sketch, Row]:
+def sketched(call: DrawnCall, seed: int) -> tuple[OperandSketch, Row]:
     """The call on operands that two or three ranks hold in random layouts; the same for a seed."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
-    sketch = Sketch(Mesh(rng.choice(RANKS)), rng=random.Random(seed))
+    sketch = OperandSketch(StageMesh(rng.choice(RANKS)), rng=random.Random(seed))
 
     def take(operand: Operand) -> Ref:
         return sketch.operand(operand, random_layout(rng, operand, sketch.mesh, split_batch=False))
@@ -71,7 +71,7 @@ def sketched(call: DrawnCall, seed: int) -> tuple[Sketch, Row]:
     return sketch, row
 
 
-def ways_of(sketch: Sketch, row: Row) -> tuple[Alternative, ...]:
+def ways_of(sketch: OperandSketch, row: Row) -> tuple[Alternative, ...]:
     """The alternatives of a row; none beside a sum over the batch, or where samples can't meet."""
     try:
         _, values = deduced(sketch)
@@ -83,7 +83,7 @@ def ways_of(sketch: Sketch, row: Row) -> tuple[Alternative, ...]:
     return alternatives(call_of(sketch.rows, row, (), {}), layouts, SHARES[: sketch.mesh.ranks])
 
 
-def equals_whole(sketch: Sketch, row: Row, way: Alternative) -> None:
+def equals_whole(sketch: OperandSketch, row: Row, way: Alternative) -> None:
     """Executes a way: values are the whole operator's, results lie as it says. Raises AssertionError."""
     sketch.choices = {row.id: way}
     check(sketch)
@@ -94,7 +94,7 @@ def equals_whole(sketch: Sketch, row: Row, way: Alternative) -> None:
         )
 
 
-def made_layouts(sketch: Sketch, row: Row) -> Iterator[tuple[int, Layout]]:
+def made_layouts(sketch: OperandSketch, row: Row) -> Iterator[tuple[int, Layout]]:
     """(number, layout) of the results that later rows take."""
     _, values = deduced(sketch)
     if row.outs is None:

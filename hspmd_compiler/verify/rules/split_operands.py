@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...layout.intervals import Sets, union
 from ...layout.layout import Axis, Coordinate, Factor, Layout, make_layout
-from ..assemble import Piece, assemble, index_of, local_view, whole_view
+from ..assemble import LocalPiece, assemble, index_of, local_view, whole_view
 
 TOLERANCE = 1e-10
 Locals = dict[Coordinate, Tensor]
@@ -19,7 +19,7 @@ Random = random.Random
 
 
 @dataclass(frozen=True)
-class Mesh:
+class StageMesh:
     """The ranks of one stage, and the rows of each micro-batch."""
 
     ranks: int
@@ -72,7 +72,7 @@ def copied_sets(rng: Random, size: int, ranks: int) -> Sets:
     return tuple(union((*own, *more)) for own, more in pairs)
 
 
-def random_layout(rng: Random, operand: Operand, mesh: Mesh, split_batch: bool) -> Layout:
+def random_layout(rng: Random, operand: Operand, mesh: StageMesh, split_batch: bool) -> Layout:
     """Whole, cut, with copies, with addends, or a pending sum; the samples split where there are any."""
     dims = [(Factor(size),) for size in operand.shape]
     partial: set[Axis] = set()
@@ -103,7 +103,7 @@ def scatter(value: Tensor, layout: Layout, at: Coordinate) -> Tensor:
     return local.expand(local_view(layout, at)).reshape(layout.local_shape(at)).clone()
 
 
-def random_pieces(operand: Operand, layout: Layout, mesh: Mesh) -> Locals:
+def random_pieces(operand: Operand, layout: Layout, mesh: StageMesh) -> Locals:
     """Local tensors of a layout: copies are equal, addends are not."""
     over_batch = Axis.BATCH in layout.partial or layout.cut(ranks=False) is not None
     cut = layout.cut(ranks=True)
@@ -129,7 +129,7 @@ def lying_anyhow(rng: Random, value: Tensor) -> Tensor:
 
 def joined(layout: Layout, pieces: Locals, what: str) -> Tensor:
     """The whole value; copies agree and every element has a holder."""
-    found = assemble([Piece(at.rank, at, layout, tensor) for at, tensor in pieces.items()])
+    found = assemble([LocalPiece(at.rank, at, layout, tensor) for at, tensor in pieces.items()])
     assert found.copies < TOLERANCE, f"{what}: copies differ by {found.copies} in {layout}"
     assert not found.missing, f"{what}: {found.missing} elements without a holder in {layout}"
     return found.value

@@ -16,7 +16,7 @@ from ...ir.graph import LogicalGraph, Meta, Ref, Row, map_refs
 from ...layout.intervals import Sets, union
 from ...layout.layout import Coordinate, Layout, whole
 from ...passes.deduction.deduce import Deducer, _Place
-from ...passes.deduction.placement import GraphFacts, Placement
+from ...passes.deduction.placement import GraphFacts, StartLayouts
 from ...passes.liveness import StageRows, operands_of
 from ...passes.lower.lower_stage import StageLowering
 from ...passes.resolve_comm import CommResolver
@@ -29,7 +29,7 @@ from ...rules.call_rule import Alternative
 from ...rules.in_code.constant_rules import FILLS
 from ...strategy.strategy import PipelineSpec, StageSpec
 from ..assemble import gap
-from .split_operands import TOLERANCE, Locals, Mesh, Operand, Random, joined, lying_anyhow, random_pieces
+from .split_operands import TOLERANCE, Locals, Operand, Random, StageMesh, joined, lying_anyhow, random_pieces
 
 WHERE = "test.py:1"
 """The line that errors of the operator name."""
@@ -43,10 +43,10 @@ UNDEFINED = (
 
 
 @dataclass
-class Sketch:
+class OperandSketch:
     """Operands in given layouts, and rows that are run whole while they are added."""
 
-    mesh: Mesh
+    mesh: StageMesh
     sequence_parallel: bool = False
     rows: list[Row] = field(default_factory=list)
     wholes: list[object] = field(default_factory=list)
@@ -109,7 +109,7 @@ def _meta(value: Tensor | None) -> Meta | None:
     return None if value is None else (tuple(value.shape), value.dtype)
 
 
-def check(sketch: Sketch) -> None:
+def check(sketch: OperandSketch) -> None:
     """Every value of every row is that of the whole run. A DeduceError passes through."""
     deducer, values = deduced(sketch)
     held = run(sketch, deducer.result, values)
@@ -131,7 +131,7 @@ def _largest(value: Tensor) -> float:
     return float(sizes.nan_to_num(0, 0, 0).max()) if value.numel() else 0.0
 
 
-def deduced(sketch: Sketch) -> tuple[Deducer, dict[int, AnnotatedValue]]:
+def deduced(sketch: OperandSketch) -> tuple[Deducer, dict[int, AnnotatedValue]]:
     """Local rows of all logical rows, each value by its row."""
     mesh = sketch.mesh
     batch = mesh.batch[-1][-1][1] if mesh.batch else 1
@@ -142,7 +142,7 @@ def deduced(sketch: Sketch) -> tuple[Deducer, dict[int, AnnotatedValue]]:
         bounds = [length * rank // mesh.ranks for rank in range(mesh.ranks + 1)]
         return tuple(union([pair]) for pair in pairwise(bounds))
 
-    placement = Placement(mesh.batch, lambda name, stage: Layout(()), tokens, sketch.sequence_parallel)
+    placement = StartLayouts(mesh.batch, lambda name, stage: Layout(()), tokens, sketch.sequence_parallel)
     place = _Place(sketch.rows[0], 0)
     facts, stages = GraphFacts.of(graph), [0] * len(sketch.rows)
     deducer = Deducer(
@@ -165,7 +165,7 @@ def deduced(sketch: Sketch) -> tuple[Deducer, dict[int, AnnotatedValue]]:
     return deducer, values
 
 
-def run(sketch: Sketch, graph: PipelineGraph, values: dict[int, AnnotatedValue]) -> dict[int, Locals]:
+def run(sketch: OperandSketch, graph: PipelineGraph, values: dict[int, AnnotatedValue]) -> dict[int, Locals]:
     """Local tensors of every value, by value id; shapes are those of the layouts."""
     mesh = sketch.mesh
     lowering = StageLowering(graph, 0, mesh.ranks, len(sketch.rows), StageRows())
@@ -194,7 +194,9 @@ def _local(lowering: StageLowering, row: AnnotatedRow, at: Coordinate, held: dic
     return result  # type: ignore[no-any-return]
 
 
-def _communicate(mesh: Mesh, row: AnnotatedRow, resolver: CommResolver, held: dict[int, Locals]) -> Locals:
+def _communicate(
+    mesh: StageMesh, row: AnnotatedRow, resolver: CommResolver, held: dict[int, Locals]
+) -> Locals:
     assert row.marker is not None
     source, arrays = held[operands_of(row)[0].id], TorchArrays()
     dtype = str(row.out.dtype).removeprefix("torch.")

@@ -44,7 +44,7 @@ class Sketch:
     memory: Memory
 
 
-Result = Sketch | tuple[Sketch | None, ...]
+SketchResult = Sketch | tuple[Sketch | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,9 @@ class OperatorBook:
         text = f"{call.row.op} {arguments!r} {named!r}"
         return self._numbers.setdefault(text, len(self._numbers))
 
-    def result(self, number: int, call: RowCall, values: Mapping[int, Result], device: str) -> Result:
+    def result(
+        self, number: int, call: RowCall, values: Mapping[int, SketchResult], device: str
+    ) -> SketchResult:
         """What a row makes of what it reads, on one kind of device."""
         operands = {value: values[value] for value in call.reads}
         kind = device if ATEN_NAME.fullmatch(call.row.op) else DeviceKind.CPU.value
@@ -106,13 +108,13 @@ def _renamed(argument: object, names: dict[int, int]) -> object:
     return argument
 
 
-def _types(result: Result) -> object:
+def _types(result: SketchResult) -> object:
     if isinstance(result, Sketch):
         return result.typed
     return tuple(None if item is None else item.typed for item in result)
 
 
-def _tensors(results: Iterable[Result]) -> Iterator[Sketch]:
+def _tensors(results: Iterable[SketchResult]) -> Iterator[Sketch]:
     for result in results:
         if isinstance(result, Sketch):
             yield result
@@ -120,7 +122,7 @@ def _tensors(results: Iterable[Result]) -> Iterator[Sketch]:
             yield from (item for item in result if item is not None)
 
 
-def _computed(call: RowCall, operands: Mapping[int, Result], device: str) -> _Answer:
+def _computed(call: RowCall, operands: Mapping[int, SketchResult], device: str) -> _Answer:
     fakes: list[Tensor] = []
     values = {number: _as_fake(result, fakes, device) for number, result in operands.items()}
     try:
@@ -151,7 +153,7 @@ def _is_result(item: object) -> bool:
     return item is None or isinstance(item, Tensor)
 
 
-def _as_fake(result: Result, fakes: list[Tensor], device: str) -> Any:
+def _as_fake(result: SketchResult, fakes: list[Tensor], device: str) -> Any:
     if isinstance(result, tuple):
         return tuple(None if item is None else _as_fake(item, fakes, device) for item in result)
     shape, dtype, stride = result.typed
@@ -172,7 +174,7 @@ def _recorded(results: Sequence[Tensor | None], fakes: Sequence[Tensor]) -> Iter
         yield _Made(typed_of(result), operands.get(storage, -1), number, size)
 
 
-def _placed(answer: _Answer, operands: Sequence[Sketch]) -> Result:
+def _placed(answer: _Answer, operands: Sequence[Sketch]) -> SketchResult:
     new: dict[int, Memory] = {}
 
     def place(made: _Made) -> Sketch:

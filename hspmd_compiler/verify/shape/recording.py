@@ -13,7 +13,7 @@ from ...program.literals import torch_dtype
 from ...program.liveness import unread_inputs
 from ...program.program import Segment
 from ...program.requests import SegmentRun
-from .operator_types import Memory, OperatorBook, Result, Sketch, Typed, span
+from .operator_types import Memory, OperatorBook, Sketch, SketchResult, Typed, span
 from .shapes import dense_stride
 
 
@@ -81,10 +81,10 @@ def record(
     given = [Sketch(typed, Memory(span(typed))) for typed in inputs]
     tally = _Tally(bound.segment, given, owned)
 
-    def compute(call: RowCall, values: Mapping[int, Result]) -> Result:
+    def compute(call: RowCall, values: Mapping[int, SketchResult]) -> SketchResult:
         return book.result(read.numbers[call.row.out.id], call, values, bound.device)
 
-    walk: SegmentRun[Result] = walk_rows(bound.segment, read.calls, given, compute, tally.seen)
+    walk: SegmentRun[SketchResult] = walk_rows(bound.segment, read.calls, given, compute, tally.seen)
     recording = Recording()
     try:
         _, operand, _ = next(walk)
@@ -96,7 +96,7 @@ def record(
     return recording
 
 
-def _call(bound: BoundSegment, operand: Result | None, recording: Recording) -> Sketch:
+def _call(bound: BoundSegment, operand: SketchResult | None, recording: Recording) -> Sketch:
     """Every communication answers with what its step says."""
     number = len(recording.calls)
     assert operand is None or isinstance(operand, Sketch), "a comm row moves one tensor"
@@ -118,7 +118,7 @@ def _answer(step: CommStep, operand: Sketch | None) -> Sketch:
     return Sketch(typed, Memory(span(typed)))
 
 
-def _outputs(made: Sequence[Result], given: Sequence[Sketch]) -> list[RecordedOutput]:
+def _outputs(made: Sequence[SketchResult], given: Sequence[Sketch]) -> list[RecordedOutput]:
     own = {id(sketch.memory): index for index, sketch in enumerate(given)}
     numbers: dict[int, int] = {}
     outputs = []
@@ -145,14 +145,14 @@ class _Tally:
         for value in unread_inputs(segment):
             self._drop(value)
 
-    def seen(self, call: RowCall, result: Result) -> None:
+    def seen(self, call: RowCall, result: SketchResult) -> None:
         """A row was computed; then values are given up."""
         self._hold(call.row.out.id, result)
         self.most = max(self.most, self._live)
         for value in call.dead:
             self._drop(value)
 
-    def _hold(self, value: int, result: Result) -> None:
+    def _hold(self, value: int, result: SketchResult) -> None:
         sketches = result if isinstance(result, tuple) else (result,)
         mine = dict.fromkeys(item.memory for item in sketches if item is not None)
         self._held[value] = [memory for memory in mine if memory not in self._outside]

@@ -13,9 +13,9 @@ from ...program.program import LocalRow, Segment
 from ...program.requests import SegmentRun
 from .operator_types import OperatorBook, Typed
 from .recording import BoundSegment, ReadSegment, RecordedOutput, Recording, record
-from .shapes import Block, Meter, ShapeValue
+from .shapes import MemoryBlock, Meter, ShapeValue
 
-Key = tuple[object, ...]
+SegmentKey = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class OwnSegment:
     """A segment of one rank. literals, key: equal for ranks whose rows, or rows and answers, are equal."""
 
     bound: BoundSegment
-    literals: Key
-    key: Key
+    literals: SegmentKey
+    key: SegmentKey
 
 
 class ShapeBook:
@@ -32,8 +32,8 @@ class ShapeBook:
 
     def __init__(self) -> None:
         self.operators = OperatorBook()
-        self._recordings: dict[Key, Recording] = {}
-        self._rows: dict[Key, ReadSegment] = {}
+        self._recordings: dict[SegmentKey, Recording] = {}
+        self._rows: dict[SegmentKey, ReadSegment] = {}
         self._read: dict[int, tuple[Segment, list[int], list[LocalRow]]] = {}
 
     @property
@@ -98,22 +98,24 @@ class ShapeSegments:
             del answer, operand
         kept = [None if out.source < 0 else inputs[out.source].block for out in recording.outputs]
         inputs.clear()
-        made: dict[int, Block] = {}
+        made: dict[int, MemoryBlock] = {}
         return tuple(
             ShapeValue(out.typed[0], out.typed[1], self._block(block, made, out), out.typed[2])
             for out, block in zip(recording.outputs, kept, strict=True)
         )
 
-    def _block(self, shared: Block | None, made: dict[int, Block], out: RecordedOutput) -> Block:
+    def _block(
+        self, shared: MemoryBlock | None, made: dict[int, MemoryBlock], out: RecordedOutput
+    ) -> MemoryBlock:
         if shared is not None:
             return shared
         if out.memory not in made:
-            made[out.memory] = Block(self._meter, out.size)
+            made[out.memory] = MemoryBlock(self._meter, out.size)
         return made[out.memory]
 
     def _made(self, typed: Typed) -> ShapeValue:
         """An operand on its way: its memory is in the recording's `extra`."""
-        return ShapeValue(typed[0], typed[1], Block(self._meter, 0), typed[2])
+        return ShapeValue(typed[0], typed[1], MemoryBlock(self._meter, 0), typed[2])
 
 
 def _slot(row: LocalRow, literals: Sequence[object]) -> int:

@@ -27,7 +27,7 @@ class Meter:
         self.peak = max(self.peak, self.live + extra)
 
 
-class Block:
+class MemoryBlock:
     """Memory that lives as long as somebody refers to it."""
 
     __slots__ = ("meter", "size")
@@ -48,7 +48,7 @@ class ShapeValue:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    block: Block
+    block: MemoryBlock
     stride: tuple[int, ...] = field(default=())
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class ShapeArrays:
 
     def make(self, shape: tuple[int, ...], dtype: torch.dtype) -> ShapeValue:
         """A new contiguous value of this rank."""
-        return ShapeValue(shape, dtype, Block(self.meter, prod(shape) * dtype.itemsize))
+        return ShapeValue(shape, dtype, MemoryBlock(self.meter, prod(shape) * dtype.itemsize))
 
     def cut(self, step: CommStep, source: ShapeValue) -> dict[int, ShapeValue]:
         """See Moves."""

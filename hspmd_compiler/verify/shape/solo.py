@@ -31,7 +31,7 @@ from ...program.requests import (
 from ..lockstep.blocked import RankRun
 from ..lockstep.lockstep import OF_A_PROGRAM, failed
 from .shape_segments import ShapeBook, ShapeSegments
-from .shapes import Block, Meter, ShapeArrays, ShapeValue
+from .shapes import MemoryBlock, Meter, ShapeArrays, ShapeValue
 
 IDLE = Meter()
 """Charged for what stands for a value and is none."""
@@ -100,7 +100,7 @@ class FollowedArrays:
         """See Moves."""
         if id(step) not in self._sent:
             self._sent[id(step)] = {
-                peer: ShapeValue((size,), source.dtype, Block(IDLE, 0))
+                peer: ShapeValue((size,), source.dtype, MemoryBlock(IDLE, 0))
                 for peer, size in sent_volumes(step).items()
             }
         return self._sent[id(step)]
@@ -118,7 +118,7 @@ class FollowedArrays:
         return value
 
 
-NOTHING = ShapeValue((), torch.float64, Block(IDLE, 0))
+NOTHING = ShapeValue((), torch.float64, MemoryBlock(IDLE, 0))
 
 
 class _Numbers:
@@ -151,7 +151,7 @@ def _state(plan: RankPlan, arrays: ShapeArrays) -> RankState[ShapeValue]:
     """What the rank stores before a step."""
     state: RankState[ShapeValue] = RankState({})
     for name, shard in plan.shards.items():
-        if shard.is_row:
+        if shard.is_flat:
             state.stored[name] = arrays.make((volume(shard.kept),), torch_dtype(shard.dtype))
         if shard.zero < ZERO_PARAMS:
             state.params[name] = arrays.make(shard.shape, torch_dtype(shard.local_dtype))
@@ -187,7 +187,7 @@ def _standing(request: Request[ShapeValue]) -> ShapeValue | None:
 
 
 def _like(value: ShapeValue) -> ShapeValue:
-    return ShapeValue(value.shape, value.dtype, Block(IDLE, 0), value.stride)
+    return ShapeValue(value.shape, value.dtype, MemoryBlock(IDLE, 0), value.stride)
 
 
 def _answer(request: Request[ShapeValue], arrays: ShapeArrays) -> ShapeValue | None:

@@ -17,14 +17,14 @@ from hspmd_compiler.annotations import (
     DeviceGroup,
     DistributedStates,
 )
-from hspmd_compiler.annotations.states import Key
+from hspmd_compiler.annotations.states import StateKey
 
 from ...annotations.layout_key import layout_key
 from .proof import COSTS, check_pair
 
 SHAPE = (5, 3)
 PARTS = 12
-KEYS: tuple[Key, ...] = (PARTIAL, DUPLICATE, 0, 1)
+KEYS: tuple[StateKey, ...] = (PARTIAL, DUPLICATE, 0, 1)
 
 
 @cache

@@ -10,7 +10,7 @@ import pytest
 
 from hspmd_compiler.errors import AnnotationError
 from hspmd_compiler.passes.resolve_annotations import Resolution, resolve, text_of
-from hspmd_compiler.passes.resolve_annotations.moves import Exchange
+from hspmd_compiler.passes.resolve_annotations.moves import ExchangeMove
 from hspmd_compiler.passes.resolve_annotations.patterns import named
 from hspmd_compiler.passes.resolve_annotations.text import ALONE
 
@@ -51,7 +51,7 @@ def taken_by(found: Resolution) -> dict[int, dict[str, set[tuple[int, ...]]]]:
         for move in part.moves():
             groups: Iterable[tuple[str, tuple[int, ...]]] = (
                 named(move)
-                if isinstance(move, Exchange)
+                if isinstance(move, ExchangeMove)
                 else [("all-reduce", group) for group in move.groups]
             )
             for name, ranks in groups:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hspmd_compiler.errors import StrategyError
-from hspmd_compiler.strategy.formats.expanded import Choices, Expanded, Place
+from hspmd_compiler.strategy.formats.expanded import Choices, DeviceSlot, Expanded
 from hspmd_compiler.strategy.formats.hexiscale import chunk_sizes, expand_hexiscale, fit, read_configuration
 from hspmd_compiler.strategy.strategy import PipelineSpec, ScheduleKind, StageSpec, Strategy
 
@@ -29,7 +29,7 @@ def test_the_example_of_the_readme() -> None:
     expanded = expand(f"python train.py {README} --layer-num 4")
     stages = (StageSpec((0,), (0, 1)), StageSpec((1, 2), (1, 3)), StageSpec((3,), (3, 4)))
     assert expanded.strategy == Strategy((PipelineSpec(stages, (1, 1, 1)),))
-    assert expanded.places == tuple(Place(rank, 0, rank) for rank in range(4))
+    assert expanded.places == tuple(DeviceSlot(rank, 0, rank) for rank in range(4))
 
 
 def test_the_published_file(reference: Path) -> None:
