@@ -10,6 +10,7 @@ import torch
 from ..errors import OptionError
 from ..ir.graph import Ref, Row
 from ..layout.layout import Axis, Coordinate, Layout, whole
+from ..program.operator_names import known_operator
 from ..rules.alternatives import PENDING, WHOLE, alternatives
 from ..rules.call_rule import LISTS, Alternative, CallRule, bind, tensors
 from ..rules.op_rule import OP_RULES
@@ -99,7 +100,7 @@ def _each(values: Sequence[int]) -> str:
 
 def _called(op: str, shapes: Sequence[tuple[int, ...]], literals: Mapping[str, object], dtype: str) -> Row:
     """The call as a row; the shapes of its results are those that the operator gives."""
-    schema, given = _operator(op)._schema, iter(shapes)
+    schema, given = known_operator(op)._schema, iter(shapes)
     kinds = [str(item.type) for item in schema.arguments]
     refs: list[tuple[int, ...]] = []
     args: list[object] = []
@@ -139,7 +140,7 @@ def _run(
         return torch.empty(shapes[value.id], dtype=dtype, device="meta") if isinstance(value, Ref) else value
 
     try:
-        found = _operator(op)(*map(held, args), **{name: held(value) for name, value in kwargs.items()})
+        found = known_operator(op)(*map(held, args), **{name: held(value) for name, value in kwargs.items()})
     except (RuntimeError, TypeError, IndexError, ValueError, NotImplementedError) as error:
         raise _wrong_call(op, str(error).partition("\n")[0]) from error
     row = Row(len(shapes), op, args, kwargs, None, None, None, where="")
@@ -151,17 +152,12 @@ def _run(
 
 
 def _wrong_call(op: str, why: str) -> OptionError:
-    arguments = ", ".join(f"{item.name}: {item.type}" for item in _operator(op)._schema.arguments)
+    arguments = ", ".join(f"{item.name}: {item.type}" for item in known_operator(op)._schema.arguments)
     return OptionError(
         f"{op} can't be called with these shapes and arguments",
         details=[("reason", why), ("takes", arguments)],
         fix="give --shape N,N for each tensor in order, and --arg NAME=VALUE for the rest",
     )
-
-
-def _operator(op: str) -> torch._ops.OpOverload:
-    namespace, packet, overload = op.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)  # type: ignore[no-any-return]
 
 
 def _dtype(name: str) -> torch.dtype:

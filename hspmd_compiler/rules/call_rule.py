@@ -13,6 +13,7 @@ import torch
 from ..errors import DeduceError
 from ..ir.graph import Ref, Row
 from ..layout.layout import Layout
+from ..program.operator_names import known_operator
 from .op_rule import OP_RULES, REST, Along, Dims, Kind, Letters, Linear, OpRule, beside
 
 Shape = tuple[int, ...]
@@ -103,8 +104,7 @@ class CallRule:
 
 @cache
 def _schema(op: str) -> torch.FunctionSchema:
-    namespace, packet, overload = op.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)._schema  # type: ignore[no-any-return]
+    return known_operator(op)._schema
 
 
 @cache

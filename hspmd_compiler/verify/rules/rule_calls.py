@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...ir.graph import Ref
 from ...program.kernels.kernels import kernel
+from ...program.operator_names import known_operator
 from ...rules.op_rule import OP_RULES, REST, Dims, OpRule
 from .split_operands import Operand
 
@@ -153,9 +154,7 @@ class _Draw:
 
 def kernel_schema(op: str) -> list[Any]:
     """The arguments of an operator, from its schema."""
-    namespace, packet, overload = op.split(".")
-    found = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
-    return list(found._schema.arguments)
+    return list(known_operator(op)._schema.arguments)
 
 
 def _is_taken(op: str, arguments: tuple[object, ...], make: Maker) -> bool:
