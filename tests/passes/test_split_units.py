@@ -455,6 +455,45 @@ def test_what_must_stay_whole_says_why(reason: str) -> None:
     assert whole_dims(graph, infer_dims(graph))["net.first.weight", 0] == reason
 
 
+class OverTokens(Between):
+    """As `Between`, of features of several tokens."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).mean(1)
+
+
+LAST = torch.tensor([5, 0])
+KEPT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "hardswish": nn.functional.hardswish,
+    "roll": lambda x: x.roll(1, 1),
+    "flip": lambda x: x.flip(1),
+    "sort": lambda x: x.sort(1).values,
+    "topk": lambda x: x.topk(2, 1).values,
+    "cumsum": lambda x: x.cumsum(1),
+    "gather": lambda x: x.gather(1, x.argsort(1)),
+    "scatter": lambda x: x.scatter(1, x.argsort(1)[:, :2], 0.0),
+    "amax": lambda x: x.amax(1, keepdim=True),
+    "logsumexp": lambda x: x.logsumexp(1, keepdim=True),
+    "softmax": lambda x: x.softmax(1),
+    "var": lambda x: x.var(1, keepdim=True),
+    "norm": lambda x: torch.linalg.vector_norm(x, dim=1, keepdim=True),
+    "unfold": lambda x: x.unfold(1, 2, 2).sum(-1),
+    "pad": lambda x: nn.functional.pad(x, (0, 0, 1, 1)),
+    "index": lambda x: x[:, LAST],
+    "index_select": lambda x: x.index_select(1, LAST),
+    "cat and slices": lambda x: torch.cat((x[:, 3:], x[:, :3]), 1),
+    "repeat": lambda x: x.repeat(1, 2, 1),
+    "max_pool": lambda x: nn.functional.max_pool1d(x.transpose(1, 2), 2).transpose(1, 2),
+    "interpolate": lambda x: nn.functional.interpolate(x.transpose(1, 2), scale_factor=2).transpose(1, 2),
+}
+
+
+@pytest.mark.parametrize("operation", list(KEPT))
+def test_features_stay_split_through_what_works_over_tokens(operation: str) -> None:
+    found = members(net_groups(OverTokens(KEPT[operation]), (6, 8)))
+    assert linear("net.first", "net.second") in found
+
+
 def test_tables_of_positions_and_norm_weights_stay_whole() -> None:
     graph = graph_of("gpt2")
     reasons = whole_dims(graph, infer_dims(graph))
