@@ -17,7 +17,7 @@ from ..layout.layout import Axis, Factor, Layout, make_layout, whole
 from ..layout.several_cuts import with_cuts
 from ..strategy.check import check
 from ..strategy.strategy import Override, StageSpec, Strategy
-from .deduction.placement import StartLayouts, first_coordinate
+from .deduction.placement import GraphFacts, StartLayouts, first_coordinate
 from .dims.infer_dims import infer_dims
 from .dims.split_units import Member, SplitGroup, SplitKind, assign, split_groups
 from .dims.whole_parameters import WholeParameter, warn_of_kept, whole_lines, whole_parameters
@@ -207,9 +207,11 @@ def _layers_to_run(graph: LogicalGraph, strategy: Strategy) -> int | None:
     return len(graph.layers) or (1 if is_cut else None)
 
 
-def annotate(graph: LogicalGraph, strategy: Strategy) -> tuple[ParameterLayouts, list[StartLayouts]]:
+def annotate(
+    graph: LogicalGraph, strategy: Strategy, facts: GraphFacts | None = None
+) -> tuple[ParameterLayouts, list[StartLayouts]]:
     """What each pipeline's deduction starts from; StrategyError where the strategy can't fit the model."""
-    flow = infer_dims(graph)
+    flow = infer_dims(graph, facts)
     groups = split_groups(graph, flow)
     heads = [group.units for group in groups if group.kind is SplitKind.HEADS]
     check(strategy, num_layers=_layers_to_run(graph, strategy), num_heads=min(heads, default=None))

@@ -14,7 +14,7 @@ from ..strategy.schedules.schedule import PipelineSchedule
 from ..strategy.strategy import Strategy
 from .annotate import ParameterLayouts
 from .batch_levels import BatchLevels
-from .deduction.placement import StartLayouts
+from .deduction.placement import GraphFacts, StartLayouts
 from .liveness import LivePipeline
 from .lower.strategy_ranks import StrategyRanks
 from .param_places import ParamPlaces
@@ -47,12 +47,14 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class Annotated:
-    """Layouts of parameters. placements: what the deduction of each pipeline starts from."""
+    """Layouts of parameters. placements: what the deduction of each pipeline starts from. facts: of the graph
+    alone; rules read against calls among them."""
 
     graph: LogicalGraph
     strategy: Strategy
     layouts: ParameterLayouts
     placements: Sequence[StartLayouts]
+    facts: GraphFacts
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,13 @@ from .placement import GraphFacts, StartLayouts
 
 
 def deduce_all(
-    graph: LogicalGraph, strategy: Strategy, placements: Sequence[StartLayouts]
+    graph: LogicalGraph,
+    strategy: Strategy,
+    placements: Sequence[StartLayouts],
+    facts: GraphFacts | None = None,
 ) -> list[PipelineGraph]:
     """One annotated graph per pipeline. Equal pipelines have the same row objects."""
-    facts = GraphFacts.of(graph)
+    facts = GraphFacts.of(graph) if facts is None else facts
     by_device = any(item.annotation is not None for item in strategy.overrides)
     by_device |= any(is_marker(row.op) for row in graph.rows)
     known: dict[object, PipelineGraph] = {}

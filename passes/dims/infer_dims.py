@@ -8,7 +8,7 @@ from ...rules.lines.view_lines import VIEWS_AND_COPIES
 from ...rules.op_apply import MOVED
 from ...rules.op_rule import OP_RULES
 from ...rules.unknown_operators import Treatment, treatment
-from ..deduction.deduce_memo import signatures
+from ..deduction.placement import GraphFacts
 from .dim_flow import DimFlow, Rule
 from .dim_math_rules import BY_HAND, pointwise, whole
 from .dim_op_rules import by_value
@@ -26,9 +26,10 @@ _KEEP_IDS = MOVED.union(VIEWS_AND_COPIES, CUTS_AND_JOINS) | {
 }
 
 
-def infer_dims(graph: LogicalGraph) -> DimFlow:
-    """The dims of every forward row that depends on a parameter's dims."""
-    flow = DimFlow(graph.rows, signatures=signatures(graph))
+def infer_dims(graph: LogicalGraph, facts: GraphFacts | None = None) -> DimFlow:
+    """The dims of every forward row that depends on a parameter's dims. facts: of the graph, if known."""
+    known = GraphFacts.of(graph) if facts is None else facts
+    flow = DimFlow(graph.rows, signatures=known.signatures, calls=known.calls)
     for row in graph.rows:
         if row.phase is not Phase.FORWARD:
             continue

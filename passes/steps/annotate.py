@@ -10,6 +10,7 @@ from typing import ClassVar
 from ...strategy.strategy import Strategy
 from ..annotate import annotate, batch_sets, parameter_text
 from ..compile_state import Annotated, Traced
+from ..deduction.placement import GraphFacts
 from ..pass_chain import Pass
 
 
@@ -22,8 +23,9 @@ class Annotate(Pass[Traced, Annotated]):
     strategy: Strategy
 
     def run(self, state: Traced) -> Annotated:
-        layouts, placements = annotate(state.graph, self.strategy)
-        return Annotated(state.graph, self.strategy, layouts, placements)
+        facts = GraphFacts.of(state.graph)
+        layouts, placements = annotate(state.graph, self.strategy, facts)
+        return Annotated(state.graph, self.strategy, layouts, placements, facts)
 
     def text(self, before: Traced, after: Annotated) -> str:
         return parameter_text(after.layouts)

@@ -21,7 +21,7 @@ class Deduce(Pass[Annotated, Deduced]):
     name: ClassVar[str] = "deduce"
 
     def run(self, state: Annotated) -> Deduced:
-        pipelines = deduce_all(state.graph, state.strategy, state.placements)
+        pipelines = deduce_all(state.graph, state.strategy, state.placements, state.facts)
         return Deduced(state.graph, StrategyRanks(state.strategy), pipelines)
 
     def text(self, before: Annotated, after: Deduced) -> str:
