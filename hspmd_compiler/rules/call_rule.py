@@ -70,6 +70,18 @@ class CallRule:
         return frozenset(part for name in self.sizes if "|" in name for part in beside(name))
 
     @cached_property
+    def left_whole(self) -> tuple[str, ...]:
+        """Letters that tensor parallelism leaves whole: also of sums, but those of products and of totals."""
+        splits = self.contracts or self.rule.splits_sums
+        names = self.whole | self.pattern | (frozenset() if splits else self.summed)
+        return tuple(sorted(names & self.sizes.keys()))
+
+    @cached_property
+    def joins(self) -> tuple[str, ...]:
+        """Letters that are others side by side."""
+        return tuple(name for name in self.sizes if "|" in name)
+
+    @cached_property
     def whole_places(self) -> tuple[tuple[int, ...], ...]:
         """Of each operand the dims that are never cut."""
         return tuple(

@@ -17,8 +17,7 @@ def by_value(flow: DimFlow, row: Row) -> Found:
     call = call_of(flow.rows, row, flow.signatures, flow.calls)
     refs = [ref for ref in tensors(row) if ref is not None][: len(call.operands)]
     terms = _terms(flow, call, refs)
-    sums = frozenset[str]() if call.contracts or call.rule.splits_sums else call.summed
-    for name in call.whole | call.pattern | sums:
+    for name in call.left_whole:
         if name in terms:
             flow.terms.mark_whole(terms[name], call.rule.why or f"{row.op} is over it")
     if call.contracts:
@@ -33,12 +32,16 @@ def by_value(flow: DimFlow, row: Row) -> Found:
 def _terms(flow: DimFlow, call: CallRule, refs: list[Ref]) -> dict[str, int]:
     """A term per letter, also of those side by side in a dim; a broadcast dim says nothing."""
     terms: dict[str, int] = {}
+    known, lengths = flow.terms.sizes, call.sizes
     for dims, ref in zip(call.operands, refs, strict=True):
         for names, term in zip(dims, flow.of(ref), strict=True):
-            for name, part in zip(names, _parts(flow, call, names, term), strict=True):
-                if flow.terms.sizes[part] == call.sizes[name]:
+            parts = (term,) if len(names) == 1 else _parts(flow, call, names, term)
+            for name, part in zip(names, parts, strict=True):
+                if known[part] == lengths[name]:
                     terms[name] = flow.terms.unify(terms[name], part) if name in terms else part
-    for name in [name for name in terms if "|" in name]:
+    for name in call.joins:
+        if name not in terms:
+            continue
         ends = [0, *accumulate(call.parts(name))]
         for piece, low, high in zip(name.split("|"), ends, ends[1:], strict=False):
             terms[piece] = flow.terms.cut(terms[name], low, high)
@@ -46,8 +49,6 @@ def _terms(flow: DimFlow, call: CallRule, refs: list[Ref]) -> dict[str, int]:
 
 
 def _parts(flow: DimFlow, call: CallRule, names: Letters, term: int) -> tuple[int, ...]:
-    if len(names) == 1:
-        return (term,)
     sizes = tuple(call.sizes[name] for name in names)
     found = flow.terms.regroup((term,), sizes)
     if found is None:
