@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from ..errors import OUR_FAILURE, OptionError
+from ..errors import OUR_FAILURE, HspmdError, OptionError
 from .command import Command, add_json
 from .show import progress, show_json, show_sections
 
@@ -53,7 +52,7 @@ def run(args: Namespace) -> int:
     op = find(args.op)
     checked = _checked(op) if args.check else None
     shapes = [numbers(text, "--shape") for text in args.shape]
-    sections = one_rule(op, shapes, literals(args.arg), numbers(args.shares, "--shares"), args.dtype)
+    sections = one_rule(op, shapes, literals(args.arg), _shares(args.shares), args.dtype)
     if checked is None:
         show_sections(sections, args.json)
         return 0
@@ -113,6 +112,17 @@ def numbers(text: str, flag: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
+def _shares(text: str) -> tuple[int, ...]:
+    found = numbers(text, "--shares")
+    if not sum(found):
+        raise OptionError(
+            f"--shares {text} shares nothing out",
+            rule="a weight for each rank, not all of them 0",
+            fix="--shares 2,1",
+        )
+    return found
+
+
 def literals(pairs: list[str]) -> dict[str, object]:
     """`dim=1`, `dim=0,1`, `p=0.5`, `keepdim=true` as arguments by name."""
     return {name: _literal(value) for name, _, value in (pair.partition("=") for pair in pairs)}
@@ -133,12 +143,16 @@ def _literal(text: str) -> object:
 
 
 def _import(module: str) -> None:
+    from ..base.named_import import import_named
+
     try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
+        import_named(module)
+    except HspmdError:
+        raise
+    except Exception as error:  # whatever the user's own module raises
         raise OptionError(
             f"{module} can't be imported",
-            details=[("reason", str(error))],
+            details=[("reason", f"{type(error).__name__}: {error}")],
             fix="name a module as Python imports it: --import package.my_rules",
         ) from error
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..errors import OptionError
-from ..program.operator_names import is_listed
+from ..program.operator_names import is_listed, known_operator
 from . import rules
 from .op_apply import put
 from .op_rule import OP_RULES, Along, Linear, parse
@@ -38,6 +38,8 @@ def rule(
     """
     name = str(op)
     way = Along(along) if along else None
+    if along:
+        _check_argument(name, along)
     made = parse(name, letters, sum=sum, whole=whole, along=way, linear=_linear(linear), flops=flops)
     if name not in OP_RULES or OP_RULES[name].text() != made.text():
         _make_room([name], override)
@@ -91,6 +93,18 @@ def _make_room(ops: Sequence[str], override: bool) -> None:
     for op in taken:
         for table in (RULES, OP_RULES, PULLS):
             table.pop(op, None)
+
+
+def _check_argument(op: str, along: str) -> None:
+    _check_callable([op])
+    names = [item.name for item in known_operator(op)._schema.arguments]
+    if along not in names:
+        raise OptionError(
+            f"{op} has no argument {along}",
+            details=[("takes", ", ".join(names))],
+            rule="along= is the argument that names dims",
+            fix="name one of these",
+        )
 
 
 def _check_callable(ops: Sequence[str]) -> None:

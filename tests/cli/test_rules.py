@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,7 @@ def test_all_rules(capsys: pytest.CaptureFixture[str]) -> None:
         ("shapes_that_do_not_fit", "mm --shape 8,4 --shape 5,6"),
         ("not_a_number", "mm --shape 8,x --shape 5,6"),
         ("no_such_argument", "cumsum --shape 4 --arg dims=1"),
+        ("nothing_to_share", "mm --shape 8,4 --shape 4,6 --shares 0,0"),
         ("no_such_module", "mm --import no.such_module"),
         ("check_of_a_function", "hspmd.comm.default --check"),
     ],
@@ -78,6 +80,19 @@ def test_a_wrong_rule_of_a_user_is_told(
     hspmd.rule(op, letters, override=True, **more)  # type: ignore[arg-type]
     assert main(["rules", op, "--check"]) == 1
     assert "NOT the whole operator" in capsys.readouterr().out
+
+
+def test_a_module_beside_the_user_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_rules: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The current folder's modules are found; what is wrong in them is told without a traceback."""
+    monkeypatch.chdir(tmp_path)
+    text = 'import hspmd_compiler as hspmd\nhspmd.rule("aten.erfinv.default", "... -> ...")\n'
+    (tmp_path / "rules_of_mine.py").write_text(text)
+    (tmp_path / "rules_with_a_slip.py").write_text("hspmd.rule(")
+    assert main(["rules", "erfinv", "--import", "rules_of_mine"]) == 0
+    assert main(["rules", "--import", "rules_with_a_slip"]) == 2
+    assert "SyntaxError" in capsys.readouterr().err
 
 
 def test_a_check_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,6 +127,13 @@ def test_no_rule_for_what_no_program_may_call() -> None:
         hspmd.rule("own::twice", "m -> m")
 
 
+def test_a_rule_along_what_the_operator_does_not_take() -> None:
+    with pytest.raises(OptionError, match=r"aten\.cumsum\.default has no argument dims"):
+        hspmd.rule("aten.cumsum.default", "... -> ...", along="dims", override=True)
+    with pytest.raises(OptionError, match="linear='twice' is not known"):
+        hspmd.rule("aten.cumsum.default", "... -> ...", linear="twice", override=True)
+
+
 def test_one_function_for_an_operator() -> None:
     def made() -> Callable[..., Any]:
         def own(ctx: RuleContext, row: Row) -> Result:
