@@ -92,4 +92,5 @@ def test_many_pairs() -> None:
 
     check()
     print(taken)
-    assert set(taken) == set(Method), "every way is taken by some pair"
+    priced = set(Method) - {Method.IN_TURN}  # what layouts take without a cost model
+    assert set(taken) == priced, "every way is taken by some pair"
