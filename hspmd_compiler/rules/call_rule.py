@@ -190,7 +190,11 @@ def bound(row: Row, rule: OpRule, shapes: Sequence[Shape | None], *, floats: boo
 
 @dataclass(slots=True)
 class _Binding:
-    """The reading of one call. short: letters that a shorter operand meets the first elements of."""
+    """The reading of one call.
+
+    short: letters that a shorter operand meets the first elements of. uneven: letters that may have
+    another length in a result, where they are whole or what is pending.
+    """
 
     row: Row
     rule: OpRule
@@ -198,6 +202,7 @@ class _Binding:
     sizes: dict[str, int] = field(default_factory=dict)
     short: set[str] = field(default_factory=set)
     lengths: dict[str, int] = field(default_factory=dict)
+    uneven: frozenset[str] = frozenset()
 
     def bound(self, shapes: Sequence[Shape | None]) -> CallRule:
         """All letters with sizes."""
@@ -216,6 +221,7 @@ class _Binding:
         operands = tuple([self._sized(dims, shape) for dims, shape in given])
         main = operands[0] if operands else ()
         along = frozenset(name for dim in dims_along(row, rule.along, len(main)) for name in main[dim])
+        self.uneven = rule.whole | rule.summed | rule.pattern | along | self.short
         results = [self._result(dims, shape, main, along) for dims, shape in self._outputs()]
         order = dict.fromkeys(n for dims in (*filter(None, results), *operands) for dim in dims for n in dim)
         new = frozenset(name for name in order if name.startswith("="))
@@ -294,6 +300,8 @@ class _Binding:
                 self.sizes[name] = sum(self._parts(name))
         if names and prod(self.sizes.get(name, -1) for name in names) == size:
             return names
+        if any(name in self.sizes and name not in self.uneven for name in names):
+            raise self._other_call(f"a result is {size} long along {' '.join(names)}, operands are not")
         return () if size == 1 else (f"={size}@{'.'.join(names)}",)
 
     def _parts(self, name: str) -> Iterator[int]:

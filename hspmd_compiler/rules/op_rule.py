@@ -286,6 +286,8 @@ def _clashes(rule: OpRule) -> Iterator[tuple[str, str]]:
         everywhere = rule.code is not None or rule.emit is not None or all(name in names for names in shared)
         if not everywhere or all(name in names for names in results):
             yield name, "is summed: every operand has it, and no result"
+    if rule.linear is Linear.ONE and len(rule.operands) > 1:
+        yield "linear", "'one' is for one operand: 'each' for a product, 'together' for a sum"
     kept = written | rule.summed | rule.whole | rule.pattern
     for name in sorted(read - kept) if rule.along is None else ():
         yield name, "is in no result: name it in sum= or whole="

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from ...base.comm_plan import Combine
-from ...errors import DeduceError, HspmdError, InternalError
+from ...errors import InternalError
 from ...ir.annotated import (
     AnnotatedRow,
     AnnotatedValue,
@@ -34,14 +34,14 @@ from .deduce_moves import all_reduce, over_batch, sent, settle
 from .deduce_results import add_results
 from .grad_terms import untied_sums
 from .insert_comm import check_takes_several_cuts, convert
-from .placement import GraphFacts, StartLayouts
-from .stages import RowKinds, assign_stages
+from .placement import StartLayouts
+from .stages import RowKinds
 
 Found = TypeVar("Found")
 
 
 @dataclass(slots=True)
-class _Place:
+class DeducedPlace:
     """The row that is being deduced, and in which stage."""
 
     row: Row
@@ -50,7 +50,7 @@ class _Place:
 
 @dataclass(slots=True)
 class Deducer:
-    """One pipeline's deduction; implements `graph.rules.RuleContext`.
+    """One pipeline's deduction; implements `rules.rules.RuleContext`.
 
     used_as: what operators take parameters in that lie in several cuts, by value. made_plain: values in
     several cuts, by the plain value that was made of them. steps: sums over the batch, by what is summed.
@@ -66,7 +66,7 @@ class Deducer:
     kinds: RowKinds
     stages: list[int]
     operands: list[list[int]]
-    place: _Place
+    place: DeducedPlace
     phase: Phase = Phase.FORWARD
     values: dict[tuple[int, int], AnnotatedValue | tuple[AnnotatedValue, ...]] = field(default_factory=dict)
     converted: dict[tuple[int, int, Layout], AnnotatedValue] = field(default_factory=dict)
@@ -197,7 +197,7 @@ class Deducer:
 
     def within(self, row: Row, stage: int, work: Callable[[], Found]) -> Found:
         """Do `work` as part of another row's deduction; if it fails, that row is the place of the error."""
-        before, self.place = self.place, _Place(row, stage)
+        before, self.place = self.place, DeducedPlace(row, stage)
         found = work()
         self.place = before
         return found
@@ -391,30 +391,3 @@ class Deducer:
         """How the table that the forward looked up with this index is cut along its rows."""
         self.memo.looked = True
         return lookup_cut(self, index_row, rows)
-
-
-def deduce(
-    graph: LogicalGraph,
-    pipeline: int,
-    spec: PipelineSpec,
-    placement: StartLayouts,
-    facts: GraphFacts | None = None,
-) -> PipelineGraph:
-    """The annotated graph of one pipeline; DeduceError names the row's user line."""
-    facts = GraphFacts.of(graph) if facts is None else facts
-    operands, kinds = facts.operands, facts.kinds
-    stages = assign_stages(graph, kinds, spec, operands)
-    result, start = PipelineGraph(pipeline), _Place(graph.rows[0], 0)
-    deducer = Deducer(graph, spec, placement, result, kinds, stages, operands, start)
-    deducer.memo.signatures, deducer.calls = facts.signatures, facts.calls
-    try:
-        return deducer.run()
-    except (HspmdError, DeduceError):
-        raise
-    except (AssertionError, ValueError, TypeError, IndexError, KeyError) as error:
-        row = deducer.row
-        raise InternalError(
-            f"deduction of {row.op} failed: {type(error).__name__}: {error}",
-            at=row.where,
-            fix="report this model and strategy",
-        ) from error

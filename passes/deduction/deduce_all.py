@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ...errors import DeduceError, HspmdError, InternalError
 from ...ir.annotated import PipelineGraph
 from ...ir.comm_marker import is_marker
 from ...ir.graph import LogicalGraph
 from ...strategy.strategy import PipelineSpec, Strategy
 from .batch_warning import warn_of_batch_values
 from .computed_whole import warn_of_whole
-from .deduce import deduce
+from .deduce import DeducedPlace, Deducer
 from .placement import GraphFacts, StartLayouts
+from .stages import assign_stages
 
 
 def deduce_all(
@@ -41,3 +43,30 @@ def _structure(spec: PipelineSpec, by_device: bool) -> object:
     """What a deduction depends on; devices only where an annotation names them."""
     stages = tuple((stage.tp, stage.layers, stage.shares) for stage in spec.stages)
     return stages, spec.devices if by_device else ()
+
+
+def deduce(
+    graph: LogicalGraph,
+    pipeline: int,
+    spec: PipelineSpec,
+    placement: StartLayouts,
+    facts: GraphFacts | None = None,
+) -> PipelineGraph:
+    """The annotated graph of one pipeline; DeduceError names the row's user line."""
+    facts = GraphFacts.of(graph) if facts is None else facts
+    operands, kinds = facts.operands, facts.kinds
+    stages = assign_stages(graph, kinds, spec, operands)
+    result, start = PipelineGraph(pipeline), DeducedPlace(graph.rows[0], 0)
+    deducer = Deducer(graph, spec, placement, result, kinds, stages, operands, start)
+    deducer.memo.signatures, deducer.calls = facts.signatures, facts.calls
+    try:
+        return deducer.run()
+    except (HspmdError, DeduceError):
+        raise
+    except (AssertionError, ValueError, TypeError, IndexError, KeyError) as error:
+        row = deducer.row
+        raise InternalError(
+            f"deduction of {row.op} failed: {type(error).__name__}: {error}",
+            at=row.where,
+            fix="report this model and strategy",
+        ) from error

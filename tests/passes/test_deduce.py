@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from hspmd_compiler.errors import DeduceError, RuleMissing, StrategyError
 from hspmd_compiler.ir.graph import LogicalGraph
 from hspmd_compiler.passes.annotate import annotate, parameter_text
-from hspmd_compiler.passes.deduction.deduce import deduce
-from hspmd_compiler.passes.deduction.deduce_all import deduce_all
+from hspmd_compiler.passes.deduction.deduce_all import deduce, deduce_all
 from hspmd_compiler.passes.texts.annotated_text import annotated_text
 from hspmd_compiler.rules.rule_book import RULES
 from hspmd_compiler.strategy.strategy import Override, PipelineSpec, StageSpec, Strategy

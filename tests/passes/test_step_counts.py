@@ -12,7 +12,7 @@ from torch.nn import functional
 from hspmd_compiler.errors import DeduceError
 from hspmd_compiler.ir.annotated import PipelineGraph
 from hspmd_compiler.passes.annotate import annotate
-from hspmd_compiler.passes.deduction.deduce import deduce
+from hspmd_compiler.passes.deduction.deduce_all import deduce
 from hspmd_compiler.passes.liveness import StageRows, live_pipeline
 from hspmd_compiler.passes.step_counts import ranks_of_counts
 from hspmd_compiler.program.check import check

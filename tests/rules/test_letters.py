@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import hspmd_compiler as hspmd
 from hspmd_compiler.errors import DeduceError, OptionError
 from hspmd_compiler.ir.graph import Row
+from hspmd_compiler.layout.layout import whole
 from hspmd_compiler.rules.op_rule import OP_RULES
 from hspmd_compiler.rules.rule_book import RULES
 from hspmd_compiler.rules.rules import Result, RuleContext
@@ -98,6 +99,7 @@ def test_a_split_batch_compiles_with_a_rule() -> None:
         ("m m -> m", {}, "names a dim twice"),
         ("m ... -> m", {}, "..."),
         ("m -> m", {"whole": "q"}, "is no letter of the rule"),
+        ("m, m -> m", {"linear": "one"}, "'one' is for one operand"),
         ("m-1 -> m-1", {}, "is not a letter or word"),
         ("3|m -> m", {}, "3|m"),
     ],
@@ -167,6 +169,25 @@ def test_a_rule_of_the_user_is_there_first() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("op", "letters", "operand", "arguments"),
+    [
+        ("aten.amax.default", "... d -> ... d", FULL, ((-1,), True)),
+        ("aten.unfold.default", "d -> d w", ROW, (0, 2, 2)),
+    ],
+    ids=["one element is left", "windows"],
+)
+def test_a_letter_that_is_shorter_in_the_result(
+    op: str, letters: str, operand: Operand, arguments: tuple[object, ...]
+) -> None:
+    """Cut, it would be worked on piece by piece."""
+    hspmd.rule(op, letters, override=True)
+    sketch = OperandSketch(StageMesh(2))
+    sketch.call(op, (sketch.operand(operand, whole(operand.shape)), *arguments))
+    with pytest.raises(DeduceError, match="other tensors than its rule names"):
+        check(sketch)
 
 
 def test_a_call_that_the_letters_do_not_fit() -> None:

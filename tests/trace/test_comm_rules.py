@@ -15,8 +15,7 @@ from hspmd_compiler.errors import AnnotationError
 from hspmd_compiler.ir.comm_marker import COMM, COMM_BACKWARD, is_marker
 from hspmd_compiler.ir.graph import Row
 from hspmd_compiler.passes.annotate import annotate
-from hspmd_compiler.passes.deduction.deduce import deduce
-from hspmd_compiler.passes.deduction.deduce_all import deduce_all
+from hspmd_compiler.passes.deduction.deduce_all import deduce, deduce_all
 from hspmd_compiler.passes.texts.annotated_text import annotated_text
 from hspmd_compiler.passes.texts.states_text import states_text
 from hspmd_compiler.strategy.strategy import PipelineSpec as P
