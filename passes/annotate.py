@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -17,11 +17,13 @@ from ..layout.layout import Axis, Factor, Layout, make_layout, whole
 from ..layout.several_cuts import with_cuts
 from ..strategy.check import check
 from ..strategy.strategy import Override, StageSpec, Strategy
+from .compile_state import Annotated, Traced
 from .deduction.placement import GraphFacts, StartLayouts, first_coordinate
 from .dims.infer_dims import infer_dims
 from .dims.split_units import Member, SplitGroup, SplitKind, assign, split_groups
 from .dims.whole_parameters import WholeParameter, warn_of_kept, whole_lines, whole_parameters
-from .grad_sync import is_covered
+from .grad_buckets import is_covered
+from .pass_chain import Pass
 from .texts.states_text import states_text
 
 
@@ -290,3 +292,29 @@ def parameter_text(layouts: ParameterLayouts) -> str:
         ["", "whole under tensor parallelism:", *whole_lines(layouts.unsplit)] if layouts.unsplit else []
     )
     return "\n".join([*aligned(lines), *unsplit]) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Annotate(Pass[Traced, Annotated]):
+    """From here on a program is that of one strategy."""
+
+    strategy: Strategy
+
+    def run(self, state: Traced) -> Annotated:
+        facts = GraphFacts.of(state.graph)
+        layouts, placements = annotate(state.graph, self.strategy, facts)
+        return Annotated(state.graph, self.strategy, layouts, placements, facts)
+
+    def text(self, before: Traced, after: Annotated) -> str:
+        return parameter_text(after.layouts)
+
+    def problems(self, before: Traced, after: Annotated) -> Iterator[str]:
+        """Every sample of a step is in one micro-batch, and every pipeline has its own."""
+        ends = [bounds for held in batch_sets(self.strategy) for bounds in held]
+        samples = sorted(ends)
+        if any(low != high for (_, high), (low, _) in pairwise(samples)):
+            yield f"micro-batches {samples} do not lie side by side"
+        if sum(high - low for low, high in samples) != self.strategy.global_batch:
+            yield f"micro-batches {samples} are not the {self.strategy.global_batch} samples of a step"
+        if len(after.placements) != len(self.strategy.pipelines):
+            yield f"{len(after.placements)} placements for {len(self.strategy.pipelines)} pipelines"

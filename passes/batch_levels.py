@@ -17,8 +17,12 @@ from dataclasses import dataclass, field
 from ..errors import DeduceError
 from ..ir.annotated import AnnotatedRow, AnnotatedValue
 from ..ir.graph import Phase
+from .compile_state import Gathered, Levelled, grown
 from .liveness import LivePipeline, StageRows, StepValue
-from .step_counts import CountKey
+from .lower.batch_sums import sum_groups
+from .pass_chain import Pass
+from .step_counts import CountKey, ranks_of_counts
+from .texts.cells import Line, alike, joined, row_cells, value_name
 
 PassLevel = tuple[Phase, int]
 """A pass, and a level of it."""
@@ -144,3 +148,57 @@ def _circular(pipelines: Sequence[LivePipeline]) -> DeduceError:
         rule="a sum over the batch that one pipeline makes of another sum is not made before it elsewhere",
         fix="give the pipelines equal stages, and report this model and strategy",
     )
+
+
+def levels_text(
+    live: Sequence[LivePipeline], levels: BatchLevels, groups: Mapping[CountKey, tuple[int, ...]]
+) -> str:
+    """The levels of passes, and of each sum over the batch when and by whom it is added up."""
+    lines: list[Line] = [("levels", f"{levels.last + 1}"), ("backward from level", f"{levels.turn}")]
+    for key, group in groups.items():
+        at = f"at level {levels.sums[key]}" if key in levels.sums else f"before, round {levels.rounds[key]}"
+        lines.append((f"sum {key}", at, f"ranks {list(group)}"))
+    if levels.last:
+        for title, held in alike(live):
+            for number, rows in enumerate(held.stages):
+                for row in (*rows.forward, *rows.backward):
+                    phase, level = levels.part(rows, row)
+                    lines.append((f"{title}, stage {number}", f"{phase.value} {level}", *row_cells(row)))
+    return joined(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Levels(Pass[Gathered, Levelled]):
+    """Without sums over the batch everything is one level."""
+
+    def run(self, state: Gathered) -> Levelled:
+        levels = batch_levels(state.live)
+        stages = [
+            (number, state.ranks.of_stage(number, stage), rows)
+            for number, live in enumerate(state.live)
+            for stage, rows in enumerate(live.stages)
+        ]
+        return grown(
+            Levelled,
+            state,
+            levels=levels,
+            step_groups=ranks_of_counts(stages),
+            sum_groups=sum_groups(state.graph, state.live, state.pipelines, state.ranks),
+        )
+
+    def text(self, before: Gathered, after: Levelled) -> str:
+        return levels_text(after.live, after.levels, after.step_groups)
+
+    def problems(self, before: Gathered, after: Levelled) -> Iterator[str]:
+        """A row runs no earlier than what it reads, and ranks of a sum are ranks of the strategy."""
+        for key, group in after.step_groups.items():
+            if not group or list(group) != sorted({*group}):
+                yield f"the sum {key} is reduced by {group}"
+        if not after.levels.last:
+            return
+        for rows in {id(rows): rows for live in after.live for rows in live.stages}.values():
+            for row in (*rows.forward, *rows.backward):
+                own = after.levels.of_value(rows, row.out)
+                last = max((after.levels.of_value(rows, value) for value in row.reads), default=0)
+                if last > own:
+                    yield f"{value_name(row.out)}, {row.op}, at level {own} reads a value of level {last}"

@@ -7,8 +7,8 @@ buffer stays: what buffers hold is not known here, and may be loaded later.
 
 from __future__ import annotations
 
-from collections.abc import Container
-from dataclasses import replace
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
@@ -16,10 +16,14 @@ from torch import Tensor
 
 from ..ir.fx_convert import PLACEHOLDER
 from ..ir.graph import LogicalGraph, Ref, Row, map_refs, row_inputs
+from ..ir.printer import format_graph
 from ..ir.prune import prune
 from ..program.operator_names import known_operator
 from ..rules.in_code.norm_attention_rules import FLASH, FLASH_BACKWARD
 from ..rules.in_code.pointwise_operators import LINEAR, PRODUCTS, SETTLING, SUMS
+from .compile_state import Traced
+from .pass_chain import Pass
+from .row_checks import graph_problems
 
 MASK = "attn_mask"
 WHERE, SCALAR = "aten.where.self", "aten.scalar_tensor.default"
@@ -188,3 +192,17 @@ def _held_once(argument: object, shape: tuple[int, ...]) -> bool:
 def _first_sample(argument: object, shape: tuple[int, ...]) -> object:
     """The argument for one sample of a result of `shape`."""
     return argument[:1] if isinstance(argument, Tensor) and argument.dim() == len(shape) else argument
+
+
+@dataclass(frozen=True, slots=True)
+class CausalMask(Pass[Traced, Traced]):
+    """A mask that is not the causal one, or reads a buffer, stays."""
+
+    def run(self, state: Traced) -> Traced:
+        return replace(state, graph=retarget_masks(state.graph))
+
+    def text(self, before: Traced, after: Traced) -> str:
+        return format_graph(after.graph)
+
+    def problems(self, before: Traced, after: Traced) -> Iterator[str]:
+        return iter(()) if after.graph is before.graph else graph_problems(after.graph)

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from torch import Tensor, nn
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
-from ..ir.annotated import BatchSum, PipelineGraph
-from ..ir.graph import LogicalGraph
-from ..strategy.schedules.schedule import PipelineSchedule
-from ..strategy.strategy import Strategy
-from .annotate import ParameterLayouts
-from .batch_levels import BatchLevels
-from .deduction.placement import GraphFacts, StartLayouts
-from .liveness import LivePipeline
-from .lower.strategy_ranks import StrategyRanks
-from .param_places import ParamPlaces
-from .reductions import Reductions
-from .resolve_comm import CommResolver
-from .segments import StagePlan
-from .stage_comm import StageComm, Tags
-from .step_counts import CountKey
-from .zero.zero import Ownership
+    from ..ir.annotated import BatchSum, PipelineGraph
+    from ..ir.graph import LogicalGraph
+    from ..strategy.schedules.schedule import PipelineSchedule
+    from ..strategy.strategy import Strategy
+    from .annotate import ParameterLayouts
+    from .batch_levels import BatchLevels
+    from .deduction.placement import GraphFacts, StartLayouts
+    from .grad_sync import Reductions
+    from .liveness import LivePipeline
+    from .lower.strategy_ranks import StrategyRanks
+    from .param_places import ParamPlaces
+    from .resolve_comm import CommResolver, StageComm, Tags
+    from .segments import StagePlan
+    from .step_counts import CountKey
+    from .zero.zero import Ownership
+
 
 S = TypeVar("S")
 

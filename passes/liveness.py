@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..ir.annotated import COMM, STEP_REDUCE, AnnotatedRow, AnnotatedValue, PipelineGraph
 from ..ir.graph import Phase
+from .compile_state import Deduced, Live, grown
+from .pass_chain import Pass
+from .row_checks import live_problems
+from .texts.cells import Line, alike, joined, row_cells, value_cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +133,52 @@ def _closure(
         if row is not None and not ends_at(row):
             queue += operands_of(row)
     return live
+
+
+def live_text(pipelines: Sequence[PipelineGraph], live: Sequence[LivePipeline]) -> str:
+    """Per pipeline what is dropped; per stage how much it has to do, and what it gets from others."""
+    graphs = {id(held): graph for graph, held in zip(pipelines, live, strict=True)}
+    lines: list[Line] = []
+    for title, held in alike(live):
+        lines.append((title,))
+        kept = {row.out.id for rows in held.stages for row in _every(rows)}
+        dropped = [row for row in graphs[id(held)].rows if row.out.id not in kept]
+        lines += [("  not needed", *row_cells(row)) for row in dropped]
+        for number, rows in enumerate(held.stages):
+            count = f"{len(rows.forward)} rows forward, {len(rows.backward)} backward"
+            lines.append((f"  stage {number}", count))
+            lines += [("    receives", *_crossing_cells(each, True)) for each in rows.arrivals]
+            lines += [("    sends", *_crossing_cells(each, False)) for each in rows.departures]
+    return joined(lines)
+
+
+def _every(rows: StageRows) -> Iterator[AnnotatedRow]:
+    yield from rows.forward
+    yield from rows.backward
+    for step in (*rows.steps, *rows.sums):
+        yield step.row
+        yield from step.rows
+    yield from (crossing.row for crossing in rows.arrivals)
+
+
+def _crossing_cells(crossing: Crossing, arrives: bool) -> Line:
+    other = f"from stage {crossing.source_stage}" if arrives else f"to stage {crossing.target_stage}"
+    return (*value_cells(crossing.source), other, crossing.row.phase.name.lower())
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness(Pass[Deduced, Live]):
+    """Pipelines that share their rows share what is needed of them."""
+
+    def run(self, state: Deduced) -> Live:
+        known: dict[int, LivePipeline] = {}
+        for number, graph in enumerate(state.pipelines):
+            if id(graph.rows) not in known:
+                known[id(graph.rows)] = live_pipeline(graph, len(state.ranks.pipeline(number).stages))
+        return grown(Live, state, live=[known[id(graph.rows)] for graph in state.pipelines])
+
+    def text(self, before: Deduced, after: Live) -> str:
+        return live_text(after.pipelines, after.live)
+
+    def problems(self, before: Deduced, after: Live) -> Iterator[str]:
+        return live_problems(after.pipelines, (), after.live)

@@ -12,7 +12,7 @@ from ..ir.element_types import NARROW
 from ..ir.graph import LogicalGraph
 from ..ir.type_text import dtype_name
 from ..layout.layout import Layout, whole
-from .grad_sync import GradLayout, Holder, make_holders, make_term
+from .grad_buckets import GradLayout, Holder, make_holders, make_term
 from .lower.strategy_ranks import StrategyRanks
 from .zero.zero import has_several_holders, parts_of
 

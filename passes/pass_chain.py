@@ -28,6 +28,9 @@ class Pass(Generic[A, B]):
 
     name: ClassVar[str]
 
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.__module__.rpartition(".")[2]
+
     def run(self, state: A) -> B:
         """The state of a compile after the step."""
         raise NotImplementedError

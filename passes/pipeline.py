@@ -5,25 +5,24 @@ from __future__ import annotations
 from ..base.devices import DeviceKind
 from ..options import Capture, Precision
 from ..strategy.strategy import Strategy
+from .annotate import Annotate
+from .batch_levels import Levels
+from .causal_mask import CausalMask
 from .compile_state import Example, Traced
-from .lower.lower import Lowered
+from .deduce import Deduce
+from .grad_sync import GradSync
+from .liveness import Liveness
+from .lower.lower import Lower, Lowered
 from .pass_chain import Chain, begin
-from .steps.annotate import Annotate
-from .steps.batch_levels import Levels
-from .steps.causal_mask import CausalMask
-from .steps.deduce import Deduce
-from .steps.grad_sync import GradSync
-from .steps.liveness import Liveness
-from .steps.lower import Lower
-from .steps.param_gather import ParamGather
-from .steps.recompute import RecomputePass
-from .steps.resolve_comm import ResolveComm
-from .steps.saved_memory import SavedMemory
-from .steps.schedule import Schedule
-from .steps.segments import Segments
-from .steps.step_counts import StepCounts
-from .steps.trace import Trace
-from .steps.zero import Zero
+from .recompute import RecomputePass
+from .resolve_comm import ResolveComm
+from .saved_memory import SavedMemory
+from .schedule import Schedule
+from .segments import Segments
+from .step_counts import StepCounts
+from .trace import Trace
+from .zero.param_gather import ParamGather
+from .zero.zero import Zero
 
 
 def tracing(

@@ -6,13 +6,18 @@ rows communicate is communicated twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..ir.annotated import COMM, AnnotatedRow, AnnotatedValue, PipelineGraph
 from ..ir.graph import LogicalGraph, Phase
 from ..strategy.strategy import PipelineSpec, RecomputeKind
+from ..strategy.strategy import Recompute as Range
+from .compile_state import Live
 from .liveness import LivePipeline, StageRows
+from .pass_chain import Pass
+from .row_checks import live_problems
+from .texts.cells import NOTHING, Line, alike, joined, row_cells, value_name
 
 GETITEM = "getitem"
 COSTLY_OPS = frozenset(
@@ -92,12 +97,6 @@ def recomputed(
             continue
         found[row.out.id] = row
     return found
-
-
-def made_again(before: StageRows, after: StageRows) -> set[int]:
-    """Values of forward that backward read before the pass, and reads no more."""
-    was, now = ({value.id for row in rows.backward for value in row.reads} for rows in (before, after))
-    return {row.out.id for row in before.forward} & (was - now)
 
 
 def _unit(policy: _Policy | None) -> int | None:
@@ -190,3 +189,59 @@ def _still_read(forward: Sequence[AnnotatedRow], cloned: Collection[int]) -> lis
         read |= {value.id for value in row.reads}
         kept.append(row)
     return kept[::-1]
+
+
+def changes_text(before: Sequence[LivePipeline], after: Sequence[LivePipeline]) -> str:
+    """Per stage what forward keeps no longer, and the rows that make it again, before what needs it first."""
+    old = {id(now): was for was, now in zip(before, after, strict=True)}
+    lines: list[Line] = []
+    for title, held in alike(after):
+        for number, (was, now) in enumerate(zip(old[id(held)].stages, held.stages, strict=True)):
+            lines.append(
+                (f"{title}, stage {number}", *([] if _again(was, now) else [f"{NOTHING} made again"]))
+            )
+            lines += [("  made again", *row_cells(row), f"for {reader}") for row, reader in _again(was, now)]
+            gone = made_again(was, now)
+            lines += [("  not kept", *row_cells(row)) for row in was.forward if row.out.id in gone]
+    return joined(lines)
+
+
+def _again(before: StageRows, after: StageRows) -> list[tuple[AnnotatedRow, str]]:
+    """Backward rows that a stage did not have, and the value of the next one that it had."""
+    known = {row.out.id for row in before.backward}
+    found: list[tuple[AnnotatedRow, str]] = []
+    reader = ""
+    for row in reversed(after.backward):
+        if row.out.id in known:
+            reader = value_name(row.out)
+        else:
+            found.append((row, reader))
+    return found[::-1]
+
+
+def made_again(before: StageRows, after: StageRows) -> set[int]:
+    """Values of forward that backward read before the pass, and reads no more."""
+    was, now = ({value.id for row in rows.backward for value in row.reads} for rows in (before, after))
+    return {row.out.id for row in before.forward} & (was - now)
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputePass(Pass[Live, Live]):
+    """Which layers do so is part of the strategy."""
+
+    def run(self, state: Live) -> Live:
+        known: dict[tuple[int, tuple[Range, ...]], LivePipeline] = {}
+        live = []
+        for number, (pipeline, graph) in enumerate(zip(state.live, state.pipelines, strict=True)):
+            spec = state.ranks.pipeline(number)
+            key = (id(pipeline), spec.recompute)
+            if key not in known:
+                known[key] = recompute(pipeline, graph, state.graph, spec)
+            live.append(known[key])
+        return replace(state, live=live)
+
+    def text(self, before: Live, after: Live) -> str:
+        return changes_text(before.live, after.live)
+
+    def problems(self, before: Live, after: Live) -> Iterator[str]:
+        return live_problems(after.pipelines, before.live, after.live)

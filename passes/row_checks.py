@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ..ir.annotated import GATHER, AnnotatedRow, AnnotatedValue, PipelineGraph
 from ..ir.graph import LogicalGraph, row_inputs
-from .liveness import LivePipeline, StageRows
+from .texts.cells import value_name
+
+if TYPE_CHECKING:
+    from .liveness import LivePipeline, StageRows
 
 
 def graph_problems(graph: LogicalGraph) -> Iterator[str]:
@@ -86,8 +90,3 @@ def _results(graph: PipelineGraph) -> Iterator[tuple[str, AnnotatedValue]]:
     yield from ((f"the new value of {update.buffer}", update.value) for update in graph.buffers)
     if graph.loss is not None:
         yield "the loss", graph.loss
-
-
-def value_name(value: AnnotatedValue) -> str:
-    """`%7` of row 7 of the logical graph, `v120` of a value that only ranks have."""
-    return f"v{value.id}" if value.logical is None else f"%{value.logical}"

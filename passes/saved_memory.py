@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import torch
@@ -11,7 +12,11 @@ import torch
 from ..ir.annotated import AnnotatedRow, AnnotatedValue
 from ..ir.graph import Phase
 from ..layout.layout import Coordinate, Layout
+from .compile_state import Measured, Scheduled, grown
 from .liveness import StageRows
+from .pass_chain import Pass
+from .segments import StagePlan
+from .texts.cells import Line, joined, ranks_text
 
 LayoutCounts = Counter[tuple[Layout, torch.dtype]]
 
@@ -95,3 +100,50 @@ def saved_bytes(alike: LayoutCounts, at: Coordinate) -> int:
     return sum(
         count * prod(layout.local_shape(at)) * dtype.itemsize for (layout, dtype), count in alike.items()
     )
+
+
+def saved_text(stages: Sequence[StagePlan], saved: Sequence[Sequence[Sequence[int]]]) -> str:
+    """Per stage the bytes of each rank and micro-batch; ranks that keep the same stand together."""
+    lines: list[Line] = []
+    for plan, own in zip(stages, saved, strict=True):
+        same: dict[tuple[int, ...], list[int]] = {}
+        for rank, sizes in zip(plan.ranks, own, strict=True):
+            same.setdefault(tuple(sizes), []).append(rank)
+        for sizes, ranks in same.items():
+            text = ", ".join(f"{size:,}" for size in sizes)
+            lines.append(
+                (f"pipeline {plan.pipeline}, stage {plan.stage}", f"ranks {ranks_text(ranks)}", text)
+            )
+    return joined(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedMemory(Pass[Scheduled, Measured]):
+    """Bytes only: what is kept follows from the rows."""
+
+    def run(self, state: Scheduled) -> Measured:
+        known: dict[int, LayoutCounts] = {}
+        for plan in state.stages:
+            if id(plan.rows) not in known:
+                known[id(plan.rows)] = alike_values(saved_values(plan.rows))
+        return grown(Measured, state, saved=[_saved(plan, known[id(plan.rows)]) for plan in state.stages])
+
+    def text(self, before: Scheduled, after: Measured) -> str:
+        return saved_text(after.stages, after.saved)
+
+    def problems(self, before: Scheduled, after: Measured) -> Iterator[str]:
+        for plan, saved in zip(after.stages, after.saved, strict=True):
+            counts = [len(own) for own in saved]
+            if counts != [len(plan.variants)] * len(plan.ranks) or any(
+                size < 0 for own in saved for size in own
+            ):
+                yield f"pipeline {plan.pipeline}, stage {plan.stage}: {saved} bytes"
+
+
+def _saved(plan: StagePlan, kept: LayoutCounts) -> list[list[int]]:
+    """Of each rank and micro-batch; those of one variant need the same."""
+    found = []
+    for index in range(len(plan.ranks)):
+        of_variant = [saved_bytes(kept, Coordinate(index, at)) for at in plan.first_of]
+        found.append([of_variant[variant] for variant in plan.variants])
+    return found

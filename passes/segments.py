@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..ir.annotated import AnnotatedRow, AnnotatedValue, PerCoordinate, PipelineGraph
@@ -10,8 +10,11 @@ from ..ir.graph import Phase
 from ..layout.layout import Axis, Coordinate, Factor
 from ..program.program import OutputKind
 from .batch_levels import BatchLevels, PassLevel
+from .compile_state import Segmented, Synced, grown
 from .liveness import StageRows, StepValue, operands_of
 from .lower.strategy_ranks import StrategyRanks
+from .pass_chain import Pass
+from .texts.cells import Line, joined, value_cells
 
 Keys = tuple[tuple[object, ...], ...]
 EARLY = (OutputKind.LOSS, OutputKind.BUFFER)
@@ -209,3 +212,57 @@ def _given(graph: PipelineGraph, plan: StagePlan) -> dict[PassLevel, Given]:
             part = Phase.BACKWARD, plan.levels.turn
         result[part] = (*result[part], give)
     return result
+
+
+def segments_text(stages: Sequence[StagePlan]) -> str:
+    """Per stage the variants of its micro-batches; per segment its rows, what it keeps and what it gives."""
+    lines: list[Line] = []
+    shown: dict[int, str] = {}
+    for plan in stages:
+        title = f"pipeline {plan.pipeline}, stage {plan.stage}"
+        same = shown.setdefault(id(plan.segments), title)
+        lines.append((title, f"variants {plan.variants}", "" if same == title else f"as {same}"))
+        if same == title:
+            for segment in plan.segments:
+                lines += _segment_lines(segment)
+    return joined(lines)
+
+
+def _segment_lines(segment: SegmentPlan) -> list[Line]:
+    outputs = segment.outputs
+    lines: list[Line] = [(f"  {segment.name}", f"{len(segment.rows)} rows")]
+    lines += [("    keeps", *value_cells(value)) for value in outputs.micro]
+    lines += [(f"    gives {kind.value}", *value_cells(value), name) for kind, value, name in outputs.special]
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Segments(Pass[Synced, Segmented]):
+    """Equal stages of equal pipelines have the same segments."""
+
+    def run(self, state: Synced) -> Segmented:
+        planner = StagePlanner(state.pipelines, state.ranks, state.levels)
+        stages = [
+            planner.plan(number, stage, rows)
+            for number, live in enumerate(state.live)
+            for stage, rows in enumerate(live.stages)
+        ]
+        return grown(Segmented, state, stages=stages)
+
+    def text(self, before: Synced, after: Segmented) -> str:
+        return segments_text(after.stages)
+
+    def problems(self, before: Synced, after: Segmented) -> Iterator[str]:
+        """Every row of a stage is in one segment of each variant."""
+        for plan in {id(plan.segments): plan for plan in after.stages}.values():
+            yield from (f"pipeline {plan.pipeline}, stage {plan.stage}: {text}" for text in _problems(plan))
+
+
+def _problems(plan: StagePlan) -> Iterator[str]:
+    rows = len(plan.rows.forward) + len(plan.rows.backward)
+    passes = sum(not isinstance(part, int) for part in plan.parts)
+    for variant in range(len(plan.first_of)):
+        own = [segment for segment in plan.segments if segment.variant == variant]
+        found = sum(len(segment.rows) for segment in own[:passes])
+        if len(own) != len(plan.parts) or found != rows:
+            yield f"variant {variant} has {len(own)} of {len(plan.parts)} segments, {found} of {rows} rows"

@@ -3,14 +3,18 @@ makes its share, and every stage that needs it gets the sum."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ..errors import DeduceError
 from ..ir.annotated import AnnotatedRow
 from ..layout.layout import Layout
 from ..rules.rules import local_shape
+from .compile_state import Live
 from .liveness import LivePipeline, StageRows, StepValue
+from .pass_chain import Pass
+from .row_checks import live_problems
+from .texts.cells import NOTHING, Line, alike, joined, row_cells
 
 CountKey = tuple[int, int]
 
@@ -66,3 +70,35 @@ def ranks_of_counts(
             fix="give the pipelines equal stages, and report this model and strategy",
         )
     return {key: tuple(sorted(found)) for key, found in ranks.items()}
+
+
+def counts_text(live: Sequence[LivePipeline]) -> str:
+    """Per count of the batch the stage that makes it, and those that add zero."""
+    lines: list[Line] = []
+    for title, held in alike(live):
+        steps = [(number, step) for number, rows in enumerate(held.stages) for step in rows.steps]
+        lines.append((title, *([] if steps else [f"{NOTHING} is counted"])))
+        for number, step in steps:
+            part = f"{len(step.rows)} rows" if step.counts else "adds zero"
+            lines.append((f"  stage {number}", f"count {step.key}", part, *row_cells(step.row)))
+    return joined(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class StepCounts(Pass[Live, Live]):
+    """All stages and pipelines come to their counts in one order."""
+
+    def run(self, state: Live) -> Live:
+        known = {id(live): counted_once(live) for live in {id(live): live for live in state.live}.values()}
+        return replace(state, live=[known[id(live)] for live in state.live])
+
+    def text(self, before: Live, after: Live) -> str:
+        return counts_text(after.live)
+
+    def problems(self, before: Live, after: Live) -> Iterator[str]:
+        yield from live_problems(after.pipelines, before.live, after.live)
+        for number, live in enumerate(after.live):
+            counted = [step.key for rows in live.stages for step in rows.steps if step.counts]
+            used = {step.key for rows in live.stages for step in rows.steps}
+            if sorted(counted) != sorted(used):
+                yield f"pipeline {number} uses the counts {sorted(used)} and makes {sorted(counted)}"

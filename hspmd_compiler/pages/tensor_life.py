@@ -19,7 +19,7 @@ from ..passes.dims.whole_parameters import whole_lines
 from ..passes.pipeline import planning
 from ..passes.recompute import made_again
 from ..passes.segments import SegmentPlan
-from ..passes.texts.plan_text import ranks_text
+from ..passes.texts.cells import ranks_text
 from ..passes.texts.states_text import states_text
 from ..program.program import ClassProgram
 from ..strategy.form import strategy_from

@@ -11,13 +11,7 @@ import torch
 
 from ...base.comm_plan import Combine
 from ...errors import InternalError
-from ...ir.annotated import (
-    AnnotatedRow,
-    AnnotatedValue,
-    CommMarker,
-    PipelineGraph,
-    values_in,
-)
+from ...ir.annotated import AnnotatedRow, AnnotatedValue, CommMarker, PipelineGraph, values_in
 from ...ir.graph import LogicalGraph, Phase, Ref, Row
 from ...layout.intervals import Sets
 from ...layout.layout import Factor, Layout, cuts_of_samples, has_unlike_copies, make_layout, whole

@@ -18,14 +18,7 @@ from ...layout.refine import Refined, refine
 from ...layout.several_cuts import is_plain
 from ...layout.view_maps import first_holders
 from ...rules.in_code.view_rules import invert, reemit
-from ...rules.rules import (
-    PULLS,
-    at_first,
-    contrib_factor,
-    is_addend,
-    local_shape,
-    uncut,
-)
+from ...rules.rules import PULLS, at_first, contrib_factor, is_addend, local_shape, uncut
 from ..resolve_layouts import by_cells, is_local
 from .batch_values import gather_batch
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ...artifact.value_layouts import PlacedValue, ValueLayouts
 from ...base.comm_plan import GradBucket, ParamBucket
+from ...base.devices import DeviceKind
 from ...ir.annotated import PipelineGraph
+from ...program.check import problems_of_program
 from ...program.program import Program, RankProgram, Segment, Shard
+from ...program.program_text import program_text
 from ..compile_state import Measured
+from ..pass_chain import Pass
+from ..resolve_comm import StageComm
 from ..segments import StagePlan
-from ..stage_comm import StageComm
 from .class_programs import ClassPrograms
 from .lower_params import lower_shards
 from .lower_stage import StageLowering
@@ -175,3 +179,29 @@ def _groups(ranks: list[RankProgram]) -> list[tuple[int, ...]]:
     used += [bucket.group for program in ranks for bucket in program.grad_buckets]
     distinct = {*{id(group): group for group in used}.values()}  # hashing a group takes as long as it is
     return sorted((group for group in distinct if len(group) > 1), key=lambda group: (len(group), group))
+
+
+@dataclass(frozen=True, slots=True)
+class Lower(Pass[Measured, Lowered]):
+    """device: of those devices that the strategy binds to no kind."""
+
+    device: DeviceKind = DeviceKind.CPU
+
+    def run(self, state: Measured) -> Lowered:
+        return lower(state, self.device.value)
+
+    def text(self, before: Measured, after: Lowered) -> str:
+        return program_text(after.program)
+
+    def problems(self, before: Measured, after: Lowered) -> Iterator[str]:
+        """Every rank has a program, of a class that is there."""
+        program = after.program
+        if [own.rank for own in program.ranks] != list(range(program.world_size)):
+            yield f"programs of ranks {[own.rank for own in program.ranks]}, not of all {program.world_size}"
+        used = {own.class_name for own in program.ranks}
+        if used != program.classes.keys():
+            yield f"classes {sorted(program.classes)}, used {sorted(used)}"
+
+    def slow_problems(self, after: Lowered) -> Iterator[str]:
+        """Every value, slot, literal, parameter and group that a program names is there."""
+        return (f"{where}: {what}" for where, what in problems_of_program(after.program))

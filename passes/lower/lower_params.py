@@ -9,7 +9,7 @@ from ...base.comm_plan import Box
 from ...ir.graph import ParamInfo
 from ...ir.type_text import dtype_name
 from ...program.program import Shard
-from ..grad_sync import Holder, Region, owned_boxes, shard_boxes
+from ..grad_buckets import Holder, Region, owned_boxes, shard_boxes
 from ..param_places import ParamPlaces
 from ..zero.zero import Ownership
 

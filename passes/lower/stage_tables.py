@@ -11,8 +11,8 @@ from ...program.program import ZERO_PARAMS, Instruction, Op
 from ...strategy.schedules.schedule import Action, ActionKind, PipelineSchedule
 from ..batch_levels import PassLevel
 from ..liveness import Crossing
+from ..resolve_comm import StageComm, Tags
 from ..segments import StagePlan
-from ..stage_comm import StageComm, Tags
 from .lower_stage import StageLowering
 
 

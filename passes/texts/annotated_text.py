@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from ...ir.annotated import COMM, AnnotatedRow, AnnotatedValue, PipelineGraph
 from ...ir.graph import LogicalGraph, Row
 from ...ir.printer import aligned
@@ -13,17 +11,8 @@ from ...layout.layout import Axis, Layout
 from ...strategy.strategy import Strategy
 from ..deduction.placement import first_coordinate
 from ..resolve_layouts import WantedLayouts, plan_text
+from .cells import line_cell, type_cell
 from .states_text import states_text
-
-SHORT_TYPES = {
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.int64: "i64",
-    torch.int32: "i32",
-    torch.bool: "b8",
-}
 
 
 def hetero_text(layout: Layout, pipelines: int) -> str:
@@ -34,11 +23,6 @@ def hetero_text(layout: Layout, pipelines: int) -> str:
     if cut is not None:
         return str(cut[0])
     return "dup" if pipelines > 1 else "none"
-
-
-def type_text(value: AnnotatedValue) -> str:
-    """Dtype and global shape."""
-    return f"{SHORT_TYPES.get(value.dtype, str(value.dtype))}[{','.join(map(str, value.layout.shape))}]"
 
 
 def annotated_text(graph: LogicalGraph, strategy: Strategy, pipelines: Sequence[PipelineGraph]) -> str:
@@ -76,17 +60,13 @@ def _line(row: Row, strategy: Strategy, held: Sequence[AnnotatedValue | None]) -
     union = f"[{' | '.join(groups)}]"
     return (
         f"%{row.id}",
-        type_text(first),
+        type_cell(first),
         name,
         union,
         f"<{' | '.join(states)}>",
         f"hetero={hetero}",
-        _note(row.where),
+        line_cell(row.where),
     )
-
-
-def _note(where: str) -> str:
-    return f"# {where.split('  ')[0]}" if where else ""
 
 
 def _moves(
@@ -121,10 +101,10 @@ def _move_line(strategy: Strategy, pipeline: int, row: AnnotatedRow) -> tuple[st
     plan = "" if marker.batch_sum else plan_text(WantedLayouts.of(marker, source, receivers, batch, dtype))
     return (
         "  comm",
-        type_text(row.out),
+        type_cell(row.out),
         f"pipeline {pipeline}",
         f"[{groups}]",
         f"<{change}>",
         plan,
-        _note(row.where),
+        line_cell(row.where),
     )

@@ -8,16 +8,23 @@ the start of a step.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 
 import torch
 
 from ...ir.annotated import GATHER, AnnotatedRow, AnnotatedValue, PipelineGraph
 from ...ir.graph import Phase
+from ...program.program import ZERO_PARAMS
 from ...strategy.strategy import Strategy
+from ..compile_state import Gathered, Live, grown
 from ..liveness import LivePipeline, StageRows
+from ..param_places import ParamPlaces
+from ..pass_chain import Pass
 from ..recompute import with_clones
+from ..row_checks import live_problems
+from ..texts.cells import Line, joined, ranks_text
+from ..texts.states_text import states_text
 
 CAST = "aten._to_copy.default"
 NAME = "name"
@@ -168,3 +175,50 @@ def _in_order(rows: Sequence[AnnotatedRow], order: Order) -> list[AnnotatedRow]:
 
 def _found(casts: Mapping[int, AnnotatedRow], value: AnnotatedValue) -> list[AnnotatedRow]:
     return [casts[value.id]] if value.id in casts else []
+
+
+def places_text(places: ParamPlaces, inside: frozenset[str]) -> str:
+    """Per parameter how the ranks of each stage hold it, which addends its gradient has, and of what kind."""
+    lines: list[Line] = []
+    for name, held in places.places.items():
+        cells = [f"{states_text(layout, len(ranks))} on {ranks_text(ranks)}" for layout, ranks in held]
+        lines.append((name, " | ".join(cells), "gathered where it is used" if name in inside else ""))
+        if name in places.gradients:
+            terms = places.gradients[name].terms
+            texts = [
+                f"{'a sum of' if term.addends else 'alike on'} {ranks_text([h.rank for h in term.holders])}"
+                for term in terms
+            ]
+            lines.append(("  gradient", " + ".join(texts)))
+    return joined(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class ParamGather(Pass[Live, Gathered]):
+    """Finds where parameters lie, whatever the strategy does with them."""
+
+    def run(self, state: Live) -> Gathered:
+        places = ParamPlaces(state.graph, state.pipelines, state.ranks)
+        live = list(state.live)
+        inside: frozenset[str] = frozenset()
+        if state.strategy.zero >= ZERO_PARAMS:
+            inside = gathered_inside(state.strategy, state.pipelines, places.shared())
+        if inside:
+            stored = {
+                name: info.stored for name, info in state.graph.params.items() if info.stored is not None
+            }
+            gathered = with_gathers(live, state.pipelines, inside, stored)
+            live, inside = (live, frozenset()) if gathered is None else (gathered, inside)
+        return grown(Gathered, replace(state, live=live), places=places, inside=inside)
+
+    def text(self, before: Live, after: Gathered) -> str:
+        return places_text(after.places, after.inside)
+
+    def problems(self, before: Live, after: Gathered) -> Iterator[str]:
+        """All pipelines gather the same parameters, forward and backward."""
+        yield from live_problems(after.pipelines, before.live, after.live)
+        for number, live in enumerate(after.live if after.inside else ()):
+            rows = [row for stage in live.stages for row in stage.forward if row.op == GATHER]
+            gathered = {str(row.kwargs[NAME]) for row in rows}
+            if gathered != after.inside:
+                yield f"pipeline {number} does not gather {sorted(after.inside ^ gathered)}"

@@ -6,12 +6,16 @@ there are holders, so that neither odd groups nor short parameters lose or doubl
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from ...base.comm_plan import Box, Interval, box_volume
-from ..grad_sync import GradLayout, merged, parties_of
+from ...program.program import ZERO_GRADS
+from ..compile_state import Levelled, Shared, grown
+from ..grad_buckets import GradLayout, merged, parties_of
+from ..pass_chain import Pass
+from ..texts.cells import Line, joined, ranks_text
 from .flat_boxes import flat_part
 
 Ranks = tuple[int, ...]
@@ -195,3 +199,72 @@ class _Sharing:
                     rows[name, rank] = low + sum(map(box_volume, boxes))
                     mine[rank] = Cut(rank, boxes, (low, rows[name, rank]))
         return cuts, rows
+
+
+def ownership_text(ownership: Ownership | None, scatters: Sequence[frozenset[int]]) -> str:
+    """Per run of parameters that are shared out together, how many elements each holder stores."""
+    if ownership is None:
+        return "without ZeRO every holder stores what it holds\n"
+    lines: list[Line] = []
+    for run in ownership.runs:
+        sizes = [
+            sum(ownership.cuts[member][rank].size for member in run.members if rank in ownership.cuts[member])
+            for rank in run.holders
+        ]
+        names = ", ".join(dict.fromkeys(name for name, _ in run.members))
+        lines.append((f"ranks {ranks_text(run.holders)}", run.dtype, f"{sizes} elements", names))
+    lines += [
+        (f"pipeline {number}", f"hands gradients over behind micro-batches {sorted(points)}")
+        for number, points in enumerate(scatters)
+        if points
+    ]
+    return joined(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Zero(Pass[Levelled, Shared]):
+    """How far it goes is part of the strategy; without it every holder stores what it holds."""
+
+    def run(self, state: Levelled) -> Shared:
+        ownership = share_out(list(_trained(state))) if state.strategy.zero else None
+        return grown(Shared, state, ownership=ownership, scatters=_scatters(state, ownership))
+
+    def text(self, before: Levelled, after: Shared) -> str:
+        return ownership_text(after.ownership, after.scatters)
+
+    def problems(self, before: Levelled, after: Shared) -> Iterator[str]:
+        """Every element has one owner."""
+        if after.ownership is None:
+            return
+        for (name, number), cuts in after.ownership.cuts.items():
+            part, kept = after.ownership.parts[name][number], sum(cut.size for cut in cuts.values())
+            if kept != part.size or not set(cuts) <= set(part.holders):
+                yield f"of {part.size} elements of {name} on {part.holders}, {kept} are owned by {[*cuts]}"
+
+
+def _trained(state: Levelled) -> Iterator[Trained]:
+    places = state.places
+    units = units_of(places.gradients, state.inside)
+    for name, layout in places.gradients.items():
+        yield Trained(name, layout, units[name], *places.types(name))
+
+
+def _scatters(state: Levelled, ownership: Ownership | None) -> list[frozenset[int]]:
+    """Where gradients are handed over before the end of a step; nowhere below ZeRO-2."""
+    counts = [len(rows) for rows in state.ranks.rows]
+    if ownership is None or state.strategy.zero < ZERO_GRADS or not ownership.shared:
+        return [frozenset()] * len(counts)
+    return scatter_points(counts)
+
+
+def scatter_points(counts: Sequence[int]) -> list[frozenset[int]]:
+    """Per pipeline of so many micro-batches, those behind whose backward pass gradients are handed over.
+
+    All pipelines meet equally often, as often as the one with the fewest micro-batches has them, and spread
+    these meetings over their own micro-batches. Nobody waits for ever: a stage sends on what a backward pass
+    made before it meets the others, and whatever that pass needed of other stages stands before the same
+    meeting there, since stages run their backward passes in one order and the forwards of an earlier stage
+    are never behind those of a later one. The meeting behind the last micro-batch is the end of the step.
+    """
+    meetings = min(counts)
+    return [frozenset(count * k // meetings - 1 for k in range(1, meetings)) for count in counts]

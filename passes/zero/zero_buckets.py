@@ -21,7 +21,7 @@ from ...base.comm_plan import (
     Piece,
     box_volume,
 )
-from ..grad_sync import Holder, Region
+from ..grad_buckets import Holder, Region
 from ..resolve_comm import CommResolver
 from .zero import Cut, FlatRun, Ownership, ParamPart, Ranks, Trained
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hspmd_compiler.base.comm_plan import GradBucket
 from hspmd_compiler.layout.layout import Axis, Coordinate, Factor, Layout, make_layout
-from hspmd_compiler.passes.grad_sync import (
+from hspmd_compiler.passes.grad_buckets import (
     GradLayout,
     Term,
     atoms,

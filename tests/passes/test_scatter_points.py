@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hspmd_compiler.passes.zero.scatter_points import scatter_points
+from hspmd_compiler.passes.zero.zero import scatter_points
 from hspmd_compiler.strategy.schedules.schedule import Action, ActionKind, PipelineSchedule, build_schedule
 from hspmd_compiler.strategy.schedules.schedule_text import schedule_problems
 from hspmd_compiler.strategy.strategy import ScheduleKind

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hspmd_compiler.base.comm_plan import Box
 from hspmd_compiler.layout.layout import whole
-from hspmd_compiler.passes.grad_sync import GradLayout, make_holders, make_term
+from hspmd_compiler.passes.grad_buckets import GradLayout, make_holders, make_term
 from hspmd_compiler.passes.zero.flat_boxes import flat_part
 from hspmd_compiler.passes.zero.zero import Trained, share_out
 from hspmd_compiler.program.program import Program

@@ -10,13 +10,7 @@ from itertools import permutations, product
 
 import pytest
 
-from hspmd_compiler.annotations import (
-    DUPLICATE,
-    PARTIAL,
-    Annotation,
-    DeviceGroup,
-    DistributedStates,
-)
+from hspmd_compiler.annotations import DUPLICATE, PARTIAL, Annotation, DeviceGroup, DistributedStates
 from hspmd_compiler.annotations.states import StateKey
 
 from ...annotations.layout_key import layout_key

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
-from ..compile_state import Annotated, Deduced
-from ..deduction.deduce_all import deduce_all
-from ..lower.strategy_ranks import StrategyRanks
-from ..pass_chain import Pass
-from ..row_checks import deduced_problems
-from ..texts.annotated_text import annotated_text
+from .compile_state import Annotated, Deduced
+from .deduction.deduce_all import deduce_all
+from .lower.strategy_ranks import StrategyRanks
+from .pass_chain import Pass
+from .row_checks import deduced_problems
+from .texts.annotated_text import annotated_text
 
 
 @dataclass(frozen=True, slots=True)
 class Deduce(Pass[Annotated, Deduced]):
     """Pipelines of one structure are deduced once."""
-
-    name: ClassVar[str] = "deduce"
 
     def run(self, state: Annotated) -> Deduced:
         pipelines = deduce_all(state.graph, state.strategy, state.placements, state.facts)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
-from ...strategy.schedules.schedule import PipelineSchedule
-from ...strategy.schedules.schedule_text import schedule_problems
-from ...strategy.schedules.schedules_text import schedules_text
-from ..compile_state import Resolved, Scheduled, grown
-from ..pass_chain import Pass
-from ..stage_comm import first_tags
+from ..strategy.schedules.schedule import PipelineSchedule
+from ..strategy.schedules.schedule_text import schedule_problems
+from ..strategy.schedules.schedules_text import schedules_text
+from .compile_state import Resolved, Scheduled, grown
+from .pass_chain import Pass
+from .resolve_comm import first_tags
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule(Pass[Resolved, Scheduled]):
     """The strategy names a schedule, and a pipeline may have one of its own."""
-
-    name: ClassVar[str] = "schedule"
 
     def run(self, state: Resolved) -> Scheduled:
         known: dict[PipelineSchedule, PipelineSchedule] = {}

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
-from ...ir.printer import format_graph
-from ...options import Capture, Precision
-from ...trace.blocks.templates import trace_step
-from ..compile_state import Example, Traced
-from ..pass_chain import Pass
-from ..row_checks import graph_problems
+from ..ir.printer import format_graph
+from ..options import Capture, Precision
+from ..trace.blocks.templates import trace_step
+from .compile_state import Example, Traced
+from .pass_chain import Pass
+from .row_checks import graph_problems
 
 
 @dataclass(frozen=True, slots=True)
 class Trace(Pass[Example, Traced]):
     """capture: how much of the model is traced. precision: what it computes in."""
-
-    name: ClassVar[str] = "trace"
 
     capture: Capture = Capture.AUTO
     precision: Precision = Precision.MODEL
