@@ -19,8 +19,8 @@ from ..ir.graph import LogicalGraph, Ref, Row, map_refs, row_inputs
 from ..ir.printer import format_graph
 from ..ir.prune import prune
 from ..program.operator_names import known_operator
-from ..rules.in_code.norm_attention_rules import FLASH, FLASH_BACKWARD
 from ..rules.in_code.pointwise_operators import LINEAR, PRODUCTS, SETTLING, SUMS
+from ..rules.lines.layer_lines import FLASH, FLASH_BACKWARD
 from .compile_state import Traced
 from .pass_chain import Pass
 from .row_checks import graph_problems

@@ -19,16 +19,7 @@ from functools import cache
 from math import prod
 
 from ..errors import InternalError
-from .intervals import (
-    Intervals,
-    Sets,
-    first_period,
-    intersect,
-    is_disjoint,
-    is_exact,
-    is_full,
-    period_of,
-)
+from .intervals import Intervals, Sets, first_period, intersect, is_disjoint, is_exact, is_full, period_of
 
 
 class Axis(Enum):

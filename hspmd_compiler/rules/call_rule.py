@@ -145,13 +145,14 @@ def tensors(row: Row) -> list[Ref | None]:
 
 
 @cache
-def _argument_place(op: str, name: str) -> tuple[int, object]:
+def argument_place(op: str, name: str) -> tuple[int, object]:
+    """Where an operator takes an argument, and what it is where it is left out."""
     return next((p, a.default_value) for p, a in enumerate(_schema(op).arguments) if a.name == name)
 
 
 def argument_of(row: Row, name: str) -> object:
     """A literal of a call by its name in the schema, its default where it is left out."""
-    place, default = _argument_place(row.op, name)
+    place, default = argument_place(row.op, name)
     return row.args[place] if place < len(row.args) else row.kwargs.get(name, default)
 
 

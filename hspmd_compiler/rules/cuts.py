@@ -7,34 +7,13 @@ from ..ir.graph import Row
 from ..layout.intervals import is_exact
 from ..layout.layout import Factor, dim_cut
 from ..layout.view_maps import deduplicated, flat_factor
-from ..program.operator_names import known_operator
+from .call_rule import argument_of
 from .rules import RuleContext, consistent, integer, uncut
 
 
-def dim_argument(row: Row, position: int, rank: int) -> int:
-    dim = row.args[position] if len(row.args) > position else 0
-    return integer(dim) % max(rank, 1)
-
-
-def schema_place(op: str, name: str) -> int:
-    """Where an aten operator takes an argument."""
-    return next(
-        place for place, found in enumerate(known_operator(op)._schema.arguments) if found.name == name
-    )
-
-
-def schema_argument(row: Row, name: str) -> object:
-    """An argument of an aten operator by name; its default where the row leaves it out."""
-    place = schema_place(row.op, name)
-    if len(row.args) > place:
-        return row.args[place]
-    return row.kwargs.get(name, known_operator(row.op)._schema.arguments[place].default_value)
-
-
-def argument(row: Row, position: int, name: str, default: object) -> object:
-    if len(row.args) > position:
-        return row.args[position]
-    return row.kwargs.get(name, default)
+def dim_argument(row: Row, rank: int, name: str = "dim") -> int:
+    """The dim that a literal names, counted from the front."""
+    return integer(argument_of(row, name)) % max(rank, 1)
 
 
 def whole_dim(ctx: RuleContext, value: AnnotatedValue, dim: int) -> AnnotatedValue:

@@ -10,8 +10,8 @@ from ..ir.annotated import AnnotatedValue
 from ..ir.graph import Ref, Row, map_refs
 from ..layout.layout import Axis, Layout
 from .call_layouts import met_layouts, product_layouts
-from .call_rule import Alternative, CallRule, has_fractions, tensors
-from .cuts import dense, exact, schema_place, whole_dim
+from .call_rule import Alternative, CallRule, argument_place, has_fractions, tensors
+from .cuts import dense, exact, whole_dim
 from .empty_pieces import emit_unless_empty
 from .in_code.contraction_rules import Contraction, add_once, contract, plain_at
 from .in_code.pointwise_operators import MOVES
@@ -127,7 +127,7 @@ def _emitted(
     by_id = {ref.id: value for ref, value in zip(refs, values, strict=True)}
     args = row.args
     if rule.shape:
-        place = schema_place(row.op, rule.shape)
+        place = argument_place(row.op, rule.shape)[0]
         args = (*args[:place], local_shape(_first(results)), *args[place + 1 :])
     args = tuple([map_refs(argument, lambda ref: by_id[ref.id]) for argument in args])
     if rule.sized:

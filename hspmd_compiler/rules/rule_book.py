@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-from .in_code import (  # noqa: F401  (rules register on import)
-    comm_rules,
-    contraction_rules,
-    convolution_rules,
-    group_norm_rules,
-    index_put_rules,
-    lookup_rules,
-    pointwise_rules,
-    random_rules,
-    reduction_rules,
-    scatter_rules,
-    slice_rules,
-    variance_rules,
-    view_rules,
-)
+from .in_code import comm_rules  # noqa: F401  (rules register on import)
 from .lines import (  # noqa: F401  (rules register on import)
     along_lines,
     constant_lines,
@@ -26,7 +12,6 @@ from .lines import (  # noqa: F401  (rules register on import)
     loss_lines,
     matrix_lines,
     pointwise_lines,
-    product_lines,
     slice_lines,
     space_lines,
     view_lines,

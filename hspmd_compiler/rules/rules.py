@@ -25,44 +25,35 @@ class RuleContext(Protocol):
     @property
     def sequence_parallel(self) -> bool:
         """Whether pending sums of token activations become sequence-split."""
-        ...
 
     @property
     def stage_devices(self) -> tuple[int, ...]:
         """The devices of this stage, in the order of its ranks."""
-        ...
 
     @property
     def pipeline_devices(self) -> tuple[int, ...]:
         """The devices of all stages of this pipeline."""
-        ...
 
     @property
     def batch(self) -> int:
         """The global batch size."""
-        ...
 
     @property
     def samples(self) -> Sets:
         """The samples of each BATCH coordinate."""
-        ...
 
     @property
     def micro_batches(self) -> range:
         """The BATCH coordinates of this pipeline."""
-        ...
 
     def operand(self, argument: object) -> AnnotatedValue:
         """The value of a Ref in this stage, transferred from another stage if need be."""
-        ...
 
     def marked(self, argument: object) -> AnnotatedValue:
         """As `operand`, in the layout that a marker or an override gave it."""
-        ...
 
     def optional(self, argument: object) -> AnnotatedValue | None:
         """The value of a Ref, or None."""
-        ...
 
     def emit(
         self,
@@ -75,7 +66,6 @@ class RuleContext(Protocol):
         via: AnnotatedValue | None = None,
     ) -> AnnotatedValue:
         """Place a local row. via: the operand of a layout operator, so that conversions move before it."""
-        ...
 
     def emit_many(
         self,
@@ -86,61 +76,47 @@ class RuleContext(Protocol):
         kwargs: dict[str, object] | None = None,
     ) -> tuple[AnnotatedValue, ...]:
         """Place a local row with several outputs."""
-        ...
 
     def convert(self, value: AnnotatedValue, layout: Layout) -> AnnotatedValue:
         """The value in another layout; local where possible."""
-        ...
 
     def settle(self, value: AnnotatedValue) -> AnnotatedValue:
         """The value without pending sums and addends."""
-        ...
 
     def all_reduce(self, value: AnnotatedValue, combine: Combine) -> AnnotatedValue:
         """Reduce over the ranks of the stage a value whose pieces are whole on every rank."""
-        ...
 
     def over_batch(self, value: AnnotatedValue) -> AnnotatedValue:
         """A sum over the batch, reduced over all pipelines in the middle of a pass; whole on every rank."""
-        ...
 
     def step_value(self, value: AnnotatedValue) -> AnnotatedValue:
         """A value summed over all micro-batches and pipelines, once a step; whole on every rank."""
-        ...
 
     def is_lookup_of(self, index_row: int, rows: int) -> Factor | None:
         """How the table looked up with the value of row `index_row` is cut along its rows, if it is."""
-        ...
 
     def producer_op(self, argument: object) -> str:
         """The operator of the row that a Ref names."""
-        ...
 
     def note_whole(self, row: Row, gathered: int) -> None:
         """Note that a row without a rule is computed whole, which gathers so many bytes."""
-        ...
 
     def row_of(self, argument: object) -> Row:
         """The row that a Ref names."""
-        ...
 
     @property
     def stage(self) -> int:
         """The number of this stage."""
-        ...
 
     @property
     def products(self) -> dict[object, Any]:
         """How products of this pipeline met, by their calls and layouts."""
-        ...
 
     def call_rule(self, row: Row) -> CallRule:
         """The row's rule read against its call; rows that are alike share it."""
-        ...
 
     def choice(self, row: Row) -> Alternative | None:
         """What a planner chose for a row; None: the rule's own preference."""
-        ...
 
 
 Rule = Callable[[RuleContext, Row], Result]

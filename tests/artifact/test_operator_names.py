@@ -6,7 +6,7 @@ import torch
 
 from hspmd_compiler.program.kernels.kernels import aten_operator
 from hspmd_compiler.program.operator_names import NAMES, is_listed
-from hspmd_compiler.rules.in_code.constant_rules import FILLS
+from hspmd_compiler.rules.lines.constant_lines import FILLS
 from hspmd_compiler.rules.rule_book import RULES
 
 DANGEROUS = ("strided", "resize", "storage", "empty", "file", "alias_", "nested", "sparse", "quant", "rand")

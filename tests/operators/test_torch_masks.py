@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hspmd_compiler.rules.in_code.norm_attention_rules import FLASH
+from hspmd_compiler.rules.lines.layer_lines import FLASH
 from hspmd_compiler.strategy.strategy import PipelineSpec as P
 from hspmd_compiler.strategy.strategy import StageSpec as S
 from hspmd_compiler.strategy.strategy import Strategy

@@ -14,7 +14,7 @@ from hspmd_compiler.passes.annotate import annotate, parameter_text
 from hspmd_compiler.passes.dims.infer_dims import infer_dims
 from hspmd_compiler.passes.dims.split_units import find_split_groups, split_groups
 from hspmd_compiler.passes.dims.whole_parameters import TAKEN, whole_lines, whole_parameters
-from hspmd_compiler.rules.in_code.constant_rules import FILLS
+from hspmd_compiler.rules.lines.constant_lines import FILLS
 from hspmd_compiler.strategy.strategy import Override, PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.trace.tracer import trace
 from hspmd_compiler.verify.rules.split_operands import Operand, StageMesh

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hspmd_compiler.rules.in_code.scatter_rules import SCATTERS
+from hspmd_compiler.rules.lines.along_lines import SCATTERS
 from hspmd_compiler.verify.rules.split_operands import Operand
 from hspmd_compiler.verify.rules.split_operator import OperandSketch
 

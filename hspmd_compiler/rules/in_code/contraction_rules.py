@@ -10,14 +10,7 @@ from ...ir.graph import Row
 from ...layout.intervals import is_exact
 from ...layout.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout
 from ...layout.view_maps import deduplicated
-from ..rules import (
-    RuleContext,
-    at_first,
-    consistent,
-    contrib_factor,
-    is_addend,
-    uncut,
-)
+from ..rules import RuleContext, at_first, consistent, contrib_factor, is_addend, uncut
 from .pointwise_rules import join_dims, most_split, one_batch_sum
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from ...ir.annotated import AnnotatedValue
 from ...ir.graph import Row
 from ...layout.layout import Axis, Dim, Factor, Layout, dim_cut, make_layout, sum_axis
-from ..cuts import argument, exact, whole_dim
+from ..call_rule import argument_of
+from ..cuts import exact, whole_dim
 from ..rules import Result, RuleContext, at_first, items, uncut
 from .lookup_rules import count_samples, counts_up, unsupported
 from .pointwise_rules import copies, join_dims, operand_layout, settled_over_ranks
@@ -18,7 +19,7 @@ Indices = Sequence[AnnotatedValue | None]
 
 def index_put(ctx: RuleContext, row: Row) -> Result:
     """Adding is linear in the values; replacing needs them settled."""
-    adds = bool(argument(row, 3, "accumulate", False))
+    adds = bool(argument_of(row, "accumulate"))
     base, values = ctx.settle(ctx.operand(row.args[0])), ctx.operand(row.args[2])
     values = settled_over_ranks(ctx, values) if adds else ctx.settle(values)
     given = items(row.args[1])

@@ -11,16 +11,7 @@ from ...ir.annotated import AnnotatedValue, PerCoordinate
 from ...ir.graph import Ref, Row, map_refs, refs_of
 from ...layout.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout
 from ..addends import as_equal_addends
-from ..rules import (
-    Result,
-    RuleContext,
-    at_first,
-    consistent,
-    contrib_factor,
-    is_addend,
-    pull_for,
-    uncut,
-)
+from ..rules import Result, RuleContext, at_first, consistent, contrib_factor, is_addend, pull_for, uncut
 from .pointwise_operators import CHOICES, LAZY, LINEAR, PRODUCTS, SETTLING, SUMS
 
 
@@ -364,3 +355,17 @@ def pull_pointwise(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue
         for value in (ctx.settle(ctx.operand(ref)),)
     }
     return ctx.emit(LAZY.get(row.op, row.op), localized(ctx, row, values), layout, kwargs=row.kwargs)
+
+
+def masked(ctx: RuleContext, row: Row) -> Result:
+    """A value times a mask and a scale, linear in the value.
+
+    A pending sum over ranks is settled first, so that under sequence parallelism each rank draws the
+    mask of its own tokens only.
+    """
+    value, drawn = one_batch_sum(ctx, ctx.operand(row.args[0]), ctx.settle(ctx.operand(row.args[1])))
+    if contrib_factor(value.layout) is None or Axis.TENSOR in value.layout.partial:
+        value = settled_over_ranks(ctx, value)
+    pair = {0: value, 1: drawn}
+    dims = meet_product(ctx, pair, row.shape or ())
+    return ctx.emit(row.op, (pair[0], pair[1], *row.args[2:]), make_layout(dims, value.layout.partial))

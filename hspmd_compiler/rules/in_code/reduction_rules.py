@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from ...ir.annotated import AnnotatedValue
 from ...ir.graph import Row
 from ...layout.layout import Dim, Layout, make_layout, sum_axis
-from ..call_rule import CallRule, dims_along
-from ..cuts import schema_argument, schema_place
+from ..call_rule import CallRule, argument_of, argument_place, dims_along
 from ..rules import RuleContext
 
 MEAN, SUM = 1, 2
@@ -37,9 +36,9 @@ def mean(
     assert scale is not None
     op, kwargs, averages = row.op, row.kwargs, not cut.isdisjoint(over)
     if scale.argument:
-        reduction = schema_argument(row, scale.argument)
+        reduction = argument_of(row, scale.argument)
         averages = averages and reduction == MEAN
-        place = schema_place(op, scale.argument)
+        place = argument_place(op, scale.argument)[0]
         left_out = (None,) * (place - len(args))  # weights
         args = (*args[:place], *left_out, SUM if averages else reduction, *args[place + 1 :])
     elif averages:

@@ -9,7 +9,8 @@ from ...ir.graph import Row
 from ...layout.intervals import Intervals, within
 from ...layout.layout import Axis, Coordinate, Dim, Factor, Layout, dim_cut, make_layout
 from ...layout.view_maps import at_places, flat_factor, resized, slice_factor
-from ..cuts import argument, dim_argument, exact, single_factor, whole_dim
+from ..call_rule import argument_of
+from ..cuts import dim_argument, exact, single_factor, whole_dim
 from ..rules import (
     Result,
     RuleContext,
@@ -26,10 +27,10 @@ from .pointwise_rules import is_batch_sum, join_dims, jointly_linear, settled_ov
 END = 2**62
 
 
-def bounds(row: Row, first: int, size: int) -> tuple[int, int, int]:
-    """Start, end and step of a slice of a dim, whose arguments begin at `first`."""
-    start, stop = argument(row, first, "start", 0), argument(row, first + 1, "end", END)
-    step = integer(argument(row, first + 2, "step", 1))
+def bounds(row: Row, size: int) -> tuple[int, int, int]:
+    """Start, end and step of a slice of a dim."""
+    start, stop, step = (argument_of(row, name) for name in ("start", "end", "step"))
+    step = integer(step)
     low, high, _ = slice(start, stop if stop is None or integer(stop) < END else None, step).indices(size)
     return low, max(low, high), step
 
@@ -37,8 +38,8 @@ def bounds(row: Row, first: int, size: int) -> tuple[int, int, int]:
 def slice_(ctx: RuleContext, row: Row) -> Result:
     """A slice of a cut dim keeps what each coordinate holds of it."""
     value = ctx.operand(row.args[0])
-    dim = dim_argument(row, 1, len(value.layout.dims))
-    low, high, step = bounds(row, 2, value.layout.shape[dim])
+    dim = dim_argument(row, len(value.layout.dims))
+    low, high, step = bounds(row, value.layout.shape[dim])
     if (low, high, step) == (0, value.layout.shape[dim], 1):
         return ctx.emit("aten.alias.default", (value,), value.layout)
     if step != 1:
@@ -67,7 +68,7 @@ def split(ctx: RuleContext, row: Row) -> Result:
     value = ctx.operand(row.args[0])
     if row.op == "aten.unbind.int":
         return _unbind(ctx, row, value)
-    dim = dim_argument(row, 2, len(value.layout.dims))
+    dim = dim_argument(row, len(value.layout.dims))
     parts = []
     low = 0
     for meta in row.outs or ():
@@ -78,7 +79,7 @@ def split(ctx: RuleContext, row: Row) -> Result:
 
 
 def _unbind(ctx: RuleContext, row: Row, value: AnnotatedValue) -> tuple[AnnotatedValue, ...]:
-    value = whole_dim(ctx, value, dim := dim_argument(row, 1, len(value.layout.dims)))
+    value = whole_dim(ctx, value, dim := dim_argument(row, len(value.layout.dims)))
     layout = value.layout.with_dims(own for index, own in enumerate(value.layout.dims) if index != dim)
     count = value.layout.shape[dim]
     return tuple(ctx.emit("aten.select.int", (value, dim, index), layout) for index in range(count))
@@ -87,7 +88,7 @@ def _unbind(ctx: RuleContext, row: Row, value: AnnotatedValue) -> tuple[Annotate
 def select(ctx: RuleContext, row: Row) -> Result:
     """One index of a whole dim."""
     value = ctx.operand(row.args[0])
-    dim = dim_argument(row, 1, len(value.layout.dims))
+    dim = dim_argument(row, len(value.layout.dims))
     value = whole_dim(ctx, value, dim)
     layout = value.layout.with_dims(own for index, own in enumerate(value.layout.dims) if index != dim)
     return ctx.emit(row.op, (value, dim, row.args[2]), layout)
@@ -97,7 +98,7 @@ def select_backward(ctx: RuleContext, row: Row) -> Result:
     """The gradient of a selection is zero at the other indices."""
     value = ctx.operand(row.args[0])
     sizes = [integer(size) for size in items(row.args[1])]
-    dim = integer(row.args[2]) % len(sizes)
+    dim = dim_argument(row, len(sizes))
     dims = list(value.layout.dims)
     dims.insert(dim, (Factor(sizes[dim]),))
     layout = value.layout.with_dims(dims)
@@ -107,9 +108,9 @@ def select_backward(ctx: RuleContext, row: Row) -> Result:
 def slice_backward(ctx: RuleContext, row: Row) -> Result:
     """On a cut dim the data stay and the sets move to their place: addends, zero elsewhere."""
     value = ctx.operand(row.args[0])
-    dim = integer(row.args[2]) % len(value.layout.dims)
+    dim = dim_argument(row, len(value.layout.dims))
     size = (row.shape or ())[dim]
-    low, high, step = bounds(row, 3, size)
+    low, high, step = bounds(row, size)
     if dim_cut(value.layout.dims[dim], ranks=True) is not None and step == 1:
         value, factor = single_factor(ctx, exact(ctx, value), dim)
         if factor.sets is not None and factor.axis is not Axis.BATCH:
@@ -158,7 +159,7 @@ def _among_samples(
 def cat(ctx: RuleContext, row: Row) -> Result:
     """Parts that are all cut alike along the joined dim join their sets; else the dim is gathered."""
     values = _parts(ctx, row)
-    dim = dim_argument(row, 1, len(row.shape or ()))
+    dim = dim_argument(row, len(row.shape or ()))
     if any(is_batch_sum(value) for value in values):
         values = jointly_linear(ctx, row, values)
     if any(is_addend(v.layout) for v in values) and not all(_contrib_at(v.layout, dim) for v in values):
@@ -252,7 +253,7 @@ def _meet_beside(
 @pull_for("aten.cat.default")
 def pull_cat(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | None:
     """Parts of a pure concatenation are asked for in the cut of the other dims."""
-    dim = dim_argument(row, 1, len(layout.dims))
+    dim = dim_argument(row, len(layout.dims))
     if any(factor.axis is not None for factor in layout.dims[dim]):
         return None
     parts = []
@@ -266,11 +267,11 @@ def pull_cat(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | Non
 def pull_slice(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | None:
     """A pure slice of a whole dim asks its operand for the cut of the other dims."""
     value = ctx.operand(row.args[0])
-    dim = dim_argument(row, 1, len(layout.dims))
+    dim = dim_argument(row, len(layout.dims))
     if any(factor.axis is not None for factor in (*layout.dims[dim], *value.layout.dims[dim])):
         return None
     wanted = tuple(value.layout.dims[i] if i == dim else d for i, d in enumerate(layout.dims))
-    low, high, step = bounds(row, 2, value.layout.shape[dim])
+    low, high, step = bounds(row, value.layout.shape[dim])
     source = ctx.convert(value, make_layout(wanted))
     return ctx.emit(row.op, (source, dim, low, high, step), layout)
 
@@ -278,7 +279,7 @@ def pull_slice(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | N
 def constant_pad(ctx: RuleContext, row: Row) -> Result:
     """Padded dims are whole; zeros around a sum are zeros around its addends."""
     value = ctx.operand(row.args[0])
-    value = ctx.settle(value) if argument(row, 2, "value", 0) else settled_over_ranks(ctx, value)
+    value = ctx.settle(value) if argument_of(row, "value") else settled_over_ranks(ctx, value)
     pads = [integer(pad) for pad in items(row.args[1])]
     padded = [len(value.layout.dims) - 1 - i // 2 for i, pad in enumerate(pads) if pad]
     for dim in padded:

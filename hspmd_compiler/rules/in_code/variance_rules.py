@@ -7,9 +7,10 @@ from math import prod
 
 from ...ir.annotated import AnnotatedValue
 from ...ir.graph import Row
-from ..cuts import exact, schema_argument
+from ..call_rule import argument_of, dims_along
+from ..cuts import exact
 from ..op_apply import by_letters
-from ..rules import Result, RuleContext, integer, items
+from ..rules import Result, RuleContext
 from .pointwise_rules import operand_layout
 from .reduction_rules import reduced_layout
 
@@ -17,12 +18,13 @@ from .reduction_rules import reduced_layout
 def variance(ctx: RuleContext, row: Row) -> Result:
     """Along whole dims as one device does it; over samples in two sums, which loses no digits."""
     value = ctx.settle(ctx.operand(row.args[0]))
-    reduced = _reduced(row, len(value.layout.dims))
+    call = ctx.call_rule(row)
+    reduced = sorted({*dims_along(row, call.rule.along, len(value.layout.dims))})
     cut = value.layout.cut(ranks=False)
     if cut is None or cut[0] not in reduced:
-        return by_letters(ctx, row, ctx.call_rule(row))
+        return by_letters(ctx, row, call)
     value = exact(ctx, value)
-    keep, correction = bool(schema_argument(row, "keepdim")), schema_argument(row, "correction")
+    keep, correction = bool(argument_of(row, "keepdim")), argument_of(row, "correction")
     shape = value.layout.shape
     mean = ctx.settle(_mean(ctx, value, reduced, keep=True))
     mean = ctx.convert(mean, operand_layout(mean, value.layout.dims, shape))
@@ -31,12 +33,6 @@ def variance(ctx: RuleContext, row: Row) -> Result:
     fewer = correction if isinstance(correction, (int, float)) else 1
     found = _mean(ctx, squares, reduced, keep=keep, fewer=fewer)
     return found if row.outs is None else (found, _mean(ctx, value, reduced, keep=keep))
-
-
-def _reduced(row: Row, rank: int) -> list[int]:
-    given = schema_argument(row, "dim")
-    dims = (given,) if isinstance(given, int) else items(given) if given else range(rank)
-    return sorted({integer(dim) % max(rank, 1) for dim in dims})
 
 
 def _mean(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ...ir.annotated import AnnotatedValue
 from ...ir.graph import Row
@@ -39,6 +39,22 @@ def _uncut_batch_error(ctx: RuleContext, row: Row, value: AnnotatedValue) -> Ann
     return ctx.convert(value, uncut(value.layout, ranks=False))
 
 
+PERMUTED = ("aten.t.default", "aten.transpose.int", "aten.permute.default")
+
+
+def permutation(row: Row, rank: int) -> list[int]:
+    """The dims of the operand in the order of the result."""
+    order = list(range(rank))
+    if row.op == "aten.permute.default":
+        return [integer(dim) % rank for dim in items(row.args[1])]
+    if row.op == "aten.t.default":
+        return order[::-1]
+    if rank:
+        first, second = (integer(dim) % rank for dim in row.args[1:3])
+        order[first], order[second] = second, first
+    return order
+
+
 def invert(row: Row, source: Layout, target: Layout) -> Layout | None:
     """The operand's layout with which a layout operator gives `target`, if there is one."""
     if row.op in VIEWS:
@@ -47,8 +63,8 @@ def invert(row: Row, source: Layout, target: Layout) -> Layout | None:
             return None
         again = map_view(mapped.target, target.shape)
         return mapped.target if again is not None and again.target == target else None
-    if row.op in _PERMUTED:
-        order = _PERMUTED[row.op](row, len(source.dims))
+    if row.op in PERMUTED:
+        order = permutation(row, len(source.dims))
         dims: list[Dim] = [()] * len(order)
         for position, origin in enumerate(order):
             dims[origin] = target.dims[position]
@@ -66,40 +82,18 @@ def reemit(ctx: RuleContext, row: Row, source: AnnotatedValue, target: Layout) -
     return ctx.emit(row.op, (source, *row.args[1:]), target, kwargs=row.kwargs, dtype=source.dtype)
 
 
-def _transposed(row: Row, rank: int) -> list[int]:
-    order = list(range(rank))
-    first, second = integer(row.args[1]) % rank, integer(row.args[2]) % rank
-    order[first], order[second] = order[second], order[first]
-    return order
-
-
-def _reversed(row: Row, rank: int) -> list[int]:
-    return list(range(rank))[::-1]
-
-
-def _permuted(row: Row, rank: int) -> list[int]:
-    return [integer(dim) % rank for dim in items(row.args[1])]
-
-
-_PERMUTED: dict[str, Callable[[Row, int], list[int]]] = {
-    "aten.t.default": _reversed,
-    "aten.transpose.int": _transposed,
-    "aten.permute.default": _permuted,
-}
-
-
 def unsqueeze(ctx: RuleContext, row: Row) -> Result:
     """A dim of length 1 is put in."""
     value = ctx.operand(row.args[0])
     dims = list(value.layout.dims)
-    dims.insert(dim_argument(row, 1, len(dims) + 1), ())
+    dims.insert(dim_argument(row, len(dims) + 1), ())
     return ctx.emit(row.op, (value, *row.args[1:]), value.layout.with_dims(dims), kwargs=row.kwargs)
 
 
 @pull_for("aten.unsqueeze.default")
 def pull_unsqueeze(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | None:
     dims = list(layout.dims)
-    if dims.pop(dim_argument(row, 1, len(dims))):
+    if dims.pop(dim_argument(row, len(dims))):
         return None
     source = ctx.convert(ctx.operand(row.args[0]), make_layout(tuple(dims)))
     return ctx.emit(row.op, (source, *row.args[1:]), layout)

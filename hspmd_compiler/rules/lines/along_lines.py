@@ -4,13 +4,56 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...ir.annotated import AnnotatedValue
 from ...ir.graph import Row
-from ..call_rule import argument_of
-from ..in_code.scatter_rules import LINEAR as PLACED_LINEAR
-from ..in_code.scatter_rules import SCATTERS, gather, scatter
+from ...layout.layout import Factor, Layout, make_layout
+from ..call_rule import CallRule, argument_of
+from ..cuts import dim_argument
+from ..in_code.index_bounds import in_bounds
 from ..in_code.variance_rules import variance
+from ..in_code.view_rules import PERMUTED, permutation
 from ..op_apply import line, put
 from ..op_rule import Along, Kind, Linear, Mean, OpRule, parse
+from ..rules import Result, RuleContext
+
+SCATTERS = (
+    "aten.scatter.src",
+    "aten.scatter.value",
+    "aten.scatter_add.default",
+    "aten.scatter_reduce.two",
+)
+PLACED_LINEAR = ("aten.scatter.src", "aten.scatter_add.default")
+
+
+def gather(
+    ctx: RuleContext, row: Row, call: CallRule, values: list[AnnotatedValue], results: list[Layout]
+) -> Result:
+    """The result is cut like the index; of a longer table only the first elements count."""
+    table, index = values
+    dim = dim_argument(row, len(table.layout.dims))
+    for place, (own, size) in enumerate(zip(table.layout.shape, index.layout.shape, strict=True)):
+        if place != dim and own != size:
+            table = _first_of(ctx, table, place, size)
+    index = in_bounds(ctx, row, row.args[2], index, table.layout.shape[dim])
+    return ctx.emit(row.op, (table, dim, index), results[0])
+
+
+def _first_of(ctx: RuleContext, value: AnnotatedValue, dim: int, size: int) -> AnnotatedValue:
+    dims = (*value.layout.dims[:dim], (Factor(size),), *value.layout.dims[dim + 1 :])
+    layout = make_layout(dims, value.layout.partial)
+    return ctx.emit("aten.slice.Tensor", (value, dim, 0, size), layout, dtype=value.dtype)
+
+
+def scatter(
+    ctx: RuleContext, row: Row, call: CallRule, values: list[AnnotatedValue], results: list[Layout]
+) -> Result:
+    """Target, index and, if it is no number, source."""
+    target, index, *rest = values
+    dim = dim_argument(row, len(target.layout.dims))
+    index = in_bounds(ctx, row, row.args[2], index, target.layout.shape[dim])
+    given = rest[0] if rest else row.args[3]
+    return ctx.emit(row.op, (target, dim, index, given, *row.args[4:]), results[0], kwargs=row.kwargs)
+
 
 _ALONG = """
     linalg_vector_norm.default _softmax.default _safe_softmax.default cumsum.default cumprod.default
@@ -89,7 +132,7 @@ def _gather(row: Row) -> OpRule:
     table = _letters(row)
     index = list(table)
     if table:
-        dim = int(row.args[1]) % len(table)  # type: ignore[call-overload]
+        dim = dim_argument(row, len(table))
         index[dim] = "picked"
     text = f"{' '.join(table)}, {' '.join(index)} -> {' '.join(index)}"
     whole = " ".join(set(table) - set(index))
@@ -98,7 +141,7 @@ def _gather(row: Row) -> OpRule:
 
 def _select_scatter(row: Row) -> OpRule:
     letters = _letters(row)
-    dim = int(row.args[2]) % len(letters)  # type: ignore[call-overload]
+    dim = dim_argument(row, len(letters))
     whole, rest = " ".join(letters), " ".join(letters[:dim] + letters[dim + 1 :])
     more = dict[str, Any](linear=Linear.JOINTLY, empty_ok=True)
     return parse(row.op, f"{whole}, {rest} -> {whole}", whole=letters[dim], **more)
@@ -107,16 +150,7 @@ def _select_scatter(row: Row) -> OpRule:
 def _permuted(row: Row) -> OpRule:
     """Letters in the order that the literals say."""
     letters = _letters(row)
-    rank = max(1, len(letters))
-    order = list(range(len(letters)))
-    if row.op == "aten.t.default":
-        order.reverse()
-    elif row.op == "aten.transpose.int":
-        first, second = (int(dim) % rank for dim in row.args[1:3])  # type: ignore[call-overload]
-        if letters:
-            order[first], order[second] = order[second], order[first]
-    else:
-        order = [int(dim) % rank for dim in row.args[1]]  # type: ignore[attr-defined]
+    order = permutation(row, len(letters))
     given = dict(zip(order, letters, strict=True))
     source = " ".join(given[dim] for dim in sorted(given))
     return parse(row.op, f"{source} -> {' '.join(letters)}", linear=Linear.ONE, empty_ok=True)
@@ -124,7 +158,7 @@ def _permuted(row: Row) -> OpRule:
 
 put(OpRule("aten.gather.default", variants=_gather))
 put(OpRule("aten.select_scatter.default", variants=_select_scatter))
-for _op in ("aten.t.default", "aten.transpose.int", "aten.permute.default"):
+for _op in PERMUTED:
     put(OpRule(_op, variants=_permuted))
 
 

@@ -1,15 +1,103 @@
-"""The table's lines of values made from nothing: any cut, each rank makes the elements that it uses."""
+"""The table's lines of values made from nothing: any cut, each rank makes the elements that it uses.
+
+Fills are made in any cut, counters whole and sliced, random masks and numbers by global positions.
+"""
 
 from __future__ import annotations
 
+import torch
+
+from ...errors import InternalError
+from ...ir.annotated import AnnotatedValue, PerCoordinate
 from ...ir.graph import Row
 from ...ir.random_operator import RANDOM_MASK, RANDOM_NUMBERS
-from ...layout.layout import whole
-from ..in_code.constant_rules import COUNTERS, FILLS, counter, fill
-from ..in_code.random_rules import by_position
+from ...layout.layout import Axis, Coordinate, Factor, Layout, whole
 from ..op_apply import put
 from ..op_rule import OpRule, Shapes, chosen, lengths_of, numbered
-from ..rules import Pull, Result, RuleContext, chosen_layout, pull_for
+from ..rules import Pull, Result, RuleContext, chosen_layout, local_shape, pull_for, sample_factor
+
+FILLS: dict[str, object] = {
+    "aten.new_ones.default": 1,
+    "aten.new_zeros.default": 0,
+    "aten.ones.default": 1,
+    "aten.zeros.default": 0,
+    "aten.ones_like.default": 1,
+    "aten.zeros_like.default": 0,
+    "aten.full.default": None,
+    "aten.new_full.default": None,
+    "aten.full_like.default": None,
+    "aten.fill.Scalar": None,
+    "aten.scalar_tensor.default": None,
+    "aten.empty_like.default": 0,
+    "aten.new_empty.default": 0,
+    "aten.new_empty_strided.default": 0,
+    "aten.empty.memory_format": 0,
+}
+FIRST_IS_VALUE = ("aten.scalar_tensor.default",)
+COUNTERS = ("aten.arange.default", "aten.arange.start", "aten.arange.start_step", "aten.linspace.default")
+
+
+def fill_value(row: Row) -> object:
+    """The number that a fill writes everywhere."""
+    if FILLS[row.op] is not None:
+        return FILLS[row.op]
+    return row.args[0] if row.op in FIRST_IS_VALUE else row.args[len(row.args) - 1]
+
+
+def fill(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue:
+    """A fill in any cut."""
+    value = fill_value(row)
+    if row.dtype is torch.bool:
+        value = bool(value)
+    return ctx.emit("hspmd.full", (local_shape(layout), value, row.dtype), layout, dtype=row.dtype)
+
+
+def counter(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue:
+    """A counter is computed whole, then sliced."""
+    value = ctx.emit(row.op, row.args, whole(row.shape or ()), kwargs=_with_dtype(row), dtype=row.dtype)
+    return ctx.convert(value, layout)
+
+
+def _with_dtype(row: Row) -> dict[str, object]:
+    kwargs = {
+        key: value for key, value in row.kwargs.items() if key not in ("device", "pin_memory", "layout")
+    }
+    return kwargs | {"dtype": row.dtype}
+
+
+def by_position(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | None:
+    """A mask, or numbers, in any cut; None where a micro-batch has other rows than its own, of a slice."""
+    cut = layout.cut(ranks=False)
+    if cut is not None and cut[1] != sample_factor(ctx, cut[1].size):
+        return None
+    return _drawn(ctx, row, layout)
+
+
+def _drawn(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue:
+    key, operator, kind, _, dtype = row.args
+    batch = ctx.batch
+    parts = PerCoordinate(lambda at: tuple(_part(factor, batch, at) for factor in layout.factors()))
+    args = (ctx.operand(key), operator, kind, parts, local_shape(layout), dtype)
+    return ctx.emit(row.op.removesuffix(".default"), args, layout, dtype=row.dtype)
+
+
+def _part(factor: Factor, batch: int, at: Coordinate) -> tuple[int, tuple[tuple[int, int], ...], int]:
+    """(size, intervals, elements per sample), as `counter_random.Part` says.
+
+    A micro-batch's rows count from its first sample, which the key holds: micro-batches of one size
+    run the same code.
+    """
+    held = factor.held(at)
+    if factor.axis is not Axis.BATCH:
+        return factor.size, held, 0
+    per_sample, rest = divmod(factor.size, batch)
+    if rest or len(held) != 1 or held[0][0] % per_sample:
+        raise InternalError(
+            f"samples {held} of {factor.size} elements are not the rows of a micro-batch",
+            fix="report this model and strategy",
+        )
+    ((low, high),) = held
+    return factor.size, ((0, high - low),), per_sample
 
 
 def _any_cut(row: Row, _shapes: Shapes) -> OpRule:

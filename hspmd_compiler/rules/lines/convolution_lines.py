@@ -2,21 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
-from ...ir.annotated import AnnotatedValue
+from ...ir.annotated import AnnotatedValue, PerCoordinate
 from ...ir.graph import Row
-from ..call_rule import bound
-from ..in_code.convolution_rules import Window, bias_gradient, convolution, gradient
+from ...layout.layout import Layout, make_layout
+from ...layout.view_maps import map_view
+from ..call_rule import CallRule, bound
 from ..op_apply import computed, put
 from ..op_rule import Linear, OpRule, parse
-from ..rules import Result, RuleContext, items
+from ..rules import Result, RuleContext, items, local_shape
 
 CONVOLUTION = "aten.convolution.default"
 CONVOLUTION_BACKWARD = "aten.convolution_backward.default"
 SPACE, KERNEL, OUT = "x y z", "u v w", "X Y Z"
 GROUPS = (("g", "groups"),)
+
+
+class Window(NamedTuple):
+    """The literals of a convolution. groups: blocks of channels, each with filters of its own."""
+
+    stride: tuple[object, ...]
+    padding: object
+    dilation: object
+    transposed: bool
+    output_padding: object
+    groups: Any
+
+
+def _window(row: Row) -> Window:
+    first = 3 if row.op == CONVOLUTION else 4
+    return Window._make(row.args[first : first + 6])
+
+
+def _groups(value: AnnotatedValue, call: CallRule, inner: str) -> object:
+    """The number of groups that a rank has of a value with channels in dim 1; inner: those of a group."""
+    if "g" not in call.sizes:
+        return 1
+    apart = map_view(make_layout((value.layout.dims[1],)), (call.sizes["g"], call.sizes[inner]))
+    assert apart is not None, "operands met in groups"
+    blocks = apart.target.dims[0]  # of a periodic cut more than one factor
+    return PerCoordinate(lambda at: prod([factor.length(at) for factor in blocks]))
+
+
+def convolution(
+    ctx: RuleContext, row: Row, call: CallRule, values: list[AnnotatedValue], results: list[Layout]
+) -> Result:
+    """The product, with the bias where it is added."""
+    image, filters, bias = values if len(values) > 2 else (*values, None)
+    window = _window(row)._replace(groups=_groups(image, call, "c"))  # type: ignore[arg-type]
+    return ctx.emit("hspmd.convolution", (image, filters, bias, local_shape(results[0]), *window), results[0])
+
+
+def gradient(op: str) -> Callable[..., Result]:
+    """Of the input or of the weight."""
+
+    def emit(
+        ctx: RuleContext, row: Row, call: CallRule, values: list[AnnotatedValue], results: list[Layout]
+    ) -> Result:
+        window = _window(row)._replace(groups=_groups(values[0], call, "m"))
+        args = (*values, local_shape(results[0]), *window)
+        return ctx.emit(op, args, results[0], dtype=values[0].dtype)
+
+    return emit
+
+
+def bias_gradient(
+    ctx: RuleContext, row: Row, call: CallRule, values: list[AnnotatedValue], results: list[Layout]
+) -> Result:
+    """The sum over samples and space."""
+    (grad,) = values
+    outside = tuple(dim for dim in range(len(grad.layout.dims)) if dim != 1)
+    return ctx.emit("aten.sum.dim_IntList", (grad, outside), results[0], dtype=grad.dtype)
 
 
 def _letters(window: Window) -> tuple[str, str, str, str]:
@@ -45,7 +105,7 @@ def _line(row: Row, window: Window, text: str, over: str = "", **more: Any) -> O
 
 
 def _convolution(row: Row) -> OpRule:
-    window = Window.of(row.args[3:9])
+    window = _window(row)
     image, weight, out, channels = _letters(window)
     space = image.removeprefix("n k ").removeprefix("n (g c) ")
     more = dict[str, Any](added=2, emit=convolution, flops=2, idle=space)
@@ -54,7 +114,7 @@ def _convolution(row: Row) -> OpRule:
 
 def _backward(row: Row) -> OpRule:
     """What the three products have in common."""
-    window = Window.of(row.args[4:10])
+    window = _window(row)
     image, weight, grad, channels = _letters(window)
     summed = "n" if window.groups > 1 else "n m"
     text = f"{grad}, {image}, {weight} -> {image}, {weight}, {channels}"
@@ -63,7 +123,7 @@ def _backward(row: Row) -> OpRule:
 
 def _products(row: Row) -> tuple[OpRule, OpRule, OpRule]:
     """Gradients of the input, of the weight and of the bias, each split in its own way."""
-    window = Window.of(row.args[4:10])
+    window = _window(row)
     image, weight, grad, _ = _letters(window)
     of_input, of_weight = (gradient(f"hspmd.convolution_{name}_gradient") for name in ("input", "weight"))
     summed = {"sum": "n"} if window.groups > 1 else {}

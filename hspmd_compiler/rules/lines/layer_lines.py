@@ -1,4 +1,4 @@
-"""The table's lines of layers and losses: norms and attention; the value declares, code writes."""
+"""The table's lines of norms and attention: what is cut and what is whole, and their local rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ...ir.annotated import AnnotatedValue
 from ...ir.graph import Row
 from ...layout.layout import Layout
-from ..call_rule import CallRule
+from ..call_rule import CallRule, argument_of
 from ..in_code.batch_norm_rules import (
     BACKWARD,
     EVALUATION,
@@ -19,17 +19,17 @@ from ..in_code.batch_norm_rules import (
     batch_norm_in_evaluation,
     batch_norm_without_buffers,
 )
-from ..in_code.group_norm_rules import GROUP_NORM, GROUP_NORM_BACKWARD, group_norm, group_norm_backward
-from ..in_code.norm_attention_rules import (
-    FLASH,
-    FLASH_BACKWARD,
-    attention,
-    attention_backward,
-    layer_norm_backward,
-)
+from ..in_code.reduction_rules import reduced_layout
 from ..op_apply import line, put
 from ..op_rule import Linear, OpRule, Ranks, by_ranks, parse
-from ..rules import Result, Rule, RuleContext
+from ..rules import Result, Rule, RuleContext, items, local_sizes
+
+GROUP_NORM = "aten.native_group_norm.default"
+GROUP_NORM_BACKWARD = "aten.native_group_norm_backward.default"
+FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+FLASH_BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
+SAVED = 6
+"""Operands of the backward of attention without the mask."""
 
 
 def _space(row: Row) -> str:
@@ -37,6 +37,11 @@ def _space(row: Row) -> str:
     shape = (row.outs or ())[0]
     assert shape is not None, "the normalised value is there"
     return " ".join(f"s{place}" for place in range(len(shape[0]) - 2))
+
+
+def _dims(letter: str, rank: int | None, less: int) -> str:
+    """Letters of an operand's dims, but for the first ones."""
+    return " ".join(f"{letter}{place}" for place in range((rank or 0) - less))
 
 
 def _tail(row: Row, place: int) -> str:
@@ -48,15 +53,7 @@ def _layer_norm(row: Row) -> OpRule:
     tail = _tail(row, 1)
     ones = " ".join("()" for _ in tail.split())
     text = f"... {tail}, {tail}, {tail} -> ... {tail}, ... {ones}, ... {ones}"
-    return parse(row.op, text, whole=tail, emit=_emit_layer_norm, flops=8)
-
-
-def _emit_layer_norm(
-    ctx: RuleContext, row: Row, call: CallRule, values: list[AnnotatedValue], results: list[Layout]
-) -> Result:
-    rest = iter(values[1:])
-    scale, shift = (None if argument is None else next(rest) for argument in row.args[2:4])
-    return ctx.emit_many(row.op, (values[0], row.args[1], scale, shift, *row.args[4:]), results)
+    return parse(row.op, text, whole=tail, empty_ok=True, flops=8)
 
 
 def _layer_norm_backward(row: Row) -> OpRule:
@@ -67,10 +64,37 @@ def _layer_norm_backward(row: Row) -> OpRule:
     return parse(row.op, text, whole=tail, sum="...", **more)
 
 
+def layer_norm_backward(
+    ctx: RuleContext, row: Row, call: CallRule, values: list[AnnotatedValue], results: list[Layout]
+) -> Result:
+    """Its kernel ignores the strides of statistics."""
+    grad, value, *stats = values[:4]
+    rest = iter(values[4:])
+    affine = [None if argument is None else next(rest) for argument in row.args[5:7]]
+    return ctx.emit_many(row.op, (grad, value, row.args[2], *stats, *affine, row.args[7]), results)
+
+
 def _group_norm(row: Row) -> OpRule:
     space = _space(row)
     text = f"n (g c) {space}, (g c), (g c) -> n (g c) {space}, n g, n g"
     return parse(row.op, text, whole=f"c {space}", lengths=(("g", "group"),), emit=group_norm, flops=8)
+
+
+def group_norm(
+    ctx: RuleContext, row: Row, call: CallRule, values: list[AnnotatedValue], results: list[Layout]
+) -> Result:
+    """Statistics are per sample and group."""
+    value, *affine = values
+    rest = iter(affine)
+    scale, shift = (None if argument is None else next(rest) for argument in row.args[1:3])
+    args = (value, scale, shift, *_sizes(value, results[1], row.args[5]), row.args[7])
+    return ctx.emit_many("hspmd.group_norm", args, results)
+
+
+def _sizes(value: AnnotatedValue, statistics: Layout, space: object) -> tuple[object, ...]:
+    """Local samples, channels, elements of the space and groups."""
+    layout = value.layout
+    return local_sizes(layout, 0), local_sizes(layout, 1), space, local_sizes(statistics, 1)
 
 
 def _group_norm_backward(row: Row, ranks: Ranks) -> OpRule:
@@ -82,9 +106,19 @@ def _group_norm_backward(row: Row, ranks: Ranks) -> OpRule:
     return parse(row.op, text, sum="n", whole=f"c {space}", **more)
 
 
-def _dims(letter: str, rank: int | None, less: int) -> str:
-    """Letters of an operand's dims, but for the first ones."""
-    return " ".join(f"{letter}{place}" for place in range((rank or 0) - less))
+def group_norm_backward(
+    ctx: RuleContext, row: Row, call: CallRule, values: list[AnnotatedValue], results: list[Layout]
+) -> Result:
+    """Gradients of scale and shift are sums over the samples."""
+    grad, value, mean, spread, *scale = values
+    sizes = _sizes(value, mean.layout, row.args[7])
+    args = (grad, value, mean, spread, scale[0] if scale else None, *sizes, items(row.args[9]))
+    each = reduced_layout(
+        value.layout, [dim for dim in range(len(value.layout.dims)) if dim != 1], keep=False
+    )
+    return ctx.emit_many(
+        "hspmd.group_norm_backward", args, (value.layout, each, each)
+    )  # those nobody wants too
 
 
 def _batch_norm(operands: int, results: str, code: Rule) -> Callable[[Row], OpRule]:
@@ -112,6 +146,26 @@ put(OpRule(BACKWARD, by_shapes=by_ranks(_batch_norm_backward)))
 put(OpRule(TRAINING, variants=_batch_norm(4, ", c, c, c, c", batch_norm)))
 put(OpRule(WITHOUT_BUFFERS, variants=_batch_norm(2, ", c, c", batch_norm_without_buffers)))
 put(OpRule(EVALUATION, variants=_batch_norm(4, ", e, e", batch_norm_in_evaluation)))
+
+
+def attention(
+    ctx: RuleContext, row: Row, call: CallRule, values: list[AnnotatedValue], results: list[Layout]
+) -> Result:
+    """Batch and heads are parallel; tokens and head dim are whole."""
+    query, key, value, *mask = values
+    literals = (argument_of(row, "dropout_p"), argument_of(row, "is_causal"), row.kwargs.get("scale"))
+    args = (query, key, value, mask[0] if mask else None, *literals)
+    return ctx.emit_many("hspmd.attention", args, results)
+
+
+def attention_backward(
+    ctx: RuleContext, row: Row, call: CallRule, values: list[AnnotatedValue], results: list[Layout]
+) -> Result:
+    """As the forward; gradients lie as query, key and value."""
+    *given, mask = values if len(values) > SAVED else (*values, None)
+    args = (*given, mask, row.args[SAVED], row.args[SAVED + 1], row.kwargs.get("scale"))
+    return ctx.emit_many("hspmd.attention_backward", args, results)
+
 
 line(
     FLASH,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ...ir.random_operator import MASKED
 from ..in_code.pointwise_operators import CHOICES, LAZY, LINEAR, PRODUCTS, SETTLING, SUMS
-from ..in_code.pointwise_rules import products, settling, sums
-from ..in_code.random_rules import masked
+from ..in_code.pointwise_rules import masked, products, settling, sums
 from ..op_apply import line
 from ..op_rule import Linear
 

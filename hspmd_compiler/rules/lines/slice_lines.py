@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...ir.graph import Row
-from ..cuts import argument, dim_argument
+from ..call_rule import argument_of
+from ..cuts import dim_argument
 from ..in_code.slice_rules import (
     bounds,
     cat,
@@ -42,8 +43,8 @@ def _picked(row: Row, dims: Dims, place: int, results: Sequence[Dims], why: str)
 
 def _sliced(row: Row, shapes: Shapes) -> OpRule:
     source = shapes[0] or ()
-    dims, place = numbered(len(source)), dim_argument(row, 1, len(source))
-    low, high, step = bounds(row, 2, source[place])
+    dims, place = numbered(len(source)), dim_argument(row, len(source))
+    low, high, step = bounds(row, source[place])
     if step != 1:
         new = _with(dims, place, NEW)
         return _picked(row, dims, place, [new], "every n-th element of it is picked")
@@ -53,7 +54,7 @@ def _sliced(row: Row, shapes: Shapes) -> OpRule:
 
 def _split(row: Row, shapes: Shapes) -> OpRule:
     source = shapes[0] or ()
-    dims, place = numbered(len(source)), dim_argument(row, 2, len(source))
+    dims, place = numbered(len(source)), dim_argument(row, len(source))
     parts = numbered(len(row.outs or ()), PART)
     lengths = [meta[0][place] if meta is not None else 0 for meta in row.outs or ()]
     read = _with(dims, place, "|".join(name for (name,) in parts))
@@ -63,7 +64,7 @@ def _split(row: Row, shapes: Shapes) -> OpRule:
 
 def _selected(row: Row, shapes: Shapes) -> OpRule:
     dims = numbered(len(shapes[0] or ()))
-    place = dim_argument(row, 1, len(dims))
+    place = dim_argument(row, len(dims))
     count = 1 if row.outs is None else len(row.outs)
     rest = _with(dims, place)
     return _picked(row, dims, place, [rest] * count, "single elements of it are picked")
@@ -71,14 +72,14 @@ def _selected(row: Row, shapes: Shapes) -> OpRule:
 
 def _select_gradient(row: Row, shapes: Shapes) -> OpRule:
     dims = numbered(len(row.shape or ()))
-    place = integer(row.args[2]) % len(dims)
+    place = dim_argument(row, len(dims))
     return chosen(row, [_with(dims, place)], [_with(dims, place, NEW)])
 
 
 def _slice_gradient(row: Row, shapes: Shapes) -> OpRule:
     target = row.shape or ()
-    dims, place = numbered(len(target)), integer(row.args[2]) % len(target)
-    low, high, step = bounds(row, 3, target[place])
+    dims, place = numbered(len(target)), dim_argument(row, len(target))
+    low, high, step = bounds(row, target[place])
     if step != 1:
         return _picked(row, dims, place, [_with(dims, place, NEW)], "")
     return chosen(row, [_with(dims, place, PART)], [_with(dims, place, _among(low, target[place], high))])
@@ -87,7 +88,7 @@ def _slice_gradient(row: Row, shapes: Shapes) -> OpRule:
 def _joined(row: Row, shapes: Shapes) -> OpRule:
     """Empty vectors, which torch takes beside parts of any shape, have a letter that nothing has."""
     rank = len(row.shape or ())
-    dims, place = numbered(rank), dim_argument(row, 1, rank)
+    dims, place = numbered(rank), dim_argument(row, rank)
     parts = numbered(len(shapes), PART)
     read = [
         _with(dims, place, name) if len(shape or ()) == rank else ((WHOLE,),)
@@ -106,7 +107,7 @@ def _padded(row: Row, shapes: Shapes) -> OpRule:
             dim = len(read) - 1 - place
             written = _with(written, dim, f"{NEW}{dim}")
     whole = [name for pair in zip(read, written, strict=True) if pair[0] != pair[1] for (name,) in pair]
-    linear = Linear.NO if argument(row, 2, "value", 0) else Linear.BATCH
+    linear = Linear.NO if argument_of(row, "value") else Linear.BATCH
     return chosen(row, [read], [written], whole=whole, linear=linear, why="it is padded")
 
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from ...ir.graph import Row
-from ..call_rule import argument_of
+from ..cuts import dim_argument
 from ..op_apply import put
 from ..op_rule import Dims, Linear, OpRule, Shapes, chosen, numbered
-from ..rules import integer
 
 NEW, INSIDE = "new", "inside"
 """Letters: of the number of windows in a dim's place, and of the last dim, for elements of one of them."""
 
 
-def _dim(row: Row, argument: str, rank: int) -> int:
-    return integer(argument_of(row, argument)) % max(rank, 1)
-
-
 def _windows(row: Row, rank: int, argument: str) -> tuple[Dims, Dims, list[str]]:
     """Letters before and behind, and those that are whole."""
-    dims, place = numbered(rank), _dim(row, argument, rank)
+    dims, place = numbered(rank), dim_argument(row, rank, argument)
     counted = (*dims[:place], (NEW,), *dims[place + 1 :]) if dims else ()
     return dims, (*counted, (INSIDE,)), [NEW, INSIDE, f"d{place}"]
 
@@ -37,7 +32,7 @@ def _folded(row: Row, _shapes: Shapes) -> OpRule:
 
 def _across(row: Row, rank: int) -> tuple[Dims, Dims, list[str]]:
     """Letters of a tensor and of a diagonal of it, and those that are whole."""
-    dims, places = numbered(rank), {_dim(row, name, rank) for name in ("dim1", "dim2")}
+    dims, places = numbered(rank), {dim_argument(row, rank, name) for name in ("dim1", "dim2")}
     others = tuple(names for place, names in enumerate(dims) if place not in places)
     return dims, (*others, (INSIDE,)), [INSIDE, *(f"d{place}" for place in places)]
 

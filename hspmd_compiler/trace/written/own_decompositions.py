@@ -13,7 +13,7 @@ from torch._decomp import decomposition_table
 
 from ...ir.graph import Ref, Row
 from ...ir.index_operator import checked
-from ...rules.cuts import argument
+from ...rules.call_rule import argument_of
 from .matrices import WRITTEN_OUT
 from .strided_views import as_strided
 from .written_out import written_out_by_torch
@@ -183,8 +183,8 @@ MASKED_PUTS: Mapping[torch._ops.OpOverload, Callable[..., object]] = {
 
 def has_class_weights(row: Row) -> bool:
     """Whether a row is cross-entropy with weights of classes: the rule of the operator counts targets."""
-    places = {"aten.nll_loss_forward.default": 2, "aten.nll_loss_backward.default": 3}
-    return row.op in places and argument(row, places[row.op], "weight", None) is not None
+    losses = ("aten.nll_loss_forward.default", "aten.nll_loss_backward.default")
+    return row.op in losses and argument_of(row, "weight") is not None
 
 
 def is_masked_put(row: Row, rows: Sequence[Row]) -> bool:

@@ -26,7 +26,7 @@ from ...program.interpret import compute_row, read_row
 from ...program.kernels.counter_random import KEY_SIZE, key_tensor
 from ...program.kernels.kernels import kernel
 from ...rules.call_rule import Alternative
-from ...rules.in_code.constant_rules import FILLS
+from ...rules.lines.constant_lines import FILLS
 from ...strategy.strategy import PipelineSpec, StageSpec
 from ..assemble import gap
 from .split_operands import TOLERANCE, Locals, Operand, Random, StageMesh, joined, lying_anyhow, random_pieces
