@@ -8,6 +8,7 @@ from functools import partial
 from itertools import pairwise
 
 from ..annotations.annotation import Annotation
+from ..annotations.split import consecutive, even_lengths
 from ..annotations.text import parse_annotation
 from ..errors import AnnotationError, StrategyError
 from ..ir.graph import LogicalGraph, ParamInfo
@@ -190,11 +191,8 @@ def token_sets(spec: StageSpec, length: int) -> Sets | None:
     """Token intervals per rank of a stage under sequence parallelism, the first ranks one token longer."""
     if spec.tp == 1:
         return None
-    base, more = divmod(length, spec.tp)
-    ends = [0]
-    for rank in range(spec.tp):
-        ends.append(ends[-1] + base + (rank < more))
-    return tuple(((low, high),) if high > low else () for low, high in pairwise(ends))
+    pieces = consecutive(even_lengths(length, spec.tp))
+    return tuple(((low, high),) if high > low else () for low, high in pieces)
 
 
 def batch_sets(strategy: Strategy) -> Sets:

@@ -73,11 +73,6 @@ class LivePipeline:
     made: dict[int, AnnotatedRow]
 
 
-def operands_of(row: AnnotatedRow) -> tuple[AnnotatedValue, ...]:
-    """Values that a row reads."""
-    return row.reads
-
-
 def live_pipeline(graph: PipelineGraph, stages: int) -> LivePipeline:
     """Keep what the loss, the gradients and new values of buffers need."""
     made = {row.out.id: row for row in graph.rows}
@@ -100,16 +95,16 @@ def _sort_in(row: AnnotatedRow, result: LivePipeline) -> None:
     stage = result.stages[row.stage]
     marker = row.marker
     if row.op == COMM and marker is not None and marker.source_stage != marker.target_stage:
-        crossing = Crossing(row, operands_of(row)[0])
+        crossing = Crossing(row, row.reads[0])
         stage.arrivals.append(crossing)
         result.stages[marker.source_stage].departures.append(crossing)
     elif is_step(row):
-        share = operands_of(row)[0]
+        share = row.reads[0]
         needed = _closure([share], result.made, is_step)
         rows = tuple(other for other in result.made.values() if other.out.id in needed and not is_step(other))
         stage.steps.append(StepValue(row, share, rows))
     elif row.op == STEP_REDUCE:
-        stage.sums.append(StepValue(row, operands_of(row)[0]))
+        stage.sums.append(StepValue(row, row.reads[0]))
     elif row.phase is Phase.FORWARD:
         stage.forward.append(row)
     else:
@@ -131,7 +126,7 @@ def _closure(
         live.add(value.id)
         row = made.get(value.id)
         if row is not None and not ends_at(row):
-            queue += operands_of(row)
+            queue += row.reads
     return live
 
 

@@ -22,8 +22,7 @@ from .resolve_annotations.demand import Conversion
 from .resolve_annotations.in_turn import in_turn
 from .resolve_annotations.moves import ReductionMove
 from .resolve_annotations.price import seconds_of
-from .resolve_annotations.resolution import Component
-from .resolve_annotations.resolve import FLAT, resolve_conversion
+from .resolve_annotations.resolve import FLAT, Component, resolve_conversion
 from .resolve_annotations.sides import Side, devices_of, make_side
 from .resolve_annotations.text import choice_text
 from .resolve_annotations.ways import PREFERRED, Method, Pricing, Way

@@ -10,7 +10,7 @@ from itertools import count
 from ..base.comm_plan import Combine, CommKind, CommStep, Piece, box_volume
 from ..rules.rules import is_addend
 from .resolve_annotations.moves import ExchangeMove
-from .resolve_annotations.resolution import Component
+from .resolve_annotations.resolve import Component
 from .resolve_annotations.steps import steps_of
 from .resolve_annotations.text import choice_text
 from .resolve_layouts import WantedLayouts, conversion_of, plan

@@ -11,7 +11,7 @@ from ..layout.layout import Axis, Coordinate, Factor
 from ..program.program import OutputKind
 from .batch_levels import BatchLevels, PassLevel
 from .compile_state import Segmented, Synced, grown
-from .liveness import StageRows, StepValue, operands_of
+from .liveness import StageRows, StepValue
 from .lower.strategy_ranks import StrategyRanks
 from .pass_chain import Pass
 from .texts.cells import Line, joined, value_cells
@@ -167,7 +167,7 @@ def _segments(plan: StagePlan, graph: PipelineGraph, variant: int) -> list[Segme
     passes = [part for part in plan.parts if not isinstance(part, int)]
     rows_of = {part: plan.rows_of(part) for part in passes}
     sent = {crossing.source.id for crossing in plan.rows.departures}
-    read = {part: {value.id for row in rows_of[part] for value in operands_of(row)} for part in passes}
+    read = {part: {value.id for row in rows_of[part] for value in row.reads} for part in passes}
     for part in passes:
         read[part] |= {value.id for _, value, _ in given[part]}
     segments = []

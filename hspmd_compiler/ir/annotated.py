@@ -45,7 +45,6 @@ class AnnotatedValue:
     logical: int | None = None
     producer: AnnotatedRow | None = None
     via: tuple[Row, AnnotatedValue] | None = None
-    multi: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from torch import fx
 
 from ..errors import TraceError
 from ..program.operator_names import known_operator
-from . import comm_marker, index_operator, library_operators, random_operator  # noqa: F401  (operators register on import)
+from . import comm_marker, own_operators  # noqa: F401  (operators register on import)
 from .graph import Meta, Origin, OriginKind, Phase, Ref, Row
 
 PLACEHOLDER = "placeholder"

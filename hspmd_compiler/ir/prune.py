@@ -1,4 +1,4 @@
-"""Numbers the rows of a graph anew, without those that nothing needs."""
+"""Numbers the rows of a graph anew, without those that nothing needs; and what a row is made of."""
 
 from __future__ import annotations
 
@@ -63,3 +63,14 @@ def _changed(values: Sequence[object], new: Mapping[int, Ref]) -> tuple[object, 
             for value in values
         ]
     )
+
+
+def sources(graph: LogicalGraph, row: int) -> list[int]:
+    """Placeholders that a row depends on, itself too, where it is one."""
+    needed, found = {row}, []
+    for each in reversed(graph.rows[: row + 1]):
+        if each.id in needed:
+            needed.update(row_inputs(each))
+            if each.op == PLACEHOLDER:
+                found.append(each.id)
+    return found[::-1]

@@ -62,6 +62,22 @@ def shifted(intervals: Iterable[Interval], offset: int) -> Intervals:
     return tuple((low + offset, high + offset) for low, high in intervals)
 
 
+def at_local(held: Intervals, local: Intervals) -> Intervals:
+    """The elements of the whole dim that lie at `local` in a tensor that stores `held` in order."""
+    found = []
+    start = 0
+    for low, high in held:
+        inside = ((max(a, start), min(b, start + high - low)) for a, b in local)
+        found += [(low + a - start, low + b - start) for a, b in inside if a < b]
+        start += high - low
+    return tuple(found)
+
+
+def repeated(intervals: Intervals, period: int, count: int) -> Intervals:
+    """So many copies, each a period behind the one before."""
+    return union((low + k * period, high + k * period) for k in range(count) for low, high in intervals)
+
+
 def map_sets(sets: Sets, change: Callable[[Intervals], Intervals]) -> Sets:
     """Apply `change` to the set of each coordinate."""
     return tuple(change(held) for held in sets)
@@ -105,10 +121,9 @@ def period_of(size: int, sets: Sets) -> int:
 
 def _repeats(held: Intervals, size: int, period: int) -> bool:
     first = intersect(held, ((0, period),))
-    copies = ((low + k * period, high + k * period) for k in range(size // period) for low, high in first)
     return (
         sum(b - a for a, b in held) == (size // period) * sum(b - a for a, b in first)
-        and union(copies) == held
+        and repeated(first, period, size // period) == held
     )
 
 

@@ -147,6 +147,10 @@ class Layout:
         """The same pending sums on other dims, in canonical form."""
         return make_layout(tuple(dims), self.partial, self.addends)
 
+    def with_dim(self, index: int, *dims: Dim) -> Layout:
+        """The same with other dims in the place of one, or without it."""
+        return self.with_dims((*self.dims[:index], *dims, *self.dims[index + 1 :]))
+
 
 @cache
 def _shape_of(layout: Layout) -> tuple[int, ...]:
@@ -201,17 +205,14 @@ def make_layout(
     for dim in dims:
         for factor in dim:
             if factor.contrib and factor.sets is not None and is_full(factor.size, factor.sets):
-                pending.add(_sum_axis(factor.axis))
+                pending.add(sum_axis(factor.axis))
         result.append(canonical_dim(dim))
     return Layout(tuple(result), frozenset(pending), addends)
 
 
-def _sum_axis(axis: Axis | None) -> Axis:
+def sum_axis(axis: Axis | None) -> Axis:
     """A pending sum over a stage's ranks is over TENSOR, whichever way they cut before."""
     return Axis.BATCH if axis is Axis.BATCH else Axis.TENSOR
-
-
-sum_axis = _sum_axis
 
 
 def _check_bounds(factor: Factor) -> None:

@@ -9,7 +9,7 @@ from itertools import product
 
 from ..base.comm_plan import Box
 from ..errors import InternalError
-from .intervals import Intervals, intersect, map_sets, union
+from .intervals import Intervals, intersect, map_sets, repeated
 from .layout import Coordinate, Dim, Factor, Layout, dim_size
 
 FactorPair = tuple[Factor, Factor]
@@ -31,14 +31,10 @@ def cut_factor(factor: Factor, outer: int) -> tuple[Factor, Factor] | None:
     if all(bound % inner == 0 for bound in bounds):
         sets = map_sets(factor.sets, lambda held: tuple((low // inner, high // inner) for low, high in held))
         return Factor(outer, factor.axis, sets, factor.contrib), Factor(inner)
-    repeated = map_sets(factor.sets, lambda held: intersect(held, ((0, inner),)))
-    if all(_copies(first, outer, inner) == held for first, held in zip(repeated, factor.sets, strict=True)):
-        return Factor(outer), Factor(inner, factor.axis, repeated, factor.contrib)
+    first = map_sets(factor.sets, lambda held: intersect(held, ((0, inner),)))
+    if all(repeated(own, inner, outer) == held for own, held in zip(first, factor.sets, strict=True)):
+        return Factor(outer), Factor(inner, factor.axis, first, factor.contrib)
     return None
-
-
-def _copies(first: Intervals, outer: int, inner: int) -> Intervals:
-    return union((low + k * inner, high + k * inner) for k in range(outer) for low, high in first)
 
 
 def refine_dim(first: Dim, second: Dim) -> list[FactorPair] | None:

@@ -85,7 +85,7 @@ def with_cuts(base: Layout, cuts: Mapping[int, Factor], addends: Sequence[int] |
         return make_layout(dims, base.partial | {Axis.TENSOR})
     dim, _ = found[0]
     pieces = tuple(_as_addends(factor) for factor in settled.dims[dim])
-    return settled.with_dims(pieces if index == dim else own for index, own in enumerate(settled.dims))
+    return settled.with_dim(dim, pieces)
 
 
 def _as_addends(factor: Factor) -> Factor:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from .intervals import Intervals, Sets, is_exact, map_sets, subtract, union
+from .intervals import Intervals, Sets, is_exact, map_sets, repeated, subtract, union
 from .layout import Dim, Factor, Layout, canonical_dim, make_layout, scale, whole
 from .refine import cut_factor
 
@@ -115,12 +115,8 @@ def flat_factor(dim: Dim) -> Factor:
 def _times(outer: Factor, inner: Factor) -> Factor:
     if inner.sets is None:
         return scale(outer, inner.size)
-    count = outer.size
-    sets = tuple(
-        union((low + k * inner.size, high + k * inner.size) for k in range(count) for low, high in held)
-        for held in inner.sets
-    )
-    return Factor(count * inner.size, inner.axis, sets, inner.contrib)
+    sets = tuple(repeated(held, inner.size, outer.size) for held in inner.sets)
+    return Factor(outer.size * inner.size, inner.axis, sets, inner.contrib)
 
 
 def slice_factor(factor: Factor, low: int, high: int) -> Factor:
@@ -169,7 +165,3 @@ def deduplicated(layout: Layout) -> Layout:
         for dim in layout.dims
     )
     return make_layout(dims, layout.partial)
-
-
-def resized(layout: Layout, dim: int, size: int) -> Layout:
-    return layout.with_dims((Factor(size),) if index == dim else own for index, own in enumerate(layout.dims))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import prod
 
 from ..layout.intervals import Sets
@@ -24,14 +24,13 @@ def pieces(call: CallRule, name: str, shares: Sequence[int], known: dict[str, Se
     if name in known or "|" not in name:
         size = call.sizes[name]
         return Factor(size, Axis.TENSOR, known.get(name) or even(size, shares))
-    ends = list(accumulate(call.parts(name), initial=0))
     read = any((name,) in dims for dims in call.operands)
     parts = [
         (low, Factor(high - low, Axis.TENSOR, known.get(part) or even(high - low, shares)))
-        for part, (low, high) in zip(name.split("|"), pairwise(ends), strict=True)
+        for part, (low, high) in call.spans(name)
         if read or not part.isdigit()  # of a result these are zeros
     ]
-    return at_places(parts, ends[-1])
+    return at_places(parts, call.sizes[name])
 
 
 def even(size: int, shares: Sequence[int]) -> Sets:

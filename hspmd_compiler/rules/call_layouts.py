@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
 
 from ..layout.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout, sum_axis
 from ..layout.view_maps import at_places, deduplicated, flat_factor, map_view, slice_factor
@@ -89,11 +88,8 @@ def side_by_side(call: CallRule, letters: dict[str, Dim]) -> dict[str, Dim] | No
     None: only some of them are, or samples lie among elements that have no letter.
     """
     found = dict(letters)
-    for name in call.sizes:
-        if "|" not in name:
-            continue
-        ends = list(accumulate(call.parts(name), initial=0))
-        spans = dict(zip(name.split("|"), pairwise(ends), strict=True))
+    for name in call.joins:
+        spans = dict(call.spans(name))
         parts = {part: flat_factor(letters[part]) for part in beside(name)}
         if _is_cut(letters[name]):
             factor = flat_factor(letters[name])
@@ -103,7 +99,7 @@ def side_by_side(call: CallRule, letters: dict[str, Dim]) -> dict[str, Dim] | No
             if len(axes) > 1 or (Axis.BATCH in axes and len(parts) <= name.count("|")):
                 return None
             placed_parts = [(spans[part][0], factor) for part, factor in parts.items()]
-            found[name] = (at_places(placed_parts, ends[-1]),)
+            found[name] = (at_places(placed_parts, call.sizes[name]),)
     return found
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
 import torch
 
+from ..base.comm_plan import Interval
 from ..errors import DeduceError
 from ..ir.graph import Ref, Row
 from ..layout.layout import Layout
@@ -107,6 +109,11 @@ class CallRule:
         if "|" not in name:
             return (self.sizes[name],)
         return tuple([int(part) if part.isdigit() else self.sizes[part] for part in name.split("|")])
+
+    def spans(self, name: str) -> list[tuple[str, Interval]]:
+        """What stands side by side in a letter, and where in it."""
+        ends = accumulate(self.parts(name), initial=0)
+        return list(zip(name.split("|"), pairwise(ends), strict=True))
 
     def flops(self, share: float = 1.0) -> float:
         """Of the whole call, or of a share of it."""

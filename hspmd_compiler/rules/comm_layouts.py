@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..annotations.annotation import Annotation
 from ..annotations.split import Split
 from ..annotations.states import PARTIAL, DistributedStates
-from ..layout.intervals import Intervals, Sets, union
+from ..layout.intervals import Sets, at_local, union
 from ..layout.layout import Axis, Factor, Layout
 from ..layout.several_cuts import with_cuts, without_ranks
 from ..layout.view_maps import flat_factor
@@ -69,20 +69,8 @@ def _of_samples(batch: Sets, split: Split, places: Sequence[int]) -> Sets:
             continue
         pieces = split.pieces(length)
         for rows, place in zip(found, places, strict=True):
-            rows += _of_whole(held, pieces[place])
+            rows += at_local(held, pieces[place])
     return tuple(map(union, found))
-
-
-def _of_whole(held: Intervals, local: Intervals) -> Intervals:
-    """The rows of the whole dim that lie at `local` in a tensor that holds `held`."""
-    rows = []
-    start = 0
-    for low, high in held:
-        length = high - low
-        inside = ((max(a, start), min(b, start + length)) for a, b in local)
-        rows += [(low + a - start, low + b - start) for a, b in inside if a < b]
-        start += length
-    return tuple(rows)
 
 
 def _axis(ctx: RuleContext, layout: Layout, dim: int) -> Axis:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..ir.annotated import AnnotatedValue
 from ..ir.graph import Ref, Row, map_refs
-from ..layout.layout import Axis, Layout
+from ..layout.layout import Axis, Layout, has_empty_piece, whole
 from .call_layouts import met_layouts, product_layouts
 from .call_rule import Alternative, CallRule, argument_place, has_fractions, tensors
 from .cuts import dense, exact, whole_dim
-from .empty_pieces import emit_unless_empty
 from .in_code.contraction_rules import Contraction, add_once, contract, plain_at
 from .in_code.pointwise_operators import MOVES
 from .in_code.pointwise_rules import is_per_sample, jointly_linear, settled_but_batch, settled_over_ranks
@@ -20,6 +19,7 @@ from .in_code.reduction_rules import mean
 from .op_rule import OP_RULES, Dims, Linear, OpRule, parse
 from .rules import Result, RuleContext, local_shape, rule_for, uncut
 
+UNLESS_EMPTY = "hspmd.unless_empty"
 Values = list[AnnotatedValue]
 MOVED = frozenset((*MOVES, "aten.t.default", "aten.transpose.int", "aten.permute.default"))
 """Layout operators: a conversion of what they give moves before them."""
@@ -140,7 +140,26 @@ def _emitted(
         return ctx.emit(op, args, _first(results), kwargs=row.kwargs, via=via)
     if rule.empty_ok:
         return ctx.emit_many(op, args, results, kwargs=row.kwargs)
-    return emit_unless_empty(ctx, row, args, results, values, op)
+    return _emit_unless_empty(ctx, row, args, results, values, op)
+
+
+def _emit_unless_empty(
+    ctx: RuleContext,
+    row: Row,
+    args: tuple[object, ...],
+    layouts: Sequence[Layout | None],
+    operands: Iterable[AnnotatedValue],
+    op: str,
+) -> Result:
+    """The row with local arguments; a rank that holds nothing of an operand has zeros as results."""
+    if any(has_empty_piece(value.layout) for value in operands):
+        shapes = tuple(None if layout is None else local_shape(layout) for layout in layouts)
+        metas = row.outs or (((), row.dtype),)
+        dtypes = tuple(None if meta is None else meta[1] for meta in metas)
+        op, args = UNLESS_EMPTY, (op, shapes, dtypes, *args)
+    if row.outs is None:
+        return ctx.emit(op, args, layouts[0] or whole(()), kwargs=row.kwargs)
+    return ctx.emit_many(op, args, layouts, kwargs=row.kwargs)
 
 
 def _cut_letters(call: CallRule, values: Values) -> frozenset[str]:

@@ -26,7 +26,7 @@ from ..ir.graph import (
     row_inputs,
 )
 from ..ir.layers import LayerMap, assign_layers, find_layers
-from ..ir.library_operators import lower_library_operators
+from ..ir.own_operators import lower_library_operators
 from . import trace_checks as checks
 from .capture import (
     ASSERTION,

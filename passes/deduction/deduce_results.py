@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...errors import DeduceError
 from ...ir.annotated import AnnotatedValue, BufferUpdate, GradTerm
 from ...ir.graph import Phase, Row
-from ...ir.sources import sources
+from ...ir.prune import sources
 from ...layout.layout import Axis, make_layout, whole
 from ...layout.view_maps import deduplicated
 from ...rules.rules import is_addend

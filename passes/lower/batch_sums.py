@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from ...errors import DeduceError
 from ...ir.annotated import GATHER, BatchSum, PipelineGraph
 from ...ir.graph import LogicalGraph, OriginKind
-from ...ir.sources import sources
+from ...ir.prune import sources
 from ..liveness import LivePipeline
 from ..zero.param_gather import NAME
 from .strategy_ranks import StrategyRanks

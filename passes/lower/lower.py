@@ -11,16 +11,42 @@ from ...base.comm_plan import GradBucket, ParamBucket
 from ...base.devices import DeviceKind
 from ...ir.annotated import PipelineGraph
 from ...program.check import problems_of_program
-from ...program.program import Program, RankProgram, Segment, Shard
+from ...program.program import ClassProgram, Program, RankProgram, Segment, Shard
 from ...program.program_text import program_text
 from ..compile_state import Measured
 from ..pass_chain import Pass
 from ..resolve_comm import StageComm
 from ..segments import StagePlan
-from .class_programs import ClassPrograms
 from .lower_params import lower_shards
 from .lower_stage import StageLowering
 from .stage_tables import StageTables, with_gathering
+
+
+@dataclass(slots=True)
+class ClassPrograms:
+    """Every distinct class program under its name."""
+
+    programs: dict[str, ClassProgram] = field(default_factory=dict)
+    by_size: dict[object, list[str]] = field(default_factory=dict)
+    by_identity: dict[int, str] = field(default_factory=dict)
+
+    def name_of(self, segments: list[Segment]) -> str:
+        """The class with these segments, new if there is none."""
+        if id(segments) not in self.by_identity:
+            self.by_identity[id(segments)] = self._equal_or_new(segments)
+        return self.by_identity[id(segments)]
+
+    def _equal_or_new(self, segments: list[Segment]) -> str:
+        size = tuple((len(part.inputs), len(part.rows), len(part.outputs)) for part in segments)
+        alike = self.by_size.setdefault(size, [])
+        for name in alike:
+            known = self.programs[name].segments
+            if known == segments and repr(known) == repr(segments):  # 1 == 1.0 == True, but not as text
+                return name
+        name = f"c{len(self.programs)}"
+        self.programs[name] = ClassProgram(name, segments)
+        alike.append(name)
+        return name
 
 
 @dataclass(frozen=True, slots=True)

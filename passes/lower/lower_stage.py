@@ -21,7 +21,7 @@ from ...program.program import (
     SegmentOutput,
     Value,
 )
-from ..liveness import StageRows, operands_of
+from ..liveness import StageRows
 from ..segments import Outputs
 
 DROPPED_KWARGS = frozenset({"device", "pin_memory", "layout", "memory_format", "non_blocking"})
@@ -88,7 +88,7 @@ class StageLowering:
         made = {row.out.id for row in rows}
         inputs: dict[int, SegmentInput] = {}
         given = [value for _, value, _ in outputs.special]
-        for value in (*(operand for row in rows for operand in operands_of(row)), *given):
+        for value in (*(operand for row in rows for operand in row.reads), *given):
             if value.id not in made and value.id not in inputs:
                 inputs[value.id] = self._input(value)
         numbers = sorted(self.number(value) for value in outputs.micro)
@@ -112,7 +112,7 @@ class StageLowering:
 
     def _rounds(self, row: AnnotatedRow) -> list[LocalRow]:
         """A communication, one row for each of its rounds."""
-        source, out = Value(self.number(operands_of(row)[0])), Value(self.number(row.out))
+        source, out = Value(self.number(row.reads[0])), Value(self.number(row.out))
         last = self.rounds[self.communicated] - 1
         self.communicated += 1
         made: list[LocalRow] = []

@@ -3,8 +3,7 @@
 Enters: candidates for a conversion, their prices, and their steps.
 """
 
-from .resolution import Resolution
-from .resolve import resolve
+from .resolve import Resolution, resolve
 from .text import text_of
 from .ways import Method
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ...annotations.annotation import HeldIntervals
 from ...annotations.split import consecutive, even_lengths
 from ...base.comm_plan import Box
-from ...layout.intervals import Intervals, placed, union
+from ...layout.intervals import Intervals, at_local, placed, union
 from .sides import DeviceSet, Rows, Side
 
 CellBlock = tuple[Intervals, ...]
@@ -139,8 +139,8 @@ def cut_blocks(blocks: Blocks, parts: int) -> list[Blocks]:
         if not block:
             found[0].append(block)
             continue
-        for part, rows in zip(found, _cut_rows(block[dim], lengths), strict=True):
-            if rows:
+        for part, place in zip(found, consecutive(lengths), strict=True):
+            if rows := at_local(block[dim], (place,)):
                 part.append((*block[:dim], rows, *block[dim + 1 :]))
     return [tuple(part) for part in found]
 
@@ -163,17 +163,3 @@ def _longest(block: CellBlock, parts: int) -> tuple[int, tuple[int, ...]]:
     lengths = [sum(high - low for low, high in rows) for rows in block] or [1]
     dim = next((dim for dim, length in enumerate(lengths) if length >= parts), lengths.index(max(lengths)))
     return dim, even_lengths(lengths[dim], parts)
-
-
-def _cut_rows(rows: Intervals, lengths: Sequence[int]) -> list[Intervals]:
-    """Rows in order, in parts of these lengths."""
-    found = []
-    for low, high in consecutive(lengths):
-        inside, start = [], 0
-        for first, end in rows:
-            a, b = max(first, first + low - start), min(end, first + high - start)
-            if a < b:
-                inside.append((a, b))
-            start += end - first
-        found.append(tuple(inside))
-    return found

@@ -7,7 +7,7 @@ from enum import Enum
 
 from ...base.comm_plan import Combine, CommKind
 from .moves import ExchangeMove, Transfer
-from .sides import DeviceSet, members
+from .sides import DeviceSet, members, met
 
 
 class Pattern(Enum):
@@ -73,16 +73,8 @@ class Meeting:
 
 def meetings_of(move: ExchangeMove) -> list[Meeting]:
     """All meetings of an exchange, and each rank that only cuts what it has, by their least rank."""
-    joined: list[DeviceSet] = []
     moving = (each for each in move.transfers if each.sender != each.receiver)
-    for pair in dict.fromkeys(1 << each.sender | 1 << each.receiver for each in moving):
-        apart = []
-        for other in joined:
-            if other & pair:
-                pair |= other
-            else:
-                apart.append(other)
-        joined = [*apart, pair]
+    joined = met(1 << each.sender | 1 << each.receiver for each in moving)
     of_rank = {rank: devices for devices in joined for rank in members(devices)}
     found: dict[DeviceSet, list[Transfer]] = {devices: [] for devices in joined}
     for device in move.target:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...base.comm_plan import CommKind, CostModel, Traffic
 from .moves import ExchangeMove, Move
 from .patterns import collectives_of
 from .tally import Busiest, Tally
-
-PairVolumes = Mapping[tuple[int, int], int]
 
 
 @dataclass(frozen=True, slots=True)

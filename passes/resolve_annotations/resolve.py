@@ -1,20 +1,73 @@
-"""Resolves two annotations of one tensor: the cheapest of all ways from one to the other."""
+"""Resolves two annotations of one tensor: the cheapest of all ways from one to the other, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ...annotations.annotation import Annotation, Shape
 from ...annotations.states import PARTIAL
-from ...base.comm_plan import CostModel
+from ...base.comm_plan import CommStep, CostModel
+from ...base.dtypes import BYTES
 from ...errors import AnnotationError
 from .check import checked_pair, element_bytes
 from .demand import Conversion
-from .price import FlatCost
-from .resolution import Component, Resolution
-from .sides import DeviceSet, Side, side_of
+from .moves import Move
+from .price import FlatCost, Load, loads_of
+from .sides import Side, met, side_of
+from .steps import steps_of
 from .ways import Method, Pricing, Way, ways_of
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """Devices that have nothing to do with others: the way they take, and all that were looked at."""
+
+    devices: tuple[int, ...]
+    way: Way
+    ways: tuple[Way, ...]
+
+    @property
+    def method(self) -> Method:
+        """How they come from one annotation to the other."""
+        return self.way.method
+
+    @property
+    def seconds(self) -> float:
+        """By the cost model."""
+        return self.way.seconds or 0.0
+
+    def moves(self) -> tuple[Move, ...]:
+        """What they do, in order."""
+        return self.way.make()
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """The plan for one pair of annotations of one tensor."""
+
+    source: Annotation
+    target: Annotation
+    shape: Shape
+    dtype: str
+    parts: tuple[Component, ...]
+
+    @property
+    def seconds(self) -> float:
+        """By the cost model; parts go on at once."""
+        return max((part.seconds for part in self.parts), default=0.0)
+
+    def loads(self) -> dict[int, Load]:
+        """Bytes that each rank sends and receives; ranks that do neither are left out."""
+        return loads_of((move for part in self.parts for move in part.moves()), BYTES[self.dtype])
+
+    def steps(self) -> dict[int, tuple[CommStep, ...]]:
+        """What each rank does, in its order. A rank without steps keeps what it has.
+
+        Ids count from 0, in one order on all ranks. A rank that the target doesn't name has nothing after.
+        """
+        return steps_of([part.moves() for part in self.parts], self.dtype)
+
 
 FLAT = FlatCost()
 
@@ -56,15 +109,7 @@ def resolve_conversion(whole: Conversion, pricing: Pricing) -> tuple[Component, 
 
 def _independent(whole: Conversion) -> list[Conversion]:
     """Conversions that share no device."""
-    joined: list[DeviceSet] = []
-    for devices in dict.fromkeys(cell.holders | cell.needers for cell in whole.cells):
-        apart = []
-        for other in joined:
-            if other & devices:
-                devices |= other
-            else:
-                apart.append(other)
-        joined = [*apart, devices]
+    joined = met(cell.holders | cell.needers for cell in whole.cells)
     idle = whole.source.everyone | whole.target.everyone
     for devices in joined:
         idle &= ~devices

@@ -17,7 +17,28 @@ class Senders(Protocol):
 
 
 @dataclass(slots=True)
-class ByReplica:
+class _Copies:
+    """Each receiver chooses one of several copies, of the near ones if there are any."""
+
+    near: dict[int, DeviceSet]
+
+    def deal(self, holders: DeviceSet, receivers: DeviceSet, size: int) -> dict[int, DeviceSet]:
+        """See Senders."""
+        if not holders & (holders - 1):
+            return {holders.bit_length() - 1: receivers}
+        found: dict[int, DeviceSet] = {}
+        for receiver in members(receivers):
+            sender = self.chosen(receiver, holders & self.near.get(receiver, 0) or holders, size)
+            found[sender] = found.get(sender, 0) | 1 << receiver
+        return found
+
+    def chosen(self, receiver: int, copies: DeviceSet, size: int) -> int:
+        """Which of the copies a receiver gets."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True)
+class ByReplica(_Copies):
     """The copy of the receiver's own subgroup, else the copy with the receiver's replica number.
 
     Ranks that hold one replica together so stay together, and receivers spread over the copies.
@@ -25,49 +46,26 @@ class ByReplica:
 
     source: Side
     target: Side
-    near: dict[int, DeviceSet]
 
-    def deal(self, holders: DeviceSet, receivers: DeviceSet, size: int) -> dict[int, DeviceSet]:
-        """See Senders."""
-        if only := _only(holders, receivers):
-            return only
-        found: dict[int, DeviceSet] = {}
-        near, together = self.near, self.source.subgroups
-        for receiver in members(receivers):
-            close = holders & near.get(receiver, 0) or holders
-            copies = members(close & together.get(receiver, 0) or close)
-            sender = copies[self._replica(receiver) % len(copies)]
-            found[sender] = found.get(sender, 0) | 1 << receiver
-        return found
-
-    def _replica(self, receiver: int) -> int:
+    def chosen(self, receiver: int, copies: DeviceSet, size: int) -> int:
+        """See above."""
+        together = members(copies & self.source.subgroups.get(receiver, 0) or copies)
         own = self.source.replica.get(receiver)
-        return self.target.replica.get(receiver, 0) if own is None else own
+        number = self.target.replica.get(receiver, 0) if own is None else own
+        return together[number % len(together)]
 
 
 @dataclass(slots=True)
-class ByLoad:
+class ByLoad(_Copies):
     """The copy that has sent least so far. sent: at first what devices send that nobody else has."""
 
-    near: dict[int, DeviceSet]
     sent: dict[int, int]
 
-    def deal(self, holders: DeviceSet, receivers: DeviceSet, size: int) -> dict[int, DeviceSet]:
-        """See Senders."""
-        if only := _only(holders, receivers):
-            return only
-        found: dict[int, DeviceSet] = {}
-        for receiver in members(receivers):
-            copies = members(holders & self.near.get(receiver, 0) or holders)
-            sender = min(copies, key=lambda copy: self.sent.get(copy, 0))
-            self.sent[sender] = self.sent.get(sender, 0) + size
-            found[sender] = found.get(sender, 0) | 1 << receiver
-        return found
-
-
-def _only(holders: DeviceSet, receivers: DeviceSet) -> dict[int, DeviceSet]:
-    """The one holder, who serves all; nothing where there is a choice."""
-    return {} if holders & (holders - 1) else {holders.bit_length() - 1: receivers}
+    def chosen(self, receiver: int, copies: DeviceSet, size: int) -> int:
+        """See above."""
+        sender = min(members(copies), key=lambda copy: self.sent.get(copy, 0))
+        self.sent[sender] = self.sent.get(sender, 0) + size
+        return sender
 
 
 def near_devices(cost: CostModel, devices: DeviceSet) -> dict[int, DeviceSet]:

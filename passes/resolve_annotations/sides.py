@@ -93,6 +93,20 @@ def devices_of(devices: Iterable[int]) -> DeviceSet:
     return found
 
 
+def met(sets: Iterable[DeviceSet]) -> list[DeviceSet]:
+    """Sets that have devices in common as one."""
+    joined: list[DeviceSet] = []
+    for devices in dict.fromkeys(sets):
+        apart = []
+        for other in joined:
+            if other & devices:
+                devices |= other
+            else:
+                apart.append(other)
+        joined = [*apart, devices]
+    return joined
+
+
 @lru_cache(maxsize=65536)
 def members(devices: DeviceSet) -> tuple[int, ...]:
     """The devices of a set, ascending."""

@@ -10,7 +10,7 @@ from ...base.number_ranges import number_ranges
 from .moves import ExchangeMove, Move
 from .patterns import Pattern, named
 from .price import Load, loads_of
-from .resolution import Component, Resolution
+from .resolve import Component, Resolution
 from .ways import Method, Way
 
 SHOWN_GROUPS = 8

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ...base.comm_plan import CommKind, CostModel
-from .bound import least_busy
+from .cells import Cell
 from .demand import Conversion, Demand
 from .direct import direct, direct_tally, sole_loads
 from .moves import Move
@@ -16,7 +16,7 @@ from .reduction import all_reduction
 from .relay import Owners, owner_choices, relay, relay_tally, worth_a_relay
 from .senders import ByLoad, ByReplica, Senders, near_devices
 from .sides import DeviceSet
-from .tally import Busiest
+from .tally import Amounts, Busiest, largest
 
 
 class Method(Enum):
@@ -95,7 +95,7 @@ def ways_of(conversion: Conversion, pricing: Pricing) -> list[Way]:
     knows which ranks are near is asked about all of them.
     """
     near = near_devices(pricing.cost, conversion.devices)
-    by_replica = ByReplica(conversion.source, conversion.target, near)
+    by_replica = ByReplica(near, conversion.source, conversion.target)
     if _all_at_home(conversion):
         return [_at_home(conversion, by_replica)]
     ways: list[Way] = []
@@ -171,3 +171,37 @@ def _way(
     method: Method, pricing: Pricing, make: Callable[[], Moves], count: Callable[[], tuple[Busiest, ...]]
 ) -> Way:
     return Way(method, make, pricing.of(make, count))
+
+
+def least_busy(conversion: Conversion) -> int:
+    """Elements that the busiest rank sends, or receives, in any plan at least.
+
+    A rank that needs a sum, or a value that it doesn't hold, receives as much. A rank that alone holds an
+    addend, or a value, which another one needs sends as much.
+    """
+    sent: Amounts = {}
+    received: Amounts = {}
+    for cell, demands in zip(conversion.cells, conversion.demands, strict=True):
+        for demand in demands:
+            receiving, sending = _receiving(cell, demand), _sending(demand)
+            received[receiving] = received.get(receiving, 0) + cell.size
+            sent[sending] = sent.get(sending, 0) + cell.size
+    return max(largest(sent), largest(received))
+
+
+def _receiving(cell: Cell, demand: Demand) -> DeviceSet:
+    """Those that hold nothing of it, and all where it is a sum."""
+    if all(len(sums) > 1 for sums in demand.sums):
+        return demand.needers
+    return demand.needers & ~cell.holders
+
+
+def _sending(demand: Demand) -> DeviceSet:
+    """Those that others can't do without."""
+    if len(demand.sums) > 1:
+        return 0
+    alone = 0
+    for holders in demand.sums[0]:
+        if holders & (holders - 1) == 0 and demand.needers & ~holders:
+            alone |= holders
+    return alone

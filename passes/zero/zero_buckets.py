@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
 from math import prod
 
+from ...annotations.split import consecutive
 from ...base.comm_plan import (
     Box,
     Combine,
@@ -15,12 +16,12 @@ from ...base.comm_plan import (
     CommStep,
     GradBucket,
     GradPiece,
-    Interval,
     ParamBucket,
     ParamPiece,
     Piece,
     box_volume,
 )
+from ...layout.intervals import shifted
 from ..grad_buckets import Holder, Region
 from ..resolve_comm import CommResolver
 from .zero import Cut, FlatRun, Ownership, ParamPart, Ranks, Trained
@@ -230,7 +231,9 @@ class ZeroBuckets:
         recvs: dict[int, list[Piece]] = {rank: [] for rank in group}
         for part, own in zip(parts, cuts, strict=True):
             for rank, cut in own.items():
-                row = tuple((place,) for place in _in_a_row(map(box_volume, cut.boxes), cut.row[0]))
+                row = tuple(
+                    (place,) for place in shifted(consecutive([*map(box_volume, cut.boxes)]), cut.row[0])
+                )
                 arriving: dict[Region, Piece] = {}
                 for peer in part.holders:
                     region = holders[peer].region
@@ -260,19 +263,10 @@ def _given(name: str, source: Holder, boxes: Sequence[Box]) -> GradPiece:
     return GradPiece(name, sum(map(box_volume, boxes)), source.view, source.local(boxes), None, None)
 
 
-def _in_a_row(counts: Iterable[int], low: int = 0) -> list[Interval]:
-    """Consecutive intervals of these lengths."""
-    places: list[Interval] = []
-    for size in counts:
-        places.append((low, low + size))
-        low += size
-    return places
-
-
 @lru_cache(maxsize=4096)
 def _in_turn(peers: Ranks, counts: tuple[int, ...]) -> tuple[Piece, ...]:
     """A flat tensor, each peer's part behind that of the one before; empty ones left out."""
-    places = _in_a_row(counts)
+    places = consecutive(counts)
     return tuple(
         Piece(peer, ((part,),)) for peer, part in zip(peers, places, strict=True) if part[0] < part[1]
     )

@@ -14,7 +14,7 @@ from torch import nn
 
 import hspmd_compiler as hspmd
 from hspmd_compiler.coverage.transformers_models import CAUSAL, DECODER, FromConfig, tokens
-from hspmd_compiler.ir.library_operators import GROUPED, LOWERED
+from hspmd_compiler.ir.own_operators import GROUPED, LOWERED
 from hspmd_compiler.program.kernels.grouped_product import grouped_mm, grouped_mm_backward
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 

@@ -14,7 +14,7 @@ from ...layout.layout import Factor, Layout, make_layout
 from ..cuts import exact
 from ..rules import Result, RuleContext, items
 from .pointwise_rules import join_dims
-from .reduction_rules import reduced_layout
+from .reduction_rules import per_channel
 
 TRAINING = "aten._native_batch_norm_legit_functional.default"
 WITHOUT_BUFFERS = "aten._native_batch_norm_legit.no_stats"
@@ -71,11 +71,9 @@ def _with_running(ctx: RuleContext, row: Row, running: Sequence[object], epsilon
 def _measured(ctx: RuleContext, row: Row) -> tuple[AnnotatedValue, Statistics]:
     """The input, each element at one holder, and its statistics over the whole batch."""
     value = ctx.settle(ctx.operand(row.args[0]))
-    outside = [dim for dim in range(len(value.layout.dims)) if dim != 1]
     cut = value.layout.cut(ranks=True)
     value = exact(ctx, value) if cut is not None and cut[0] != 1 else value
-    layout = reduced_layout(value.layout, outside, keep=False)
-    count = prod(value.layout.shape[dim] for dim in outside)
+    layout, count = per_channel(value.layout), _count(value.layout)
     dtype = _dtype(row, 1)
     total = ctx.over_batch(ctx.emit("hspmd.channel_sum", (value, dtype), layout, dtype=dtype))
     mean = ctx.emit("aten.div.Scalar", (total, count), total.layout, dtype=dtype)
@@ -86,6 +84,11 @@ def _measured(ctx: RuleContext, row: Row) -> tuple[AnnotatedValue, Statistics]:
 
 def _dtype(row: Row, index: int) -> torch.dtype:
     return next(meta[1] for meta in (row.outs or ())[index:] if meta is not None)
+
+
+def _count(layout: Layout) -> int:
+    """Elements of a channel."""
+    return prod(size for dim, size in enumerate(layout.shape) if dim != 1)
 
 
 def _channels(layout: Layout) -> Layout:
@@ -126,8 +129,7 @@ def batch_norm_backward(ctx: RuleContext, row: Row) -> Result:
     layout = value.layout
     channels = _channels(layout)
     mean, spread = _saved(ctx, row, training, epsilon, channels)
-    outside = [dim for dim in range(len(layout.dims)) if dim != 1]
-    each = reduced_layout(layout, outside, keep=False)
+    each = per_channel(layout)
     pair = make_layout(((Factor(2),), *each.dims), each.partial)
     sums = ctx.emit("hspmd.channel_gradient_sums", (grad, value, mean, spread), pair, dtype=mean.dtype)
     shift, scale = (
@@ -138,8 +140,7 @@ def batch_norm_backward(ctx: RuleContext, row: Row) -> Result:
     whole = (
         ctx.convert(ctx.over_batch(sums), make_layout(((Factor(2),), *channels.dims))) if training else None
     )
-    count = prod(layout.shape[dim] for dim in outside)
-    args = (grad, value, mean, spread, _beside(ctx, row.args[2], channels), whole, count)
+    args = (grad, value, mean, spread, _beside(ctx, row.args[2], channels), whole, _count(layout))
     return ctx.emit("hspmd.channel_input_gradient", args, layout, dtype=value.dtype), scale, shift
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from ...ir.annotated import AnnotatedValue
 from ...ir.graph import Row
@@ -69,7 +70,7 @@ def _one_side_of_samples(
     cuts = [value.layout.cut(ranks=False) for value in (left, right)]
     if cuts[0] is None or cuts[1] is None or letters.left[cuts[0][0]] == letters.right[cuts[1][0]]:
         return left, right
-    if _elements(left.layout) < _elements(right.layout):
+    if prod(left.layout.shape) < prod(right.layout.shape):
         return ctx.convert(left, uncut(left.layout, ranks=False)), right
     return left, ctx.convert(right, uncut(right.layout, ranks=False))
 
@@ -134,14 +135,7 @@ def _gathers_first(left: AnnotatedValue, right: AnnotatedValue) -> bool:
     sequence = [cut is not None and cut[1].axis is Axis.SEQUENCE for cut in cuts]
     if sequence[0] != sequence[1]:
         return sequence[0]
-    return _elements(left.layout) <= _elements(right.layout)
-
-
-def _elements(layout: Layout) -> int:
-    count = 1
-    for size in layout.shape:
-        count *= size
-    return count
+    return prod(left.layout.shape) <= prod(right.layout.shape)
 
 
 def _match_batch_letters(
@@ -152,18 +146,14 @@ def _match_batch_letters(
         if letter in letters.left and letter in letters.right:
             i, j = letters.left.index(letter), letters.right.index(letter)
             dim = most_split([left.layout.dims[i], right.layout.dims[j]])
-            left = ctx.convert(left, _with_dim(left.layout, i, _as_in(left.layout, i, dim)))
-            right = ctx.convert(right, _with_dim(right.layout, j, _as_in(right.layout, j, dim)))
+            left = ctx.convert(left, left.layout.with_dim(i, _as_in(left.layout, i, dim)))
+            right = ctx.convert(right, right.layout.with_dim(j, _as_in(right.layout, j, dim)))
     return left, right
 
 
 def _as_in(layout: Layout, index: int, dim: Dim) -> Dim:
     """`dim` for one operand: where the other one has addends, this one has copies of the same pieces."""
     return dim if _contrib_dim(layout) == index else _copies(dim)
-
-
-def _with_dim(layout: Layout, index: int, dim: Dim) -> Layout:
-    return layout.with_dims(dim if position == index else own for position, own in enumerate(layout.dims))
 
 
 def _match_summed(
@@ -175,8 +165,8 @@ def _match_summed(
     plain = _copies(dim)
     left_contrib = _contrib_dim(left.layout) == i
     right_contrib = _contrib_dim(right.layout) == j
-    left = ctx.convert(left, _with_dim(left.layout, i, dim if left_contrib else plain))
-    right = ctx.convert(right, _with_dim(right.layout, j, dim if right_contrib else plain))
+    left = ctx.convert(left, left.layout.with_dim(i, dim if left_contrib else plain))
+    right = ctx.convert(right, right.layout.with_dim(j, dim if right_contrib else plain))
     axes = frozenset(
         Axis.BATCH if factor.axis is Axis.BATCH else Axis.TENSOR for factor in dim if factor.axis is not None
     )

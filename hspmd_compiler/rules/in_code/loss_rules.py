@@ -30,7 +30,7 @@ def log_softmax(ctx: RuleContext, row: Row) -> Result:
         value = ctx.emit(
             "aten._to_copy.default", (value,), value.layout, kwargs={"dtype": row.dtype}, dtype=row.dtype
         )
-    stats = make_layout(tuple(() if i == dim else own for i, own in enumerate(value.layout.dims)))
+    stats = make_layout(value.layout.with_dim(dim, ()).dims)
     peak = ctx.all_reduce(ctx.emit("hspmd.row_max", (value, dim), stats), Combine.MAX)
     total = ctx.all_reduce(ctx.emit("hspmd.exp_sum", (value, peak, dim), stats), Combine.SUM)
     return ctx.emit("hspmd.log_softmax_finish", (value, peak, total), value.layout)
@@ -139,7 +139,7 @@ def log_softmax_backward(ctx: RuleContext, row: Row) -> Result:
 
 def _row_sum(ctx: RuleContext, row: Row, grad: AnnotatedValue, layout: Layout, dim: int) -> AnnotatedValue:
     """The sum over the classes of each row of the gradient, whole on every rank."""
-    stats = make_layout(tuple(() if i == dim else own for i, own in enumerate(layout.dims)))
+    stats = make_layout(layout.with_dim(dim, ()).dims)
     if ctx.producer_op(row.args[0]) == NLL_BACKWARD and len(layout.dims) == 2:
         loss = ctx.row_of(row.args[0])
         reduction, ignore = integer(loss.args[4]), integer(loss.args[5])

@@ -28,6 +28,11 @@ def reduced_layout(layout: Layout, reduced: Sequence[int], keep: bool) -> Layout
     return make_layout(tuple(dims), frozenset(partial))
 
 
+def per_channel(layout: Layout) -> Layout:
+    """What is left of a value when all dims but that of the channels are summed."""
+    return reduced_layout(layout, [dim for dim in range(len(layout.dims)) if dim != 1], keep=False)
+
+
 def mean(
     ctx: RuleContext, row: Row, call: CallRule, args: tuple[object, ...], layout: Layout, cut: frozenset[str]
 ) -> AnnotatedValue:

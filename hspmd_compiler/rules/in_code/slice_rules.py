@@ -8,7 +8,7 @@ from ...ir.annotated import AnnotatedValue, PerCoordinate
 from ...ir.graph import Row
 from ...layout.intervals import Intervals, within
 from ...layout.layout import Axis, Coordinate, Dim, Factor, Layout, dim_cut, make_layout
-from ...layout.view_maps import at_places, flat_factor, resized, slice_factor
+from ...layout.view_maps import at_places, flat_factor, slice_factor
 from ..call_rule import argument_of
 from ..cuts import dim_argument, exact, single_factor, whole_dim
 from ..rules import (
@@ -22,7 +22,7 @@ from ..rules import (
     pull_for,
     sample_factor,
 )
-from .pointwise_rules import is_batch_sum, join_dims, jointly_linear, settled_over_ranks
+from .pointwise_rules import is_batch_sum, join_dims, jointly_linear
 
 END = 2**62
 
@@ -44,14 +44,16 @@ def slice_(ctx: RuleContext, row: Row) -> Result:
         return ctx.emit("aten.alias.default", (value,), value.layout)
     if step != 1:
         value = whole_dim(ctx, value, dim)
-        return ctx.emit(row.op, (value, *row.args[1:]), resized(value.layout, dim, (row.shape or ())[dim]))
+        return ctx.emit(
+            row.op, (value, *row.args[1:]), value.layout.with_dim(dim, (Factor((row.shape or ())[dim]),))
+        )
     return _emit_slice(ctx, value, dim, low, high)
 
 
 def _emit_slice(ctx: RuleContext, value: AnnotatedValue, dim: int, low: int, high: int) -> AnnotatedValue:
     value, factor = single_factor(ctx, value, dim)
     sliced = slice_factor(factor, low, high)
-    layout = value.layout.with_dims((sliced,) if i == dim else own for i, own in enumerate(value.layout.dims))
+    layout = value.layout.with_dim(dim, (sliced,))
     per_sample = factor.axis is Axis.BATCH
     start = PerCoordinate(lambda at: _before(factor.held(at), low), by_position=per_sample)
     stop = PerCoordinate(lambda at: _before(factor.held(at), high), by_position=per_sample)
@@ -80,7 +82,7 @@ def split(ctx: RuleContext, row: Row) -> Result:
 
 def _unbind(ctx: RuleContext, row: Row, value: AnnotatedValue) -> tuple[AnnotatedValue, ...]:
     value = whole_dim(ctx, value, dim := dim_argument(row, len(value.layout.dims)))
-    layout = value.layout.with_dims(own for index, own in enumerate(value.layout.dims) if index != dim)
+    layout = value.layout.with_dim(dim)
     count = value.layout.shape[dim]
     return tuple(ctx.emit("aten.select.int", (value, dim, index), layout) for index in range(count))
 
@@ -90,7 +92,7 @@ def select(ctx: RuleContext, row: Row) -> Result:
     value = ctx.operand(row.args[0])
     dim = dim_argument(row, len(value.layout.dims))
     value = whole_dim(ctx, value, dim)
-    layout = value.layout.with_dims(own for index, own in enumerate(value.layout.dims) if index != dim)
+    layout = value.layout.with_dim(dim)
     return ctx.emit(row.op, (value, dim, row.args[2]), layout)
 
 
@@ -120,7 +122,7 @@ def slice_backward(ctx: RuleContext, row: Row) -> Result:
         if padded is not None:
             return padded
     value = whole_dim(ctx, value, dim)
-    layout = resized(value.layout, dim, size)
+    layout = value.layout.with_dim(dim, (Factor(size),))
     return ctx.emit(row.op, (value, local_shape(layout), dim, low, high, step), layout)
 
 
@@ -128,7 +130,7 @@ def _shift_into(
     ctx: RuleContext, value: AnnotatedValue, factor: Factor, dim: int, low: int, size: int
 ) -> AnnotatedValue:
     moved = at_places([(low, factor)], size)
-    layout = value.layout.with_dims((moved,) if i == dim else own for i, own in enumerate(value.layout.dims))
+    layout = value.layout.with_dim(dim, (moved,))
     return ctx.emit("aten.alias.default", (value,), layout)
 
 
@@ -140,7 +142,7 @@ def _among_samples(
     every = sample_factor(ctx, size)
     if every is None or slice_factor(every, low, low + factor.size) != factor:
         return None
-    layout = value.layout.with_dims((every,) if i == dim else own for i, own in enumerate(value.layout.dims))
+    layout = value.layout.with_dim(dim, (every,))
 
     def places(at: Coordinate) -> Intervals:
         return within(every.held(at), tuple((a + low, b + low) for a, b in factor.held(at)))
@@ -199,11 +201,7 @@ def _parts_of_samples(
             return None
         else:
             value = whole_dim(ctx, value, dim)
-            wanted = (slice_factor(every, low, high),)
-            value = ctx.convert(
-                value,
-                value.layout.with_dims(wanted if i == dim else d for i, d in enumerate(value.layout.dims)),
-            )
+            value = ctx.convert(value, value.layout.with_dim(dim, (slice_factor(every, low, high),)))
         found.append(value)
         low = high
     return found if all(dim_cut(value.layout.dims[dim], ranks=False) is not None for value in found) else None
@@ -240,12 +238,12 @@ def _meet_beside(
     ctx: RuleContext, row: Row, values: list[AnnotatedValue], dim: int
 ) -> tuple[list[AnnotatedValue], tuple[Dim, ...]]:
     """Bring the parts to one cut in all dims but the joined one."""
-    others = [make_layout(tuple(d if i != dim else () for i, d in enumerate(v.layout.dims))) for v in values]
+    others = [make_layout(value.layout.with_dim(dim, ()).dims) for value in values]
     shape = [1 if index == dim else size for index, size in enumerate(row.shape or ())]
     dims = join_dims(others, shape)
     result = []
     for value in values:
-        wanted = tuple(value.layout.dims[i] if i == dim else d for i, d in enumerate(dims))
+        wanted = (*dims[:dim], value.layout.dims[dim], *dims[dim + 1 :])
         result.append(ctx.convert(value, make_layout(wanted, value.layout.partial)))
     return result, dims
 
@@ -258,8 +256,7 @@ def pull_cat(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | Non
         return None
     parts = []
     for value in _parts(ctx, row):
-        wanted = tuple(value.layout.dims[i] if i == dim else d for i, d in enumerate(layout.dims))
-        parts.append(ctx.convert(value, make_layout(wanted)))
+        parts.append(ctx.convert(value, make_layout(layout.with_dim(dim, value.layout.dims[dim]).dims)))
     return ctx.emit(row.op, (tuple(parts), dim), layout)
 
 
@@ -270,22 +267,7 @@ def pull_slice(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | N
     dim = dim_argument(row, len(layout.dims))
     if any(factor.axis is not None for factor in (*layout.dims[dim], *value.layout.dims[dim])):
         return None
-    wanted = tuple(value.layout.dims[i] if i == dim else d for i, d in enumerate(layout.dims))
+    wanted = layout.with_dim(dim, value.layout.dims[dim]).dims
     low, high, step = bounds(row, value.layout.shape[dim])
     source = ctx.convert(value, make_layout(wanted))
     return ctx.emit(row.op, (source, dim, low, high, step), layout)
-
-
-def constant_pad(ctx: RuleContext, row: Row) -> Result:
-    """Padded dims are whole; zeros around a sum are zeros around its addends."""
-    value = ctx.operand(row.args[0])
-    value = ctx.settle(value) if argument_of(row, "value") else settled_over_ranks(ctx, value)
-    pads = [integer(pad) for pad in items(row.args[1])]
-    padded = [len(value.layout.dims) - 1 - i // 2 for i, pad in enumerate(pads) if pad]
-    for dim in padded:
-        value = whole_dim(ctx, value, dim)
-    shape = row.shape or ()
-    layout = value.layout.with_dims(
-        (Factor(shape[index]),) if index in padded else own for index, own in enumerate(value.layout.dims)
-    )
-    return ctx.emit(row.op, (value, *row.args[1:]), layout)

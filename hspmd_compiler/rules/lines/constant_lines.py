@@ -10,7 +10,7 @@ import torch
 from ...errors import InternalError
 from ...ir.annotated import AnnotatedValue, PerCoordinate
 from ...ir.graph import Row
-from ...ir.random_operator import RANDOM_MASK, RANDOM_NUMBERS
+from ...ir.own_operators import RANDOM_MASK, RANDOM_NUMBERS
 from ...layout.layout import Axis, Coordinate, Factor, Layout, whole
 from ..op_apply import put
 from ..op_rule import OpRule, Shapes, chosen, lengths_of, numbered

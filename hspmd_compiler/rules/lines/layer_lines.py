@@ -19,7 +19,7 @@ from ..in_code.batch_norm_rules import (
     batch_norm_in_evaluation,
     batch_norm_without_buffers,
 )
-from ..in_code.reduction_rules import reduced_layout
+from ..in_code.reduction_rules import per_channel
 from ..op_apply import line, put
 from ..op_rule import Linear, OpRule, Ranks, by_ranks, parse
 from ..rules import Result, Rule, RuleContext, items, local_sizes
@@ -113,12 +113,9 @@ def group_norm_backward(
     grad, value, mean, spread, *scale = values
     sizes = _sizes(value, mean.layout, row.args[7])
     args = (grad, value, mean, spread, scale[0] if scale else None, *sizes, items(row.args[9]))
-    each = reduced_layout(
-        value.layout, [dim for dim in range(len(value.layout.dims)) if dim != 1], keep=False
-    )
-    return ctx.emit_many(
-        "hspmd.group_norm_backward", args, (value.layout, each, each)
-    )  # those nobody wants too
+    each = per_channel(value.layout)
+    layouts = (value.layout, each, each)  # those nobody wants too
+    return ctx.emit_many("hspmd.group_norm_backward", args, layouts)
 
 
 def _batch_norm(operands: int, results: str, code: Rule) -> Callable[[Row], OpRule]:

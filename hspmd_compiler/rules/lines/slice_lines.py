@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ...ir.graph import Row
 from ..call_rule import argument_of
 from ..cuts import dim_argument
-from ..in_code.slice_rules import (
-    bounds,
-    cat,
-    constant_pad,
-    select,
-    select_backward,
-    slice_,
-    slice_backward,
-    split,
-)
+from ..in_code.slice_rules import bounds, cat, select, select_backward, slice_, slice_backward, split
 from ..op_apply import put
 from ..op_rule import Dims, Linear, OpRule, Shapes, chosen, lengths_of, numbered
 from ..rules import integer, items
@@ -123,7 +115,8 @@ CUTS_AND_JOINS = {
     "aten.select_backward.default": (_select_gradient, select_backward, "... -> ... new, whole='new'"),
     "aten.slice_backward.default": (_slice_gradient, slice_backward, "part -> before|part|behind"),
     "aten.cat.default": (_joined, cat, "part0, part1, ... -> part0|part1|..."),
-    "aten.constant_pad_nd.default": (_padded, constant_pad, "dim -> new, whole='dim new'"),
+    "aten.constant_pad_nd.default": (_padded, None, "dim -> new, whole='dim new'"),
 }
 for _op, (_letters, _code, _says) in CUTS_AND_JOINS.items():
-    put(OpRule(_op, by_shapes=_letters, code=_code, linear=Linear.ONE, flops=0, says=_says))
+    _more = dict[str, Any](code=_code, empty_ok=_code is None, linear=Linear.ONE, flops=0, says=_says)
+    put(OpRule(_op, by_shapes=_letters, **_more))

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 
 from ...ir.graph import Ref, Row
-from ...ir.index_operator import checked
+from ...ir.own_operators import checked
 from ...rules.call_rule import argument_of
 from .matrices import WRITTEN_OUT
 from .strided_views import as_strided

@@ -13,8 +13,8 @@ from dataclasses import replace
 import torch
 
 from ...ir.graph import LogicalGraph, Origin, OriginKind, Phase, Ref, Row, map_refs
+from ...ir.own_operators import MASKED, RANDOM_MASK, RANDOM_NUMBERS
 from ...ir.prune import PLACEHOLDER, prune, with_rows
-from ...ir.random_operator import MASKED, RANDOM_MASK, RANDOM_NUMBERS
 from ...program.kernels.counter_numbers import EXPONENTIAL, INTEGER, NORMAL, UNIFORM
 from ...program.kernels.counter_random import KEY_SIZE
 from .random_parts import BY_NAME

@@ -17,7 +17,7 @@ from ...layout.intervals import Sets, union
 from ...layout.layout import Coordinate, Layout, whole
 from ...passes.deduction.deduce import DeducedPlace, Deducer
 from ...passes.deduction.placement import GraphFacts, StartLayouts
-from ...passes.liveness import StageRows, operands_of
+from ...passes.liveness import StageRows
 from ...passes.lower.lower_stage import StageLowering
 from ...passes.resolve_comm import CommResolver
 from ...passes.segments import Outputs
@@ -173,7 +173,7 @@ def run(sketch: OperandSketch, graph: PipelineGraph, values: dict[int, Annotated
     held: dict[int, Locals] = {values[number].id: pieces for number, pieces in sketch.pieces.items()}
     for row in graph.rows:
         if row.op == STEP_REDUCE:
-            total = sum(held[operands_of(row)[0].id].values())
+            total = sum(held[row.reads[0].id].values())
             assert isinstance(total, Tensor)
             held[row.out.id] = {at: total.clone() for at in mesh.coordinates}
         elif row.op == COMM:
@@ -189,7 +189,7 @@ def run(sketch: OperandSketch, graph: PipelineGraph, values: dict[int, Annotated
 
 def _local(lowering: StageLowering, row: AnnotatedRow, at: Coordinate, held: dict[int, Locals]) -> Tensor:
     segment = lowering.segment("row", [row], Outputs(), at.batch)
-    values = {lowering.number(value): held[value.id][at] for value in operands_of(row)}
+    values = {lowering.number(value): held[value.id][at] for value in row.reads}
     result = compute_row(read_row(segment.rows[0], lowering.literals[at.rank]), values, "cpu")
     return result  # type: ignore[no-any-return]
 
@@ -198,7 +198,7 @@ def _communicate(
     mesh: StageMesh, row: AnnotatedRow, resolver: CommResolver, held: dict[int, Locals]
 ) -> Locals:
     assert row.marker is not None
-    source, arrays = held[operands_of(row)[0].id], TorchArrays()
+    source, arrays = held[row.reads[0].id], TorchArrays()
     dtype = str(row.out.dtype).removeprefix("torch.")
     result: Locals = {}
     if row.marker.batch_sum is not None:

@@ -1,0 +1,93 @@
+"""Our own operators in a graph: random masks and numbers, checks of indexes, what model libraries bring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ..program.kernels.counter_numbers import whole_numbers
+from ..program.kernels.counter_random import whole_mask
+from ..program.kernels.grouped_product import grouped_mm, grouped_mm_backward
+from .graph import LogicalGraph
+
+RANDOM_MASK = "hspmd.random_mask.default"
+RANDOM_NUMBERS = "hspmd.random_numbers.default"
+MASKED = "aten.native_dropout_backward.default"
+"""Its first operand times a mask and a scale: what dropout does, forward and backward."""
+
+
+@torch.library.custom_op("hspmd::random_mask", mutates_args=())
+def _random_mask(
+    key: torch.Tensor, operator: int, keep: float, shape: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    return whole_mask(key, operator, keep, shape, dtype)
+
+
+@_random_mask.register_fake
+def _(
+    key: torch.Tensor, operator: int, keep: float, shape: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype)
+
+
+@torch.library.custom_op("hspmd::random_numbers", mutates_args=())
+def _random_numbers(
+    key: torch.Tensor, operator: int, kind: str, shape: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    return whole_numbers(key, operator, kind, shape, dtype)
+
+
+@_random_numbers.register_fake
+def _(key: torch.Tensor, operator: int, kind: str, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype)
+
+
+@torch.library.custom_op("hspmd::checked_index", mutates_args=())
+def checked(index: torch.Tensor, size: int) -> torch.Tensor:
+    """An index that must lie in 0 to size - 1, where what it is used for doesn't refuse all others itself."""
+    return index.clone()
+
+
+@checked.register_fake
+def _(index: torch.Tensor, size: int) -> torch.Tensor:
+    return torch.empty_like(index)
+
+
+CHECKED = "hspmd.checked_index.default"
+
+
+GROUPED = "hspmd.grouped_mm.default"
+GROUPED_BACKWARD = "hspmd.grouped_mm_backward.default"
+LOWERED: Mapping[str, str] = {
+    "transformers.grouped_mm_fallback.default": GROUPED,
+    "transformers.grouped_mm_fallback_backward.default": GROUPED_BACKWARD,
+}
+"""Same arguments, same results."""
+
+
+def lower_library_operators(graph: LogicalGraph) -> None:
+    """Rename, in place, what has a counterpart here."""
+    for row in graph.rows:
+        row.op = LOWERED.get(row.op, row.op)
+
+
+@torch.library.custom_op("hspmd::grouped_mm", mutates_args=())
+def _grouped_mm(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    return grouped_mm(rows, weights, ends)
+
+
+@_grouped_mm.register_fake
+def _(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    return rows.new_empty((rows.shape[0], weights.shape[2]))
+
+
+@torch.library.custom_op("hspmd::grouped_mm_backward", mutates_args=())
+def _grouped_mm_backward(rows: Tensor, weights: Tensor, ends: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    return grouped_mm_backward(rows, weights, ends, grad)
+
+
+@_grouped_mm_backward.register_fake
+def _(rows: Tensor, weights: Tensor, ends: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    return rows.new_empty(rows.shape), weights.new_empty(weights.shape)
