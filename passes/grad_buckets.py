@@ -181,7 +181,8 @@ def buckets(
         distinct = {id(atom): (reduction, atom) for _, reduction, atom in parts}.values()
         made: dict[object, GradBucket] = {}
         for rank in group:
-            key = tuple(reduction.part(atom, rank) for reduction, atom in distinct)
+            parts_of = (reduction.part(atom, rank) for reduction, atom in distinct)
+            key = tuple((held and held.region) for both in parts_of for held in both)
             if key not in made:
                 pieces = tuple(reduction.piece(atom, rank, name) for name, reduction, atom in parts)
                 made[key] = GradBucket(number, group, dtype, pieces)
@@ -199,20 +200,16 @@ class _Reduction:
         self._contributors = {id(atom): frozenset(atom.contributors) for atom in self.atoms}
         self._needers = {id(atom): frozenset(atom.needers) for atom in self.atoms}
 
-    def part(self, atom: Atom, rank: int) -> tuple[Region | None, Region | None]:
-        """What a rank gives of an atom and what it takes: the same for ranks with the same pieces."""
-        gives = rank in self._contributors[id(atom)]
-        takes = rank in self._needers[id(atom)]
+    def part(self, atom: Atom, rank: int) -> tuple[Holder | None, Holder | None]:
+        """What a rank has of a parameter, where it gives something of an atom, and where it takes it."""
         return (
-            self._sources[rank].region if gives else None,
-            self._targets[rank].region if takes else None,
+            self._sources[rank] if rank in self._contributors[id(atom)] else None,
+            self._targets[rank] if rank in self._needers[id(atom)] else None,
         )
 
     def piece(self, atom: Atom, rank: int, name: str) -> GradPiece:
         """A rank's part in an atom of a parameter."""
-        gives, takes = self.part(atom, rank)
-        source = None if gives is None else self._sources[rank]
-        target = None if takes is None else self._targets[rank]
+        source, target = self.part(atom, rank)
         return GradPiece(
             name,
             sum(box_volume(box) for box in atom.boxes),

@@ -169,7 +169,7 @@ class Liveness(Pass[Deduced, Live]):
         known: dict[int, LivePipeline] = {}
         for number, graph in enumerate(state.pipelines):
             if id(graph.rows) not in known:
-                known[id(graph.rows)] = live_pipeline(graph, len(state.ranks.pipeline(number).stages))
+                known[id(graph.rows)] = live_pipeline(graph, len(state.strategy.pipelines[number].stages))
         return grown(Live, state, live=[known[id(graph.rows)] for graph in state.pipelines])
 
     def text(self, before: Deduced, after: Live) -> str:

@@ -233,7 +233,7 @@ class RecomputePass(Pass[Live, Live]):
         known: dict[tuple[int, tuple[Range, ...]], LivePipeline] = {}
         live = []
         for number, (pipeline, graph) in enumerate(zip(state.live, state.pipelines, strict=True)):
-            spec = state.ranks.pipeline(number)
+            spec = state.strategy.pipelines[number]
             key = (id(pipeline), spec.recompute)
             if key not in known:
                 known[key] = recompute(pipeline, graph, state.graph, spec)

@@ -20,28 +20,13 @@ from .texts.cells import Line, joined, ranks_text
 
 LayoutCounts = Counter[tuple[Layout, torch.dtype]]
 
-VIEWS = frozenset(
-    f"aten.{name}"
-    for name in (
-        "alias.default",
-        "clone.default",
-        "detach.default",
-        "expand.default",
-        "permute.default",
-        "select.int",
-        "slice.Tensor",
-        "split.Tensor",
-        "split_with_sizes.default",
-        "squeeze.default",
-        "squeeze.dim",
-        "squeeze.dims",
-        "t.default",
-        "transpose.int",
-        "unsqueeze.default",
-        "view.default",
-        "_unsafe_view.default",
-    )
-) | {"getitem", "hspmd.comm.default", "hspmd.comm_backward.default"}
+_VIEWS = """
+    alias.default clone.default detach.default expand.default permute.default select.int slice.Tensor
+    split.Tensor split_with_sizes.default squeeze.default squeeze.dim squeeze.dims t.default transpose.int
+    unsqueeze.default view.default _unsafe_view.default
+"""
+OURS = ("getitem", "hspmd.comm.default", "hspmd.comm_backward.default")
+VIEWS = frozenset((*(f"aten.{name}" for name in _VIEWS.split()), *OURS))
 """Operators whose result lies in the memory of their first operand; a getitem's, if that is a view."""
 RESHAPE = "aten.reshape.default"
 UNORDERED = frozenset({"aten.expand.default", "aten.permute.default", "aten.t.default", "aten.transpose.int"})

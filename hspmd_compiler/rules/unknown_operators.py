@@ -60,10 +60,7 @@ def find_rule(row: Row) -> Rule:
         return found
     how = treatment(row)
     if how is Treatment.REFUSED:
-        raise rule_missing(
-            row,
-            REFUSED_BECAUSE,
-        )
+        raise rule_missing(row, REFUSED_BECAUSE)
     return settling if how is Treatment.POINTWISE else compute_whole
 
 

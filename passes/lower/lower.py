@@ -120,7 +120,7 @@ class Lowering:
             state.scatters[plan.pipeline],
         )
         instructions = tables.instructions()
-        devices = state.ranks.devices(plan.pipeline, plan.stage)
+        devices = state.strategy.pipelines[plan.pipeline].stages[plan.stage].devices
         made = state.reductions
         return [
             RankProgram(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...strategy.strategy import PipelineSpec, SampleRange, Strategy
+from ...strategy.strategy import SampleRange, Strategy
 from ..deduction.placement import first_coordinate
 
 
@@ -27,17 +27,9 @@ class StrategyRanks:
         self.rows = [self.strategy.rows(p) for p in range(len(self.strategy.pipelines))]
         self._kinds = dict(self.strategy.device_kinds)
 
-    def pipeline(self, pipeline: int) -> PipelineSpec:
-        """A pipeline as the strategy describes it."""
-        return self.strategy.pipelines[pipeline]
-
     def of_stage(self, pipeline: int, stage: int) -> tuple[int, ...]:
         """Ranks of a stage in the order of its devices."""
         return self._stages[pipeline, stage]
-
-    def devices(self, pipeline: int, stage: int) -> tuple[int, ...]:
-        """Devices of a stage."""
-        return self.strategy.pipelines[pipeline].stages[stage].devices
 
     def kind(self, device: int, default: str) -> str:
         """What a device is; those that the strategy binds to no kind are of the default."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise, product
+from math import prod
 from typing import NamedTuple
 
 from ...annotations.annotation import HeldIntervals
@@ -112,10 +113,7 @@ def joined(blocks: Sequence[CellBlock]) -> Blocks:
 @lru_cache(maxsize=65536)
 def block_size(block: CellBlock) -> int:
     """Elements of a block."""
-    size = 1
-    for rows in block:
-        size *= sum(high - low for low, high in rows)
-    return size
+    return prod([sum(high - low for low, high in rows) for rows in block])
 
 
 @lru_cache(maxsize=65536)

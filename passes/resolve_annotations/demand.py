@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from ...annotations.annotation import HeldIntervals
 from .cells import Cell, cells_of
-from .sides import DeviceSet, Side, members
+from .sides import DeviceSet, Side, members, united
 
 Sums = tuple[DeviceSet, ...]
 """Holders of each addend of a sum, in the order in which they are added."""
@@ -21,11 +22,11 @@ class Demand(NamedTuple):
     sums: tuple[Sums, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Conversion:
     """From one side to another: the cells, and what is asked for in each of them.
 
-    before, after: what the devices that take part hold. demands: per cell. sums: whether any is one.
+    before, after: what the devices that take part hold. demands: per cell.
     """
 
     source: Side
@@ -34,34 +35,24 @@ class Conversion:
     after: Mapping[int, HeldIntervals]
     cells: Sequence[Cell]
     demands: Sequence[tuple[Demand, ...]]
-    sums: bool = field(init=False)
 
-    def __post_init__(self) -> None:
-        several = self.source.pending and any(
-            len(sums) > 1 for demands in self.demands for demand in demands for sums in demand.sums
-        )
-        object.__setattr__(self, "sums", several)
+    @cached_property
+    def sums(self) -> bool:
+        """Whether any of them asks for a sum."""
+        each = (sums for demands in self.demands for demand in demands for sums in demand.sums)
+        return self.source.pending and any(len(sums) > 1 for sums in each)
 
     @classmethod
     def between(cls, source: Side, target: Side) -> Conversion:
         """The conversion of a whole tensor."""
         cells = cells_of(source, target)
-        return cls(
-            source,
-            target,
-            source.held,
-            target.held,
-            cells,
-            [_demands(source, target, cell) for cell in cells],
-        )
+        demands = [_demands(source, target, cell) for cell in cells]
+        return cls(source, target, source.held, target.held, cells, demands)
 
     @property
     def devices(self) -> DeviceSet:
         """All devices of the cells."""
-        found = 0
-        for cell in self.cells:
-            found |= cell.holders | cell.needers
-        return found
+        return united(cell.holders | cell.needers for cell in self.cells)
 
     def apart(self, sets: Sequence[DeviceSet]) -> list[Conversion]:
         """What each of these sets does; no cell has devices of two of them, and every device is in one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from ...base.comm_plan import Combine
 from .cells import Blocks
@@ -96,11 +97,4 @@ def kept_devices(conversion: Conversion, transfers: list[Transfer]) -> frozenset
                 own[receiver] += size
             else:
                 del own[receiver]
-    return frozenset(device for device, size in own.items() if size == _volume(target[device]))
-
-
-def _volume(held: tuple[tuple[tuple[int, int], ...], ...]) -> int:
-    volume = 1
-    for length in view_of(held):
-        volume *= length
-    return volume
+    return frozenset(device for device, size in own.items() if size == prod(view_of(target[device])))

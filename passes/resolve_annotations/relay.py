@@ -15,7 +15,7 @@ from .demand import Conversion, Sums
 from .direct import kept_devices, received, tally_sums
 from .moves import ExchangeMove, Local, Packed, Transfer
 from .senders import Senders
-from .sides import DeviceSet, members
+from .sides import DeviceSet, members, united
 from .tally import Tally
 
 
@@ -89,10 +89,7 @@ def _fewest(alternatives: Sequence[Sums]) -> Sums:
     shortest = min(alternatives, key=len)
     if len(shortest) > 1:
         return shortest
-    copies = 0
-    for sums in alternatives:
-        copies |= sums[0] if len(sums) == 1 else 0
-    return (copies,)
+    return (united(sums[0] for sums in alternatives if len(sums) == 1),)
 
 
 def _relayed(cell: Cell, sums: Sums) -> bool:
@@ -124,9 +121,7 @@ def _waiting(cell: Cell, sums: Sums) -> DeviceSet:
 def _able(needers: DeviceSet, sums: Sums, owners: Owners) -> DeviceSet:
     if len(sums) == 1 or owners is Owners.NEEDERS:
         return needers
-    holders = 0
-    for each in sums:
-        holders |= each
+    holders = united(sums)
     return holders if owners is Owners.HOLDERS else holders | needers
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 
 from ...annotations.annotation import Addend, Annotation, HeldIntervals, Shape
 from ...layout.intervals import Intervals
@@ -87,10 +88,12 @@ def _alternatives(addends: Mapping[int, Addend]) -> tuple[tuple[DeviceSet, ...],
 
 def devices_of(devices: Iterable[int]) -> DeviceSet:
     """The set of these devices."""
-    found = 0
-    for device in devices:
-        found |= 1 << device
-    return found
+    return united(1 << device for device in devices)
+
+
+def united(sets: Iterable[DeviceSet]) -> DeviceSet:
+    """The devices of all sets."""
+    return reduce(or_, sets, 0)
 
 
 def met(sets: Iterable[DeviceSet]) -> list[DeviceSet]:

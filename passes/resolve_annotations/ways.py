@@ -15,7 +15,7 @@ from .price import FlatCost, seconds_of
 from .reduction import all_reduction
 from .relay import Owners, owner_choices, relay, relay_tally, worth_a_relay
 from .senders import ByLoad, ByReplica, Senders, near_devices
-from .sides import DeviceSet
+from .sides import DeviceSet, united
 from .tally import Amounts, Busiest, largest
 
 
@@ -121,11 +121,7 @@ def _all_at_home(conversion: Conversion) -> bool:
 
 def _at_hand(demand: Demand) -> DeviceSet:
     """The devices that hold all of a sum; everybody holds a zero."""
-    found = 0
-    for sums in demand.sums:
-        if len(sums) <= 1:
-            found |= sums[0] if sums else demand.needers
-    return found
+    return united(sums[0] if sums else demand.needers for sums in demand.sums if len(sums) <= 1)
 
 
 def _at_home(conversion: Conversion, senders: Senders) -> Way:
@@ -200,8 +196,5 @@ def _sending(demand: Demand) -> DeviceSet:
     """Those that others can't do without."""
     if len(demand.sums) > 1:
         return 0
-    alone = 0
-    for holders in demand.sums[0]:
-        if holders & (holders - 1) == 0 and demand.needers & ~holders:
-            alone |= holders
-    return alone
+    single = (holders for holders in demand.sums[0] if holders & (holders - 1) == 0)
+    return united(holders for holders in single if demand.needers & ~holders)

@@ -33,7 +33,8 @@ def comm(ctx: RuleContext, row: Row) -> Result:
     states = _stage_states(ctx, row, annotation)
     problems = [
         *_relation_problems(ctx, annotation, value.layout),
-        *_shape_problems(ctx, states, value.layout),
+        *_split_problems(ctx, states, value.layout),
+        *_partial_problems(states, value.layout),
     ]
     if problems:
         raise _refused(ctx, row, annotation, problems)
@@ -118,12 +119,6 @@ def _relations(ctx: RuleContext, annotation: Annotation, layout: Layout) -> tupl
         own = DUPLICATE if cut is None else cut[0]
     inside = set(annotation.devices) <= set(ctx.pipeline_devices)
     return tuple(dict.fromkeys((own, DUPLICATE, 0))) if inside else (own,)
-
-
-def _shape_problems(
-    ctx: RuleContext, states: DistributedStates, layout: Layout
-) -> tuple[AnnotationProblem, ...]:
-    return (*_split_problems(ctx, states, layout), *_partial_problems(states, layout))
 
 
 def _split_problems(

@@ -8,26 +8,12 @@ from ...layout.layout import Layout
 from ..call_rule import CallRule
 from ..rules import Result, RuleContext, integer
 
-MOVES = frozenset(
-    f"aten.{name}"
-    for name in (
-        "_unsafe_view.default",
-        "alias.default",
-        "clone.default",
-        "constant_pad_nd.default",
-        "detach.default",
-        "expand.default",
-        "lift_fresh_copy.default",
-        "permute.default",
-        "select.int",
-        "slice.Tensor",
-        "squeeze.dim",
-        "t.default",
-        "transpose.int",
-        "unsqueeze.default",
-        "view.default",
-    )
-)
+_MOVES = """
+    _unsafe_view.default alias.default clone.default constant_pad_nd.default detach.default expand.default
+    lift_fresh_copy.default permute.default select.int slice.Tensor squeeze.dim t.default transpose.int
+    unsqueeze.default view.default
+"""
+MOVES = frozenset(f"aten.{name}" for name in _MOVES.split())
 """Operators whose result holds values of their operand, unchanged."""
 CHECKED_INDEX = "hspmd.checked_index"
 

@@ -102,9 +102,7 @@ def operands(ctx: RuleContext, row: Row) -> dict[int, AnnotatedValue]:
     return {ref.id: ctx.operand(ref) for ref in refs_of(row.args)}
 
 
-def meet(
-    ctx: RuleContext, row: Row, values: dict[int, AnnotatedValue], shape: Sequence[int]
-) -> tuple[Dim, ...]:
+def meet(ctx: RuleContext, values: dict[int, AnnotatedValue], shape: Sequence[int]) -> tuple[Dim, ...]:
     """Convert all operands (in place) to the dims in which they meet."""
     dims = join_dims([value.layout for value in values.values()], shape)
     plain = consistent(make_layout(dims)).dims
@@ -178,7 +176,7 @@ def settled_but_batch(
 
 def _apply(ctx: RuleContext, row: Row, values: dict[int, AnnotatedValue]) -> AnnotatedValue:
     shape = row.shape or ()
-    dims = meet(ctx, row, values, shape)
+    dims = meet(ctx, values, shape)
     partial = frozenset().union(*(value.layout.partial for value in values.values()))
     return ctx.emit(row.op, localized(ctx, row, values), make_layout(dims, partial), kwargs=row.kwargs)
 
@@ -197,16 +195,9 @@ def sums(ctx: RuleContext, row: Row) -> Result:
         first, second = _settle_into(ctx, first, second), _settle_into(ctx, second, first)
     first, second = _same_batch_sum(ctx, first, second)
     pair = {0: first, 1: second}
-    dims = _meet_pair(ctx, pair, shape)
+    dims = meet(ctx, pair, shape)
     layout = make_layout(dims, first.layout.partial | second.layout.partial)
     return ctx.emit(row.op, (pair[0], pair[1], *row.args[2:]), layout, kwargs=row.kwargs)
-
-
-def _meet_pair(ctx: RuleContext, pair: dict[int, AnnotatedValue], shape: Sequence[int]) -> tuple[Dim, ...]:
-    dims = join_dims([value.layout for value in pair.values()], shape)
-    for key, value in pair.items():
-        pair[key] = ctx.convert(value, operand_layout(value, dims, shape))
-    return dims
 
 
 def _settle_into(ctx: RuleContext, value: AnnotatedValue, other: AnnotatedValue) -> AnnotatedValue:
@@ -326,7 +317,7 @@ def meet_product(ctx: RuleContext, pair: dict[int, AnnotatedValue], shape: Seque
     """Where one factor has addends, its sets decide and the other one is cut to consistent copies of them."""
     leading = next((value for value in pair.values() if contrib_factor(value.layout) is not None), None)
     if leading is None:
-        return _meet_pair(ctx, pair, shape)
+        return meet(ctx, pair, shape)
     other = next(value for value in pair.values() if value is not leading)
     dims = join_dims([leading.layout, uncut(other.layout, ranks=True)], shape)
     plain = consistent(make_layout(dims)).dims

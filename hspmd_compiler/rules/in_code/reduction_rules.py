@@ -53,20 +53,3 @@ def mean(
         kwargs = {key: value for key, value in kwargs.items() if key == "dtype" and value is not None}
     found = ctx.emit(op, args, layout, kwargs=kwargs)
     return ctx.emit("aten.div.Scalar", (found, call.size(tuple(over))), layout) if averages else found
-
-
-ELEMENT_LOSSES = (
-    "aten.mse_loss.default",
-    "aten.smooth_l1_loss.default",
-    "aten.huber_loss.default",
-    "aten.binary_cross_entropy.default",
-    "aten.binary_cross_entropy_with_logits.default",
-    "aten.soft_margin_loss.default",
-)
-ELEMENT_LOSS_GRADS = (
-    "aten.mse_loss_backward.default",
-    "aten.smooth_l1_loss_backward.default",
-    "aten.huber_loss_backward.default",
-    "aten.binary_cross_entropy_backward.default",
-    "aten.soft_margin_loss_backward.default",
-)

@@ -67,19 +67,12 @@ _ALONG = """
 _OVER_ALL = "max.default min.default median.default nanmedian.default prod.default"
 OVER_ALL = tuple(f"aten.{name}" for name in _OVER_ALL.split())
 TRIANGLES = ("aten.tril.default", "aten.triu.default")
-_LINEAR = [
-    "cumsum.default",
-    "flip.default",
-    "roll.default",
-    "_fft_r2c.default",
-    "_fft_c2c.default",
-    "_fft_c2r.default",
-]
+_LINEAR = "cumsum.default flip.default roll.default _fft_r2c.default _fft_c2c.default _fft_c2r.default"
 _DIMS = {"flip.default": "dims", "roll.default": "dims"}
 """What the argument is called, if not `dim`."""
 
 for _op in _ALONG.split():
-    _passes = Linear.BATCH if _op in _LINEAR else Linear.NO
+    _passes = Linear.BATCH if _op in _LINEAR.split() else Linear.NO
     line(f"aten.{_op}", "... -> ...", along=Along(_DIMS.get(_op, "dim")), linear=_passes)
 for _op in OVER_ALL:
     line(_op, "... -> ...", along=Along())

@@ -7,9 +7,16 @@ from typing import Any
 from ...ir.graph import Row
 from ..call_rule import argument_of
 from ..in_code.loss_rules import NLL, NLL_BACKWARD, log_softmax, log_softmax_backward, nll_backward, nll_loss
-from ..in_code.reduction_rules import ELEMENT_LOSS_GRADS, ELEMENT_LOSSES, MEAN, SUM
+from ..in_code.reduction_rules import MEAN, SUM
 from ..op_apply import line, put
 from ..op_rule import Along, Kind, Mean, OpRule, Ranks, by_ranks, parse
+
+_LOSSES = """
+    mse_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits soft_margin_loss
+"""
+ELEMENT_LOSSES = tuple(f"aten.{name}.default" for name in _LOSSES.split())
+_GRADS = "mse_loss smooth_l1_loss huber_loss binary_cross_entropy soft_margin_loss"
+ELEMENT_LOSS_GRADS = tuple(f"aten.{name}_backward.default" for name in _GRADS.split())
 
 
 def _each(row: Row) -> bool:
