@@ -15,7 +15,7 @@ from ..ir.graph import Meta, Row, map_refs, refs_of
 from ..layout.layout import Axis, whole
 from ..program.operator_names import is_listed, torch_operator
 from .cuts import dense
-from .in_code.pointwise_rules import settling
+from .in_code.pointwise_rules import is_batch_sum, settling
 from .rule_book import RULES
 from .rules import Result, Rule, RuleContext, is_addend
 
@@ -68,7 +68,7 @@ def compute_whole(ctx: RuleContext, row: Row) -> Result:
     """Operands are gathered and sums settled; refused where the batch is split, for samples may meet."""
     values = {ref.id: ctx.operand(ref) for ref in refs_of((row.args, row.kwargs))}
     for value in values.values():
-        if value.layout.cut(ranks=False) is not None or _is_batch_sum(value):
+        if value.layout.cut(ranks=False) is not None or is_batch_sum(value):
             raise rule_missing(row, "the batch is split, and whether samples meet in it is not known")
     ctx.note_whole(row, sum(moved_bytes(value) for value in values.values()))
     gathered = {key: _whole(ctx, value) for key, value in values.items()}
@@ -78,10 +78,6 @@ def compute_whole(ctx: RuleContext, row: Row) -> Result:
         return ctx.emit(row.op, args, whole(row.shape or ()), kwargs=kwargs, dtype=row.dtype)
     layouts = [None if meta is None else whole(meta[0]) for meta in row.outs]
     return ctx.emit_many(row.op, args, layouts, kwargs=kwargs)
-
-
-def _is_batch_sum(value: AnnotatedValue) -> bool:
-    return Axis.BATCH in value.layout.partial and not value.pure
 
 
 def _whole(ctx: RuleContext, value: AnnotatedValue) -> AnnotatedValue:

@@ -57,11 +57,6 @@ class Lowered:
     layouts: ValueLayouts
 
 
-def lower(state: Measured, device_kind: str) -> Lowered:
-    """The Program of a compile. device_kind: of devices that the strategy binds to none."""
-    return Lowering(state, device_kind).run()
-
-
 @dataclass(frozen=True, slots=True)
 class LoweredStage:
     """The segments of stages that do the same, and the numbers of their values."""
@@ -72,7 +67,8 @@ class LoweredStage:
 
 @dataclass(slots=True)
 class Lowering:
-    """The work of one compile: every stage of every pipeline. known: by what a stage's segments hold."""
+    """The work of one compile: every stage of every pipeline. device_kind: of
+    devices that the strategy binds to none. known: by what a stage's segments hold."""
 
     state: Measured
     device_kind: str
@@ -214,7 +210,7 @@ class Lower(Pass[Measured, Lowered]):
     device: DeviceKind = DeviceKind.CPU
 
     def run(self, state: Measured) -> Lowered:
-        return lower(state, self.device.value)
+        return Lowering(state, self.device.value).run()
 
     def text(self, before: Measured, after: Lowered) -> str:
         return program_text(after.program)

@@ -58,9 +58,7 @@ def comm_backward(ctx: RuleContext, row: Row) -> Result:
     return ctx.emit(row.op, (value, row.args[1]), value.layout)
 
 
-@lru_cache(maxsize=1024)
-def _parsed(text: str) -> Annotation:
-    return parse_annotation(text)
+_parsed = lru_cache(maxsize=1024)(parse_annotation)
 
 
 def _annotation(ctx: RuleContext, row: Row) -> Annotation:

@@ -10,7 +10,7 @@ from ...layout.layout import Axis, Dim, Factor, Layout, dim_cut, make_layout, su
 from ..call_rule import argument_of
 from ..cuts import exact, whole_dim
 from ..rules import Result, RuleContext, at_first, items, uncut
-from .lookup_rules import count_samples, counts_up, unsupported
+from .lookup_rules import count_samples, counts_up, settled_indices, unsupported
 from .pointwise_rules import copies, join_dims, operand_layout, settled_over_ranks
 
 PUTS = ("aten.index_put.default", "aten._unsafe_index_put.default")
@@ -23,7 +23,7 @@ def index_put(ctx: RuleContext, row: Row) -> Result:
     base, values = ctx.settle(ctx.operand(row.args[0])), ctx.operand(row.args[2])
     values = settled_over_ranks(ctx, values) if adds else ctx.settle(values)
     given = items(row.args[1])
-    indices = [None if index is None else ctx.settle(ctx.operand(index)) for index in given]
+    indices = settled_indices(ctx, given)
     if Axis.BATCH in values.layout.partial and _cut_by_batch(base):
         values = ctx.settle(values)
     leading = [index for index in indices if index is not None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...errors import DeduceError
 from ...ir.annotated import AnnotatedValue
 from ...ir.graph import Ref, Row
@@ -125,13 +127,18 @@ def index(ctx: RuleContext, row: Row) -> Result:
     for position, index in enumerate(indices):
         if index is not None:
             value = whole_dim(ctx, value, position)
-    tensors = [None if index is None else ctx.settle(ctx.operand(index)) for index in indices]
+    tensors = settled_indices(ctx, indices)
     if all(tensor is None or tensor.layout.cut(ranks=False) is None for tensor in tensors):
         tensors = [t if t is None else ctx.convert(t, uncut(t.layout, ranks=True)) for t in tensors]
         value = ctx.convert(value, uncut(value.layout, ranks=True))
         layout = make_layout(tuple((Factor(size),) for size in row.shape or ()), value.layout.partial)
         return ctx.emit(row.op, (value, tuple(tensors)), layout)
     return _index_by_batch(ctx, row, ctx.settle(value), tensors)
+
+
+def settled_indices(ctx: RuleContext, indices: Sequence[object]) -> list[AnnotatedValue | None]:
+    """The values of indices, None for a dim that isn't indexed."""
+    return [None if index is None else ctx.settle(ctx.operand(index)) for index in indices]
 
 
 def _index_by_batch(
@@ -152,7 +159,7 @@ def _index_by_batch(
 def index_within(ctx: RuleContext, row: Row, value: AnnotatedValue, indices: list[object]) -> AnnotatedValue:
     """Samples are kept and neighbouring dims behind them indexed, alike for every sample."""
     indexed = [position for position, index in enumerate(indices) if index is not None]
-    tensors = [None if index is None else ctx.settle(ctx.operand(index)) for index in indices]
+    tensors = settled_indices(ctx, indices)
     present = [tensor for tensor in tensors if tensor is not None]
     if indexed != list(range(indexed[0], indexed[-1] + 1)):
         raise unsupported(row)
@@ -172,7 +179,7 @@ def _index_batch(ctx: RuleContext, row: Row, value: AnnotatedValue, indices: lis
     if not counts_up(ctx, indices[0], value.layout.shape[0]) or len(value.layout.dims[0]) != 1:
         raise unsupported(row)
     local = count_samples(ctx, ctx.operand(indices[0]), value.layout.dims[0])
-    rest = [None if index is None else ctx.settle(ctx.operand(index)) for index in indices[1:]]
+    rest = settled_indices(ctx, indices[1:])
     if any(tensor is None for tensor in rest):
         raise unsupported(row)
     for position in range(1, len(indices)):

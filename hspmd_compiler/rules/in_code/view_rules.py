@@ -27,16 +27,12 @@ def emit_view(ctx: RuleContext, row: Row, value: AnnotatedValue, shape: Sequence
         value = ctx.convert(value, uncut(value.layout, ranks=True))
         mapped = map_view(value.layout, shape)
     if mapped is None:
-        value = _uncut_batch_error(ctx, row, value)
+        value = ctx.convert(value, uncut(value.layout, ranks=False))
         mapped = ViewMap(value.layout, whole(shape))
     source = ctx.convert(value, mapped.source)
     via = source if source is value else None
     args = (source, local_shape(mapped.target))
     return ctx.emit("aten.reshape.default", args, mapped.target, via=via, dtype=source.dtype)
-
-
-def _uncut_batch_error(ctx: RuleContext, row: Row, value: AnnotatedValue) -> AnnotatedValue:
-    return ctx.convert(value, uncut(value.layout, ranks=False))
 
 
 PERMUTED = ("aten.t.default", "aten.transpose.int", "aten.permute.default")
