@@ -66,6 +66,10 @@ class ClusterError(HspmdError):
     """A cluster description breaks a rule."""
 
 
+class EstimateError(HspmdError):
+    """A price can't be worked out from what is given."""
+
+
 class DeduceError(HspmdError):
     """An annotation can't be deduced for an operator."""
 

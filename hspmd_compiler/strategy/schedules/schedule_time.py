@@ -15,7 +15,7 @@ StageAction = tuple[int, Action]
 
 
 @dataclass(slots=True)
-class Timeline:
+class ScheduleTimes:
     """(start, end) of every action that can run. `done` counts, per stage, those that can."""
 
     schedule: PipelineSchedule
@@ -51,14 +51,14 @@ def waits_for(schedule: PipelineSchedule, stage: int, action: Action) -> StageAc
 
 def simulate(
     schedule: PipelineSchedule, forward_cost: int = FORWARD_COST, backward_cost: int = BACKWARD_COST
-) -> Timeline:
+) -> ScheduleTimes:
     """Run every stage's actions in order, each as soon as what it waits for is there.
 
     Transfers take no time, and a sender doesn't wait for its receiver. Deadlocked stages stop:
     see `blocked`.
     """
     costs = {ActionKind.FORWARD: forward_cost, ActionKind.BACKWARD: backward_cost}
-    timeline = Timeline(schedule, done=[0] * schedule.num_stages)
+    timeline = ScheduleTimes(schedule, done=[0] * schedule.num_stages)
     free = [0] * schedule.num_stages
     progress = True
     while progress:
@@ -105,7 +105,7 @@ def grid(
     )
 
 
-def _cells(timeline: Timeline, stage: int, row: tuple[Action, ...]) -> list[str]:
+def _cells(timeline: ScheduleTimes, stage: int, row: tuple[Action, ...]) -> list[str]:
     """One stage's cells, one per unit of time."""
     cells = [IDLE] * timeline.length
     for action in row[: timeline.done[stage]]:

@@ -1,0 +1,45 @@
+"""Processors that more ranks than they are many compute on at once: each gets the same share of them."""
+
+from __future__ import annotations
+
+import heapq
+
+
+class SharedHost:
+    """Processor sharing by a virtual clock: it advances as a rank that computes does.
+
+    A computation of s seconds that comes at virtual time v ends at v + s, however many come and go.
+    version: which of the announced ends still holds.
+    """
+
+    def __init__(self, cores: int) -> None:
+        self.cores = cores
+        self.version = 0
+        self._time = self._virtual = 0.0
+        self._running: list[tuple[float, int, int]] = []
+        self._count = 0
+
+    @property
+    def _rate(self) -> float:
+        return min(1.0, self.cores / len(self._running)) if self._running else 1.0
+
+    def came(self, time: float, rank: int, seconds: float) -> None:
+        """A rank begins to compute."""
+        self._virtual += (time - self._time) * self._rate
+        self._time = time
+        self._count += 1
+        self.version += 1
+        heapq.heappush(self._running, (self._virtual + seconds, self._count, rank))
+
+    def ended(self, time: float) -> int:
+        """The rank whose computation ends at this time, the one that `next_end` announced."""
+        self._time = time
+        self._virtual, _, rank = heapq.heappop(self._running)
+        self.version += 1
+        return rank
+
+    def next_end(self) -> float | None:
+        """When the next computation ends if nobody else comes; None where nobody computes."""
+        if not self._running:
+            return None
+        return self._time + max(0.0, self._running[0][0] - self._virtual) / self._rate

@@ -1,0 +1,273 @@
+"""Event simulation of the instruction lists that ranks execute: when each instruction begins and ends."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Mapping, Sequence
+
+from ..base.timeline import Span, SpanKind, Timeline
+from .actions import Compute, FinishSends, Meet, PostRecv, RecvFrom, SendTo, TimedAction
+from .deadlock import stuck
+from .semantics import Hosts, SendSemantics
+from .shared_host import SharedHost
+
+_Record = tuple[int, float, float, SpanKind, str, int, int, tuple[int, ...], int]
+
+
+def simulate(
+    actions: Mapping[int, Sequence[TimedAction]], semantics: SendSemantics, hosts: Hosts | None = None
+) -> Timeline:
+    """The timeline of one step; EstimateError where ranks wait for each other for ever."""
+    records: list[_Record] = []
+    _Simulation(actions, semantics, hosts or Hosts(), records).run()
+    records.sort(key=lambda record: (record[0], record[1], record[2]))
+    return Timeline("estimated", tuple(Span(*record) for record in records))
+
+
+def end_times(
+    actions: Mapping[int, Sequence[TimedAction]], semantics: SendSemantics, hosts: Hosts | None = None
+) -> dict[int, float]:
+    """When each rank is done: the simulation without its spans, at a third of the time."""
+    return _Simulation(actions, semantics, hosts or Hosts(), None).run()
+
+
+class _Message:
+    """One message: when its ends posted it, and when it is on the wire once both have."""
+
+    __slots__ = ("end", "posted", "receiver_waits", "sender_waits", "sent", "size", "start", "wire")
+
+    def __init__(self) -> None:
+        self.sent = self.posted = self.start = self.end = -1.0
+        self.wire = 0.0
+        self.size = 0
+        self.sender_waits = self.receiver_waits = False
+
+
+class _Channel:
+    """The messages of one (sender, receiver, tag), and how many were sent, posted and waited for."""
+
+    __slots__ = ("messages", "posted", "received", "sent")
+
+    def __init__(self) -> None:
+        self.messages: list[_Message] = []
+        self.sent = self.posted = self.received = 0
+
+    def at(self, index: int) -> _Message:
+        if index == len(self.messages):
+            self.messages.append(_Message())
+        return self.messages[index]
+
+
+class _Simulation:
+    """Ranks run in any order as far as they can: times follow from the instructions, not from that order.
+
+    Only what computes on a shared host goes by the clock, through `_events`; all that an event brings
+    about is later than it, so nothing comes too late for a host.
+    """
+
+    def __init__(
+        self,
+        actions: Mapping[int, Sequence[TimedAction]],
+        semantics: SendSemantics,
+        hosts: Hosts,
+        records: list[_Record] | None,
+    ) -> None:
+        self.actions = actions
+        self.semantics = semantics
+        self.records = records
+        self.at = dict.fromkeys(actions, 0)
+        self.clock = dict.fromkeys(actions, 0.0)
+        self.ready = list(actions)
+        self.channels: dict[tuple[int, int, Hashable], _Channel] = {}
+        self.lines: dict[tuple[int, int], float] = {}
+        self.unfinished: dict[int, list[_Message]] = {rank: [] for rank in actions}
+        self.finishing: set[int] = set()
+        self.meetings: dict[Hashable, list[tuple[int, Meet]]] = {}
+        shared = {host: SharedHost(hosts.cores[host]) for host in set(hosts.crowded().values())}
+        self.host_of = {rank: shared[host] for rank, host in hosts.crowded().items()}
+        self._events: list[tuple[float, int, int | SharedHost, int]] = []
+        self._count = 0
+
+    def run(self) -> dict[int, float]:
+        """Every rank to its end."""
+        while True:
+            while self.ready:
+                self._advance(self.ready.pop())
+            if not self._events:
+                break
+            self._event()
+        left = {rank: self.actions[rank][at] for rank, at in self.at.items() if at < len(self.actions[rank])}
+        if left:
+            raise stuck(left, {key: [rank for rank, _ in came] for key, came in self.meetings.items()})
+        return self.clock
+
+    def _advance(self, rank: int) -> None:
+        """The rank's next instructions, up to one that has to wait for others."""
+        actions = self.actions[rank]
+        while self.at[rank] < len(actions):
+            action = actions[self.at[rank]]
+            match action:
+                case Compute():
+                    if rank in self.host_of:
+                        return self._later(self.clock[rank], rank)
+                    start = self.clock[rank]
+                    self._done(rank, start, start + action.seconds, action.kind, action)
+                case SendTo():
+                    if not self._send(rank, action):
+                        return None
+                case PostRecv():
+                    channel = self._channel(action.peer, rank, action.tag)
+                    self._post(channel, action.peer, rank)
+                    self.at[rank] += 1
+                case RecvFrom():
+                    if not self._receive(rank, action):
+                        return None
+                case FinishSends():
+                    if any(message.end < 0 for message in self.unfinished[rank]):
+                        self.finishing.add(rank)
+                        return None
+                    self._finished_sends(rank, action)
+                case Meet():
+                    if not self._meet(rank, action):
+                        return None
+        return None
+
+    def _done(
+        self, rank: int, start: float, end: float, kind: SpanKind, action: TimedAction, size: int = 0
+    ) -> None:
+        """The instruction is done at `end`, and the next can begin."""
+        self.clock[rank] = end
+        self.at[rank] += 1
+        self._record(rank, start, end, kind, action, size)
+
+    def _record(
+        self, rank: int, start: float, end: float, kind: SpanKind, action: TimedAction, size: int
+    ) -> None:
+        if self.records is None or isinstance(action, PostRecv):
+            return
+        peers: tuple[int, ...] = ()
+        if isinstance(action, SendTo | RecvFrom):
+            peers = (action.peer,)
+        elif isinstance(action, Meet):
+            peers = tuple(one for one in action.group if one != rank)
+        mb = -1 if isinstance(action, FinishSends) else action.mb
+        self.records.append((rank, start, end, kind, action.label, action.position, mb, peers, size))
+
+    def _exchanged(self, rank: int, action: TimedAction, begin: float, end: float, size: int) -> None:
+        """An exchange that begins when the other end is there; until then the rank waits."""
+        kind = SpanKind.SEND if isinstance(action, SendTo) else SpanKind.RECV
+        if isinstance(action, Meet):
+            kind = action.kind
+        came = self.clock[rank]
+        begin = max(came, min(begin, end))
+        if begin > came:
+            self._record(rank, came, begin, SpanKind.WAIT, action, 0)
+        self._done(rank, begin, max(end, begin), kind, action, size)
+
+    def _channel(self, sender: int, receiver: int, tag: Hashable) -> _Channel:
+        key = (sender, receiver, tag)
+        found = self.channels.get(key)
+        if found is None:
+            found = self.channels[key] = _Channel()
+        return found
+
+    def _send(self, rank: int, action: SendTo) -> bool:
+        channel = self._channel(rank, action.peer, action.tag)
+        message = channel.at(channel.sent)
+        channel.sent += 1
+        message.sent, message.wire, message.size = self.clock[rank], action.wire_s, action.size_bytes
+        self.unfinished[rank].append(message)
+        if self.semantics.posted_ahead:
+            message.posted = 0.0
+        self._match(message, rank, action.peer)
+        part = self.semantics.sender_waits(action.size_bytes)
+        if part and message.end < 0:
+            message.sender_waits = True
+            return False
+        self._sent(rank, action, message, part)
+        return True
+
+    def _sent(self, rank: int, action: SendTo, message: _Message, part: float) -> None:
+        done = message.start + part * message.wire if part else message.sent
+        self._exchanged(rank, action, message.start if part else message.sent, done, message.size)
+
+    def _post(self, channel: _Channel, sender: int, receiver: int) -> None:
+        """The next receive of a channel is posted now; it stays with the first posting."""
+        message = channel.at(channel.posted)
+        channel.posted += 1
+        if message.posted < 0:
+            message.posted = 0.0 if self.semantics.posted_ahead else self.clock[receiver]
+            self._match(message, sender, receiver)
+
+    def _receive(self, rank: int, action: RecvFrom) -> bool:
+        channel = self._channel(action.peer, rank, action.tag)
+        if channel.posted == channel.received:
+            self._post(channel, action.peer, rank)
+        message = channel.messages[channel.received]
+        if message.end < 0:
+            message.receiver_waits = True
+            return False
+        channel.received += 1
+        self._exchanged(rank, action, message.start, max(message.end, self.clock[rank]), message.size)
+        return True
+
+    def _match(self, message: _Message, sender: int, receiver: int) -> None:
+        """Both ends are there: the message goes when its line is free; who waited for it goes on."""
+        if message.sent < 0 or message.posted < 0:
+            return
+        line = (sender, receiver)
+        message.start = max(message.sent, message.posted, self.lines.get(line, 0.0))
+        message.end = self.lines[line] = message.start + message.wire
+        if message.sender_waits:
+            action = self.actions[sender][self.at[sender]]
+            assert isinstance(action, SendTo), "a sender waits at its send"
+            self._sent(sender, action, message, self.semantics.sender_waits(message.size))
+            self.ready.append(sender)
+        if message.receiver_waits:
+            self.ready.append(receiver)
+        if sender in self.finishing:
+            self.finishing.discard(sender)
+            self.ready.append(sender)
+
+    def _finished_sends(self, rank: int, action: FinishSends) -> None:
+        came = self.clock[rank]
+        end = max((message.end for message in self.unfinished[rank]), default=came)
+        self.unfinished[rank].clear()
+        self._done(rank, came, max(came, end), SpanKind.SEND, action)
+
+    def _meet(self, rank: int, action: Meet) -> bool:
+        came = self.meetings.setdefault(action.key, [])
+        came.append((rank, action))
+        if len(came) < len(action.group):
+            return False
+        del self.meetings[action.key]
+        begin = max(self.clock[one] for one, _ in came)
+        end = begin + max(part.seconds for _, part in came)
+        for one, part in came:
+            self._exchanged(one, part, begin, end, part.size_bytes)
+        self.ready += [one for one, _ in came if one != rank]
+        return True
+
+    def _later(self, time: float, subject: int | SharedHost) -> None:
+        """A rank comes to its shared host, or a host's next computation ends."""
+        self._count += 1
+        version = subject.version if isinstance(subject, SharedHost) else 0
+        heapq.heappush(self._events, (time, self._count, subject, version))
+
+    def _event(self) -> None:
+        time, _, subject, version = heapq.heappop(self._events)
+        if isinstance(subject, SharedHost):
+            if version != subject.version:
+                return  # somebody came since: it ends at another time
+            host, rank = subject, subject.ended(time)
+            action = self.actions[rank][self.at[rank]]
+            assert isinstance(action, Compute), "only computing is shared"
+            self._done(rank, self.clock[rank], time, action.kind, action)
+            self.ready.append(rank)
+        else:
+            host, action = self.host_of[subject], self.actions[subject][self.at[subject]]
+            assert isinstance(action, Compute), "only computing is shared"
+            host.came(time, subject, action.seconds)
+        ends = host.next_end()
+        if ends is not None:
+            self._later(ends, host)
