@@ -1,4 +1,4 @@
-"""Seconds of a pipeline by a formula, for the inner loop of a search: rank with it, price with the simulation.
+"""Seconds of a pipeline by a formula, for the inner loop of a search: rank with it, price by simulation.
 
 Blocking ends: within a few percent of the simulation on published plans. Ends that do not wait: up to a fifth
 below it, for neighbours wait for each other in ways that no sum over stages sees.

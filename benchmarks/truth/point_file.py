@@ -146,7 +146,9 @@ def _pipeline(row: Mapping[str, Any], layers: int, notes: list[str]) -> Pipeline
     if list(row.get("dp", map(len, places))) != [len(stage) for stage in places]:
         raise EstimateError(f"`dp` is {row['dp']}, the stages have {[len(one) for one in places]} places")
     if len(degrees) != 1:
-        raise EstimateError(f"stages of one pipeline have {sorted(degrees)} replicas: not described by a plan")
+        raise EstimateError(
+            f"stages of one pipeline have {sorted(degrees)} replicas: not described by a plan"
+        )
     if not 0 < degrees.pop() * len(stages) <= MOST_PLACES:
         raise EstimateError("no places, or more than can be read")
     return PipelinePlan(_layers(stages, layers, notes), tuple(zip(*places, strict=True)))
@@ -179,9 +181,7 @@ def _place(row: Any) -> Place:
 
 def _data_set(model: str, pipelines: Iterable[PipelinePlan]) -> str:
     """What the point belongs to: told by its devices, so that folders may be named as they like."""
-    kinds = {
-        place.kind for pipeline in pipelines for replica in pipeline.replicas for place in replica
-    }
+    kinds = {place.kind for pipeline in pipelines for replica in pipeline.replicas for place in replica}
     if kinds <= THREE_TYPES:
         return f"three-type cluster, {model}"
     return f"GH200, {model}" if kinds == {GH200} else f"{' + '.join(sorted(kinds))}, {model}"

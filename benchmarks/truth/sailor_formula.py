@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from hspmd_compiler.errors import EstimateError
 from truth.point_file import PipelinePlan, Place, Point
@@ -75,7 +76,7 @@ def _layer(tables: SailorTables, point: Point, place: Place, layer: int) -> Sequ
 
 
 def _transfers_s(tables: SailorTables, point: Point, plan: PipelinePlan, stage: int) -> float:
-    """What a stage gives its neighbours; the ends of a pipeline count it twice, a short one's first end not."""
+    """What a stage gives its neighbours; the ends count it twice, but for the first of a short pipeline."""
     layers = plan.layers[stage]
     onward = _slowest_s(tables, point, plan, stage, stage + 1, layers[-1])
     back = _slowest_s(tables, point, plan, stage, stage - 1, layers[0])
@@ -111,14 +112,12 @@ def _rings_s(tables: SailorTables, model: str, plan: PipelinePlan) -> float:
     for stage, layers in enumerate(plan.layers):
         places = _places(plan, stage)
         size = _weights(tables, model, layers) / min(RING_TP, *(place.tp for place in places))
-        for one, other in zip(places, places[1:], strict=False):
+        for one, other in pairwise(places):
             slowest = max(slowest, _buckets_s(tables, one, other, 1, size, len(places)))
     return slowest
 
 
-def _buckets_s(
-    tables: SailorTables, one: Place, other: Place, used: int, size: float, members: int
-) -> float:
+def _buckets_s(tables: SailorTables, one: Place, other: Place, used: int, size: float, members: int) -> float:
     """Rings of at most a bucket, one after another."""
     total = 0.0
     while size > 0 and members > 1:

@@ -1,8 +1,8 @@
-"""Our price of a Sailor point: its layers by profile, DeepSpeed's instruction order simulated, one reduction."""
+"""Our price of a Sailor point: layers by profile, DeepSpeed's instruction order simulated, one reduction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -147,7 +147,7 @@ def logits_are_profiled(tables: SailorTables, model: str) -> bool:
 
 
 def unprofiled_logits_s(tables: SailorTables, point: Point, place: Place) -> tuple[float, float]:
-    """Forward and backward of logits that the last entry leaves out, at the rate that a block reaches here."""
+    """Forward and backward of logits that the last entry leaves out, at the rate that a block reaches."""
     if logits_are_profiled(tables, point.model):
         return 0.0, 0.0
     facts = MODELS[point.model]
@@ -155,9 +155,7 @@ def unprofiled_logits_s(tables: SailorTables, point: Point, place: Place) -> tup
     block = 2.0 * facts.length * tables.size(point.model, place.tp, 1, "params_floats")
     block += 4.0 * facts.length**2 * facts.hidden / place.tp
     part = logits / block
-    forward, backward = (
-        part * tables.seconds(point.model, place, 1, which, point.mbs) for which in (0, 1)
-    )
+    forward, backward = (part * tables.seconds(point.model, place, 1, which, point.mbs) for which in (0, 1))
     return forward, backward
 
 
@@ -166,30 +164,29 @@ def reduction_s(tables: SailorTables, point: Point, by_nic: bool) -> float:
 
     And one more between first and last stage where the head is tied to the embedding.
     """
-    owners: dict[tuple[Place, ...], list[int]] = {}
-    nodes: dict[tuple[Place, ...], tuple[tuple[int, int, int], ...]] = {}
+    rings: dict[tuple[_Owner, ...], list[int]] = {}
     for layer in range(tables.layers_of[point.model]):
-        found = [
-            (place, (number, copy, stage))
-            for number, plan in enumerate(point.pipelines)
-            for copy, replica in enumerate(plan.replicas)
-            for stage, place in enumerate(replica)
-            if layer in plan.layers[stage]
-        ]
-        key = tuple(place for place, _ in found)
-        owners.setdefault((*key, *_marks(found)), []).append(layer)
-        nodes[(*key, *_marks(found))] = tuple(node for _, node in found)
-    busy: dict[tuple[int, int, int], float] = {}
-    for key, layers in owners.items():
-        ring = [one for one in key if isinstance(one, Place)]
-        seconds = ring_s(tables, point.model, ring, layers, by_nic)
-        for node in nodes[key]:
-            busy[node] = busy.get(node, 0.0) + seconds
+        rings.setdefault(_owners(point, layer), []).append(layer)
+    busy: dict[_Owner, float] = {}
+    for owners, layers in rings.items():
+        seconds = ring_s(tables, point.model, [place for place, *_ in owners], layers, by_nic)
+        for owner in owners:
+            busy[owner] = busy.get(owner, 0.0) + seconds
     return max(busy.values()) + tied_s(tables, point, by_nic)
 
 
-def _marks(found: Sequence[tuple[Place, tuple[int, int, int]]]) -> tuple[object, ...]:
-    return tuple(node for _, node in found)
+_Owner = tuple[Place, int, int, int]
+
+
+def _owners(point: Point, layer: int) -> tuple[_Owner, ...]:
+    """Who has a layer: the place, and its pipeline, replica and stage."""
+    return tuple(
+        (place, number, copy, stage)
+        for number, plan in enumerate(point.pipelines)
+        for copy, replica in enumerate(plan.replicas)
+        for stage, place in enumerate(replica)
+        if layer in plan.layers[stage]
+    )
 
 
 def ring_s(
@@ -221,12 +218,9 @@ def tied_s(tables: SailorTables, point: Point, by_nic: bool) -> float:
 
 
 def update_s(tables: SailorTables, point: Point, plan: PipelinePlan, place: Place, stage: int) -> float:
-    """The optimizer's step, by parameters, from the step of the profiled small model; 0 where not measured."""
+    """The optimizer's step by parameters, from that of the profiled small model; 0 where not measured."""
     measured = tables.measured(point.model, place)
     step = measured[min(measured, key=lambda size: abs(size - point.mbs))]["1"][2]
     last = tables.layers_of[point.model] - 1
     profiled = stage_parameters(tables, point.model, (0, *range(1, PROFILED_BLOCKS + 1), last), place.tp)
     return float(step) * stage_parameters(tables, point.model, plan.layers[stage], place.tp) / profiled
-
-
-Reader = Callable[[Point], float]

@@ -77,7 +77,7 @@ class SailorTables:
         return float(table[str(layer)][name])
 
     def seconds(self, model: str, place: Place, layer: int, which: int, mbs: float) -> float:
-        """Forward (which 0) or backward (1) of one layer, noise repaired, between and beyond measured sizes."""
+        """Forward (which 0) or backward (1) of one layer, noise repaired, also between measured sizes."""
         key = (model, place.kind, place.tp, layer, which)
         if key not in self._curves:
             points = [
@@ -90,7 +90,9 @@ class SailorTables:
     def measured(self, model: str, place: Place) -> dict[int, Mapping[str, Any]]:
         """Micro-batch size -> layers, of one kind and degree."""
         table = self.profiles.get(model, {}).get(place.kind, {})
-        found = {int(size): degrees[str(place.tp)] for size, degrees in table.items() if str(place.tp) in degrees}
+        found = {
+            int(size): degrees[str(place.tp)] for size, degrees in table.items() if str(place.tp) in degrees
+        }
         if not found:
             raise EstimateError(f"no profile of {model} on {place.kind} at tp {place.tp}")
         return found
@@ -136,7 +138,7 @@ class SailorTables:
 
 
 def bandwidth(entry: Sequence[Any], size_bytes: float) -> float:
-    """Bytes per second by a published fit: a polynomial in log2 of megabytes, highest power first, in GB/s."""
+    """Bytes per second by a published fit: a polynomial in log2 of MB, highest power first, in GB/s."""
     place = math.log2(size_bytes / 1e6)
     total = 0.0
     for one in entry[0]:
