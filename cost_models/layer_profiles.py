@@ -67,7 +67,8 @@ class SizeCurve:
             return max(last_s, self._outside(size))
         place = max(1, bisect_left(self.points, size, key=lambda point: point[0]))
         (low, low_s), (high, high_s) = self.points[place - 1], self.points[place]
-        return low_s + (high_s - low_s) * (size - low) / (high - low)
+        part = (size - low) / (high - low)
+        return low_s * (1 - part) + high_s * part
 
 
 def size_curve(points: Iterable[Point], more_s: float | None = None) -> SizeCurve:

@@ -8,13 +8,15 @@ from truth.point_file import THREE_TYPES, Point
 from truth.sailor_price import ELEMENT, pipeline_of
 from truth.sailor_tables import SailorTables
 
+REDUCES = 0.02
+"""Of a step: more of it is no bookkeeping."""
 BEYOND = 1.5
 """No profile is so far off: a step that takes this much less than the computing in it is not of this plan."""
 
 
 def time_reason(tables: SailorTables, point: Point, others: Sequence[Point]) -> str:
     """Why a point's time is reported apart; empty where it counts."""
-    if point.replicas == 1 and point.reduction_s:
+    if point.replicas == 1 and (point.reduction_s or 0.0) > REDUCES * point.step_s:
         for other in others:
             same = (other.step_s, other.reduction_s) == (point.step_s, point.reduction_s)
             if same and other.replicas > 1 and other.data_set == point.data_set:

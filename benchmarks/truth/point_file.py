@@ -19,6 +19,7 @@ DEFAULT_MODEL = "OPT-350"
 THREE_TYPES = {"Titan-RTX", "RTX-2080", "RTX-3090"}
 GH200 = "GH-96"
 MOST_PLACES = 1 << 16
+MOST_TURNS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,16 @@ def _point(name: str, row: Mapping[str, Any], model: str, layers_of: Mapping[str
     if model not in layers_of:
         raise EstimateError(f"no layer table of model {model}; known: {', '.join(sorted(layers_of))}")
     notes: list[str] = []
-    pipelines = tuple(_pipeline(one, layers_of[model], notes) for one in listed)
+    point = _read(name, row, model, layers_of[model], notes)
+    turns = point.micro_batches * point.stages
+    if turns > MOST_TURNS:
+        raise EstimateError(f"{turns:,} micro-batches over all stages: at most {MOST_TURNS:,} are priced")
+    return point
+
+
+def _read(name: str, row: Mapping[str, Any], model: str, layers: int, notes: list[str]) -> Point:
+    listed = row["pipeline_list"]
+    pipelines = tuple(_pipeline(one, layers, notes) for one in listed)
     return Point(
         name,
         model,
@@ -158,7 +168,8 @@ def _layers(stages: Sequence[Sequence[int]], layers: int, notes: list[str]) -> t
     """Every layer once, in order; a list that has the right length is repaired by position."""
     named = [layer for stage in stages for layer in stage]
     if len(named) != layers or any(not stage for stage in stages):
-        raise EstimateError(f"its stages name {len(named)} layers (some none), the model has {layers}")
+        each = [len(stage) for stage in stages]
+        raise EstimateError(f"its stages have {each} layers, {sum(each)} in all; the model has {layers}")
     if named != list(range(layers)):
         odd = [f"{one} for {place}" for place, one in enumerate(named) if one != place]
         notes.append(f"layers repaired by position: {', '.join(odd[:5])}")

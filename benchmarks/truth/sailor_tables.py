@@ -104,22 +104,32 @@ class SailorTables:
         """
         key = (one, other, by_nic)
         if key not in self._links:
-            if by_nic and one.kind != other.kind:
+            used = min(one.tp, other.tp)
+            entry = None if by_nic and one.kind != other.kind else self.entry(one, other, used)
+            if entry is None and one.kind != other.kind:
                 ends = [self.link(end, end, False) for end in (one, other)]
                 self._links[key] = min(ends, key=lambda link: link.bandwidth)
             else:
-                used = min(one.tp, other.tp)
-                self._links[key] = aggregate_link(self.coefficients(one, other, used), used)
+                self._links[key] = aggregate_link(entry or self.coefficients(one, other, used), used)
         return self._links[key]
 
+    def entry(self, one: Place, other: Place, used: int) -> Sequence[Any] | None:
+        """What is published of a pair of nodes with so many devices at work on each; else the way back's."""
+        for here, there in ((one, other), (other, one)):
+            try:
+                found = self.between[here.zone][here.kind][str(used)][there.zone][there.kind][str(used)]
+            except KeyError:
+                continue
+            return found  # type: ignore[no-any-return]
+        return None
+
     def coefficients(self, one: Place, other: Place, used: int) -> Sequence[Any]:
-        """The entry of a pair of nodes with so many devices at work on each."""
-        try:
-            found = self.between[one.zone][one.kind][str(used)][other.zone][other.kind][str(used)]
-        except KeyError:
+        """The published entry of a pair; EstimateError where there is none."""
+        found = self.entry(one, other, used)
+        if found is None:
             pair = f"{used} {one.kind} in {one.zone} and {used} {other.kind} in {other.zone}"
-            raise EstimateError(f"no network figures between {pair}") from None
-        return found  # type: ignore[no-any-return]
+            raise EstimateError(f"no network figures between {pair}")
+        return found
 
     def inner_link(self, place: Place) -> LinkSpec | None:
         """Of one rank inside a node; the published fits are of n / 2 pairs at once."""
