@@ -53,14 +53,19 @@ class SizeCurve:
                 details=[("sizes", str(sizes))],
                 rule="micro-batch sizes are positive and ascend, and there is at least one",
             )
-        object.__setattr__(self, "_outside", affine_fit(self.points))
+        outside = affine_fit(self.points) if len(sizes) > 1 else Affine(*self._of_one_point())
+        object.__setattr__(self, "_outside", outside)
+
+    def _of_one_point(self) -> tuple[float, float]:
+        (size, seconds), more = self.points[0], self.more_s
+        each = seconds / size if more is None else min(more, seconds / size)
+        return seconds - size * each, each
 
     def seconds(self, size: float) -> float:
         """Seconds of a micro-batch of this size; never less than of a smaller one."""
         (first, first_s), (last, last_s) = self.points[0], self.points[-1]
-        if len(self.points) == 1:
-            more = first_s / first if self.more_s is None else min(self.more_s, first_s / first)
-            return max(0.0, first_s + (size - first) * more)
+        if size == first:
+            return first_s
         if size < first:
             return min(first_s, self._outside(size))
         if size > last:
