@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Hashable, Mapping, Sequence
 
 from ..base.timeline import Span, SpanKind, Timeline
+from ..errors import EstimateError
 from .actions import Compute, FinishSends, Meet, PostRecv, RecvFrom, SendTo, TimedAction
 from .deadlock import stuck
 from .semantics import Hosts, SendSemantics
@@ -99,6 +100,13 @@ class _Simulation:
         left = {rank: self.actions[rank][at] for rank, at in self.at.items() if at < len(self.actions[rank])}
         if left:
             raise stuck(left, {key: [rank for rank, _ in came] for key, came in self.meetings.items()})
+        wrong = [rank for rank, end in self.clock.items() if not 0.0 <= end < float("inf")]
+        if wrong:
+            raise EstimateError(
+                f"rank {wrong[0]} ends at {self.clock[wrong[0]]} seconds",
+                rule="what an instruction takes is a finite number of seconds, and not below 0",
+                fix="look for a bandwidth, a latency or a measured time of the cluster that is none",
+            )
         return self.clock
 
     def _advance(self, rank: int) -> None:

@@ -222,6 +222,12 @@ def test_a_receive_that_nobody_sends_is_told() -> None:
         simulate({0: [Meet("all", (0, 1), 1.0)], 1: []}, ASYNC)
 
 
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
+def test_seconds_that_are_none_are_told(seconds: float) -> None:
+    with pytest.raises(EstimateError, match=r"rank 1 ends at .* seconds"):
+        simulate({0: [Compute(1)], 1: [Compute(seconds)]}, ASYNC)
+
+
 def test_processors_are_shared() -> None:
     """Three on two processors go at two thirds; the short one is done at 1.5, the others have 2 left."""
     actions: dict[int, list[TimedAction]] = {0: [Compute(1)], 1: [Compute(3)], 2: [Compute(3)]}
