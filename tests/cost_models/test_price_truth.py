@@ -91,6 +91,25 @@ CHANGES: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+GPT2 = "GPT-2 h=1024 L=24 s=1024 V=52256 gbs=32"
+TRIAL = {"layer_partition": "[0, 15, 30]", "mbs": 1, "tp": 1, "dp": 8, "pp": 2}
+TIMES = {"predicted_s": 1.3, "measured_s": 1.28}
+TRIALS = {
+    "model": {"homogeneous": GPT2, "moon": GPT2, "other": "BERT"},
+    "trials": {
+        "homogeneous": [
+            TRIAL | TIMES,
+            {"layer_partition": "[0, 30]", "mbs": 1, "tp": 3, "dp": 1, "pp": 1} | TIMES,
+            TRIAL | TIMES | {"layer_partition": [0, 30, 15]},
+            {key: value for key, value in TRIAL.items() if key != "mbs"} | TIMES,
+            TRIAL | TIMES | {"mbs": 3},
+        ],
+        "other": [TRIAL | TIMES],
+        "moon": [TRIAL | TIMES],
+    },
+}
+
+
 def plan(
     kind: str = "GH-96",
     zone: str = "us-central1-a",
@@ -128,10 +147,12 @@ def test_a_file_that_cannot_be_read_is_one_line(reference: Path, tmp_path: Path)
     (tmp_path / "typo.json").write_text(json.dumps(typo))
     other = plan(mbs=3, gbs=96)
     (tmp_path / "other_size.json").write_text(json.dumps(other))
-    out = tmp_path / "out" / "truth.json"
-    out.parent.mkdir()
+    beside = tmp_path.parent / "beside"
+    beside.mkdir(exist_ok=True)
+    out, trials = beside / "truth.json", beside / "trials.json"
+    trials.write_text(json.dumps(TRIALS))
     done = price_truth(
-        "--planners", reference / "planners", "--points", tmp_path, "--trials", "none", "--json", out
+        "--planners", reference / "planners", "--points", tmp_path, "--trials", trials, "--json", out
     )
     assert not done.stderr
     content = json.loads(out.read_text())
@@ -139,6 +160,16 @@ def test_a_file_that_cannot_be_read_is_one_line(reference: Path, tmp_path: Path)
     for name, _, text in CHANGES:
         assert text in told[f"{name}.json"]
     assert told["cut.json"] == "cut.json: can't be read as JSON: JSONDecodeError"
+    assert [line for line in content["not_read"] if line.startswith(("trials.json", "moon"))] == [
+        "trials.json: homogeneous, row 1: tp 3 x dp 1 x pp 1 is not 16 devices",
+        "trials.json: homogeneous, row 2: `layer_partition` [0, 30, 15] is not of 2 stages",
+        "trials.json: homogeneous, row 3: `mbs` is missing",
+        "trials.json: homogeneous, row 4: 32 samples do not come out even at mbs 3, dp 8",
+        "trials.json: other, 1 rows: model BERT: no layer sizes, not priced",
+        "moon: no cluster moon; known: homogeneous, het_cluster",
+    ]
+    (trial,) = content["sets"]["AMP, homogeneous"]["points"]
+    assert trial["name"] == "mbs 1 tp 1 dp 8 pp 2"
     points = {point["name"]: point for point in content["sets"]["GH200, OPT-350"]["points"]}
     assert set(points) == {"typo.json", "other_size.json"}
     assert points["typo.json"]["notes"] == ["layers repaired by position: 51 for 15"]
