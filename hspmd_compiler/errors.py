@@ -82,6 +82,10 @@ class ArtifactError(HspmdError):
     """An artifact is missing, damaged, of another version, or of another model."""
 
 
+class TimelineError(HspmdError):
+    """A file of a timeline can't be read or written, or lacks the timeline that is asked for."""
+
+
 class VerifyError(HspmdError):
     """The rank programs do not fit together, or compute another number."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..errors import HspmdError
+from .limits import LARGEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +20,23 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class ProblemSubject:
-    """What is read, such as `a cluster`; the error that its bad values raise; how to mend them."""
+    """What is read, such as `a cluster`; the error that its bad values raise; how to mend them.
+
+    shown: bad values that the error lists, of something that may have very many.
+    """
 
     name: str
     error: type[HspmdError]
     fix: str = ""
+    shown: int = LARGEST
 
     def refuse(self, problems: Sequence[Problem], at: str = "") -> None:
         """Raise one error with a line per problem; none: return. at: where the values come from."""
         if problems:
             count = "one value breaks a rule" if len(problems) == 1 else f"{len(problems)} values break rules"
-            details = [(problem.path, problem.text) for problem in in_reading_order(problems)]
+            told = in_reading_order(problems)
+            details = [(problem.path, problem.text) for problem in told[: self.shown]]
+            details += [("...", f"{len(told) - self.shown:,} more")] if len(told) > self.shown else []
             raise self.error(f"{count} of {self.name}", at=at, details=details, fix=self.fix)
 
 

@@ -16,6 +16,8 @@ from .limits import DEEPEST, LARGEST, MOST_VALUES, SLOW_CHARACTERS, TEXT_BYTES, 
 TIMESTAMP, INTEGER, FLOAT = (f"tag:yaml.org,2002:{name}" for name in ("timestamp", "int", "float"))
 DECIMAL = re.compile(r"[-+]?(?:0|[1-9][0-9]*)$", re.ASCII)
 FRACTION = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.nan$")
+LEAVES = frozenset((str, int, float, bool, type(None)))
+"""Asked first, since most values are leaves and an instance of Mapping is slow to tell."""
 NUMBER_STARTS = "-+.0123456789"
 
 
@@ -31,15 +33,15 @@ PlainLoader.add_implicit_resolver(INTEGER, DECIMAL, list(NUMBER_STARTS))
 PlainLoader.add_implicit_resolver(FLOAT, FRACTION, list(NUMBER_STARTS))
 
 
-def text_of(path: Path) -> str:
+def text_of(path: Path, most_bytes: int = TEXT_BYTES) -> str:
     """A file's text, a byte order mark left out; OSError or UnicodeDecodeError where there is none."""
     try:
         with path.open("rb") as file:
-            content = file.read(TEXT_BYTES + 1)
+            content = file.read(most_bytes + 1)
     except ValueError as error:  # a name with a null in it
         raise OSError(0, str(error)) from error
-    if len(content) > TEXT_BYTES:
-        raise OSError(0, f"more than {TEXT_BYTES:,} bytes, which is no text of this kind")
+    if len(content) > most_bytes:
+        raise OSError(0, f"more than {most_bytes:,} bytes, which is no text of this kind")
     return content.decode("utf-8-sig")
 
 
@@ -49,13 +51,13 @@ def long_text(text: str) -> list[Problem]:
     return [Problem("the text", rule)] if rule else []
 
 
-def problems_of(content: object) -> list[Problem]:
+def problems_of(content: object, most_values: int = MOST_VALUES) -> list[Problem]:
     """What of a content is no plain value; its size counts a list that is named twice as two."""
     size = _size(content, {}, set(), 0)
     if size is None:
         return [Problem("the text", f"lists and objects are nested deeper than {DEEPEST}, or in themselves")]
-    if size > MOST_VALUES:
-        return [Problem("the text", f"it stands for {size:,} values: at most {MOST_VALUES:,}")]
+    if size > most_values:
+        return [Problem("the text", f"it stands for {size:,} values: at most {most_values:,}")]
     return list(_problems("", content))
 
 
@@ -80,7 +82,7 @@ def node_size(node: Any) -> int | None:
 
 
 def _size(value: object, known: dict[int, int | None], around: set[int], depth: int) -> int | None:
-    if not isinstance(value, (Mapping, list, tuple)):
+    if type(value) in LEAVES or not isinstance(value, (Mapping, list, tuple)):
         return 1
     if depth > DEEPEST or id(value) in around:
         return None
@@ -94,19 +96,17 @@ def _size(value: object, known: dict[int, int | None], around: set[int], depth: 
 
 
 def _problems(path: str, value: object) -> Iterator[Problem]:
-    if isinstance(value, Mapping):
+    if type(value) not in LEAVES and isinstance(value, Mapping):
         for key, item in value.items():
             inner = f"{path}.{key}" if path else str(key)[:80]
             if not isinstance(key, str | int):
                 yield Problem(inner, f"{str(key)[:80]!r} as a key: keys are texts")
             yield from _problems(inner, item)
-    elif isinstance(value, (list, tuple)):
+    elif type(value) not in LEAVES and isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
             yield from _problems(f"{path}[{index}]", item)
-    else:
-        wrong = _wrong(value)
-        if wrong:
-            yield Problem(path or "the text", wrong)
+    elif wrong := _wrong(value):
+        yield Problem(path or "the text", wrong)
 
 
 def _wrong(value: object) -> str:

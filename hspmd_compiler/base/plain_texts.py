@@ -39,13 +39,14 @@ class _Repeats:
     problems: list[Problem] = field(default_factory=list)
 
     def pairs(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
-        for key, count in Counter(key for key, _ in pairs).items():
+        made = dict(pairs)
+        for key, count in Counter(key for key, _ in pairs).items() if len(made) < len(pairs) else ():
             if count > 1:
                 self.problems.append(Problem(key, f"stands {count} times in one object: {ONCE}"))
-        return dict(pairs)
+        return made
 
 
-def read_json(text: str, subject: ProblemSubject, at: str = "") -> object:
+def read_json(text: str, subject: ProblemSubject, at: str = "", most_values: int = MOST_VALUES) -> object:
     """The content of a JSON text; a key that stands twice is an error."""
     repeats = _Repeats()
     try:
@@ -53,7 +54,7 @@ def read_json(text: str, subject: ProblemSubject, at: str = "") -> object:
     except (ValueError, RecursionError) as error:
         raise _malformed(subject, "JSON", at, *_json_place(error), text) from error
     subject.refuse(repeats.problems, at)
-    subject.refuse(problems_of(content), at)
+    subject.refuse(problems_of(content, most_values), at)
     return content
 
 
