@@ -1,0 +1,81 @@
+"""What `hspmd estimate --against` shows: how far an estimate and a run are apart, and where they part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..cost_models.align import PARTED, Alignment, InstructionKey, InstructionPair, KindSeconds
+from .sections import Cell, Listing, Section, Table
+
+COLUMNS = ("estimated ms", "measured ms", "measured / estimated", "difference ms")
+
+
+def alignment_page(alignment: Alignment) -> list[Section]:
+    """The step, where its timelines part, and the seconds of each kind and rank."""
+    step = _compared(alignment.estimated_s, alignment.measured_s)
+    kinds = tuple((each.kind.value, *_of_kind(each)) for each in alignment.kinds)
+    ranks = tuple((each.rank, each.kind.value, *_of_kind(each)) for each in alignment.by_rank)
+    return [
+        Table("step", "one step", ("of", *COLUMNS), (("step", *step),)),
+        Listing("parts", "where they part", tuple(parting_lines(alignment))),
+        Table("kinds", "by kind, all ranks together", ("kind", *COLUMNS), kinds),
+        Table("ranks", "by rank and kind", ("rank", "kind", *COLUMNS), ranks),
+    ]
+
+
+def parting_lines(alignment: Alignment) -> Iterator[str]:
+    """The first place where they part, the largest ones, and what only one of them has."""
+    if not alignment.pairs:
+        yield "no instruction is in both: they are not of one program"
+    elif alignment.first is None:
+        yield f"nowhere: every instruction ends within {PARTED:.0%} of a step of its estimate"
+    else:
+        yield f"first: {lag_text(alignment.first)}"
+    for pair in alignment.largest:
+        yield f"largest: {own_text(pair)}" if pair is alignment.largest[0] else f"then: {own_text(pair)}"
+    for name, keys in (("estimated", alignment.only_estimated), ("measured", alignment.only_measured)):
+        if keys:
+            yield f"only {name}: {len(keys)} instructions, such as {_key_text(keys[0])}"
+
+
+def lag_text(pair: InstructionPair) -> str:
+    """How much later or earlier an instruction ends."""
+    when = "later" if pair.lag_s > 0 else "earlier"
+    ends = f"at {_ms(pair.measured.end_s)}, estimated at {_ms(pair.estimated.end_s)}"
+    return f"{pair_text(pair)} ends {_ms(abs(pair.lag_s))} {when}: {ends}"
+
+
+def own_text(pair: InstructionPair) -> str:
+    """How much longer or shorter an instruction takes, waits apart."""
+    took = f"{_ms(pair.measured.own_s)}, estimated {_ms(pair.estimated.own_s)}"
+    return f"{pair_text(pair)} takes {took}" + (
+        f" ({pair.measured.own_s / pair.estimated.own_s:.2f} times)" if pair.estimated.own_s > 0 else ""
+    )
+
+
+def pair_text(pair: InstructionPair) -> str:
+    """`rank 2, backward of micro-batch 3 (instruction 17)`."""
+    what = pair.estimated.kind.value
+    mb = f" of micro-batch {pair.mb}" if pair.mb >= 0 else ""
+    peers = ", ".join(map(str, pair.estimated.peers[:4])) + (", ..." if len(pair.estimated.peers) > 4 else "")
+    exchange = f" with rank {peers}" if pair.estimated.peers else ""
+    return f"rank {pair.rank}, {what}{mb}{exchange} (instruction {pair.position})"
+
+
+def _key_text(key: InstructionKey) -> str:
+    rank, position, mb = key
+    return f"instruction {position} of rank {rank}" + (f", micro-batch {mb}" if mb >= 0 else "")
+
+
+def _of_kind(each: KindSeconds) -> tuple[Cell, ...]:
+    return _compared(each.estimated_s, each.measured_s)
+
+
+def _compared(estimated_s: float, measured_s: float) -> tuple[Cell, ...]:
+    ratio = measured_s / estimated_s if estimated_s > 0 else ""
+    difference = round((measured_s - estimated_s) * 1e3, 6) + 0.0  # no minus before a zero
+    return estimated_s * 1e3, measured_s * 1e3, ratio, difference
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.3f} ms"
