@@ -9,11 +9,11 @@ from typing import TypeAlias
 
 from ..base.timeline import Span, SpanKind, Timeline
 from ..base.trace_file import nanoseconds
-from .waits import with_waits
 
 PARTED = 0.02
 """Of the estimated step: timelines that are no further apart are told to agree."""
 LARGEST_TOLD = 5
+ORDER = tuple(SpanKind)
 
 InstructionKey: TypeAlias = tuple[int, int, int]
 """rank, position, micro-batch."""
@@ -21,35 +21,53 @@ InstructionKey: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """An instruction on one timeline. own_s: without what it waits. start_s, end_s: from the step's begin."""
+    """An instruction on one timeline, its waits included; the step begins at 0.
 
-    kind: SpanKind
-    label: str
+    own_s: seconds of each kind but waiting.
+    """
+
     start_s: float
     end_s: float
-    own_s: float
+    own_s: Mapping[SpanKind, float]
     peers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class InstructionPair:
-    """An instruction that both timelines have."""
+    """An instruction that both timelines have. kind: what it does, apart from exchanges inside it."""
 
     rank: int
     position: int
     mb: int
+    kind: SpanKind
     estimated: Occurrence
     measured: Occurrence
-
-    @property
-    def more_s(self) -> float:
-        """Seconds by which it took longer than estimated, waits apart."""
-        return self.measured.own_s - self.estimated.own_s
 
     @property
     def lag_s(self) -> float:
         """Seconds by which it ended later than estimated."""
         return self.measured.end_s - self.estimated.end_s
+
+
+@dataclass(frozen=True, slots=True)
+class OwnDifference:
+    """What an instruction spends on one kind, waits apart."""
+
+    pair: InstructionPair
+    kind: SpanKind
+
+    @property
+    def estimated_s(self) -> float:
+        return self.pair.estimated.own_s.get(self.kind, 0.0)
+
+    @property
+    def measured_s(self) -> float:
+        return self.pair.measured.own_s.get(self.kind, 0.0)
+
+    @property
+    def more_s(self) -> float:
+        """Seconds by which it took longer than estimated."""
+        return self.measured_s - self.estimated_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +93,7 @@ class KindSeconds:
 class Alignment:
     """first: the first to end that ends more than PARTED of the step apart from its estimate.
 
-    largest: those whose own seconds differ most, one of each rank and kind, the largest first.
+    largest: those whose own seconds differ most, one of each stage and kind, the largest first.
     only_estimated, only_measured: instructions without a partner.
     """
 
@@ -85,36 +103,46 @@ class Alignment:
     by_rank: tuple[KindSeconds, ...]
     pairs: tuple[InstructionPair, ...]
     first: InstructionPair | None
-    largest: tuple[InstructionPair, ...]
+    largest: tuple[OwnDifference, ...]
     only_estimated: tuple[InstructionKey, ...]
     only_measured: tuple[InstructionKey, ...]
 
 
 def align(estimated: Timeline, measured: Timeline) -> Alignment:
     """Pair the instructions of two timelines by rank, position and micro-batch."""
-    lines = with_waits(estimated), with_waits(measured)
-    before, after = (_occurrences(line) for line in lines)
-    pairs = tuple(InstructionPair(*key, before[key], after[key]) for key in before if key in after)
+    before, after = _occurrences(estimated), _occurrences(measured)
+    pairs = tuple(_pair(key, before[key], after[key]) for key in before if key in after)
     ends = _length_s(estimated), _length_s(measured)
     late = [pair for pair in pairs if abs(pair.lag_s) > PARTED * ends[0]]
     return Alignment(
         *ends,
-        kinds=tuple(_kinds(*lines, by_rank=False)),
-        by_rank=tuple(_kinds(*lines, by_rank=True)),
+        kinds=tuple(_kinds(estimated, measured, by_rank=False)),
+        by_rank=tuple(_kinds(estimated, measured, by_rank=True)),
         pairs=pairs,
         first=min(late, key=lambda pair: (nanoseconds(pair.measured.end_s), pair.rank), default=None),
-        largest=tuple(_largest(pairs)),
+        largest=tuple(_largest(pairs, estimated.labels)),
         only_estimated=tuple(key for key in before if key not in after),
         only_measured=tuple(key for key in after if key not in before),
     )
 
 
-def _largest(pairs: Sequence[InstructionPair]) -> list[InstructionPair]:
-    """One of each rank and kind, as micro-batches are alike; less than a nanosecond is noise of floats."""
-    found: dict[tuple[int, SpanKind], InstructionPair] = {}
-    for pair in sorted(pairs, key=lambda pair: -abs(nanoseconds(pair.more_s))):
-        if nanoseconds(pair.more_s):
-            found.setdefault((pair.rank, pair.estimated.kind), pair)
+def _pair(key: InstructionKey, estimated: Occurrence, measured: Occurrence) -> InstructionPair:
+    kinds = {*estimated.own_s, *measured.own_s} or {SpanKind.WAIT}
+    return InstructionPair(*key, min(kinds, key=ORDER.index), estimated, measured)
+
+
+def _largest(pairs: Sequence[InstructionPair], labels: Mapping[int, str]) -> list[OwnDifference]:
+    """One of each stage and kind, as its micro-batches and ranks are alike; no noise of floats."""
+    all_of_them = [
+        OwnDifference(pair, kind)
+        for pair in pairs
+        for kind in sorted({*pair.estimated.own_s, *pair.measured.own_s}, key=ORDER.index)
+    ]
+    found: dict[tuple[str, SpanKind], OwnDifference] = {}
+    for each in sorted(all_of_them, key=lambda each: -abs(nanoseconds(each.more_s))):
+        if nanoseconds(each.more_s):
+            where = labels.get(each.pair.rank, "").partition(": ")[2] or str(each.pair.rank)
+            found.setdefault((where, each.kind), each)
     return list(found.values())[:LARGEST_TOLD]
 
 
@@ -138,22 +166,17 @@ def _occurrences(timeline: Timeline) -> Mapping[InstructionKey, Occurrence]:
 
 
 def _occurrence(spans: Sequence[Span], zero_s: float) -> Occurrence:
-    own = [span for span in spans if span.kind is not SpanKind.WAIT]
-    named = (own or spans)[0]
-    return Occurrence(
-        named.kind,
-        named.label,
-        min(span.start_s for span in spans) - zero_s,
-        max(span.end_s for span in spans) - zero_s,
-        sum(span.length_s for span in own),
-        named.peers,
-    )
+    own: Counter[SpanKind] = Counter()
+    for span in spans:
+        if span.kind is not SpanKind.WAIT:
+            own[span.kind] += span.length_s  # type: ignore[assignment]
+    start_s, end_s = min(span.start_s for span in spans), max(span.end_s for span in spans)
+    return Occurrence(start_s - zero_s, end_s - zero_s, own, spans[-1].peers)
 
 
 def _kinds(estimated: Timeline, measured: Timeline, by_rank: bool) -> Iterable[KindSeconds]:
     before, after = (_sums(line.spans, by_rank) for line in (estimated, measured))
-    order = list(SpanKind)
-    for rank, kind in sorted({*before, *after}, key=lambda key: (key[0], order.index(key[1]))):
+    for rank, kind in sorted({*before, *after}, key=lambda key: (key[0], ORDER.index(key[1]))):
         yield KindSeconds(rank, kind, before[rank, kind], after[rank, kind])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hspmd_compiler.base.timeline import MemoryPoint, Span, SpanKind, Timeline
@@ -124,3 +124,23 @@ def two_pipelines(
         stage.does(SpanKind.UPDATE, UPDATE_S, position=101)
     spans = tuple(span for stage in stages for span in stage.spans)
     return Timeline(source, spans, tuple(point for stage in stages for point in stage.memory), labels)
+
+
+def with_tensor_parallel(timeline: Timeline, tp: int) -> Timeline:
+    """The same where each rank is `tp` ranks that do the same."""
+
+    def copies(rank: int) -> range:
+        return range(rank * tp, rank * tp + tp)
+
+    spans = (
+        replace(span, rank=rank, peers=tuple(peer * tp + rank % tp for peer in span.peers))
+        for span in timeline.spans
+        for rank in copies(span.rank)
+    )
+    memory = (replace(point, rank=rank) for point in timeline.memory for rank in copies(point.rank))
+    labels = {
+        rank: text.replace(f"rank {old}:", f"rank {rank}:")
+        for old, text in timeline.labels.items()
+        for rank in copies(old)
+    }
+    return Timeline(timeline.source, tuple(spans), tuple(memory), labels)

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..cost_models.align import PARTED, Alignment, InstructionKey, InstructionPair, KindSeconds
+from ..base.timeline import SpanKind
+from ..cost_models.align import (
+    PARTED,
+    Alignment,
+    InstructionKey,
+    InstructionPair,
+    KindSeconds,
+    OwnDifference,
+)
 from .sections import Cell, Listing, Section, Table
+from .units import seconds_text
 
 COLUMNS = ("estimated ms", "measured ms", "measured / estimated", "difference ms")
+COMPUTING = (SpanKind.FORWARD, SpanKind.BACKWARD, SpanKind.STEP_VALUE, SpanKind.UPDATE, SpanKind.OTHER)
+PEERS_SHOWN = 4
 
 
 def alignment_page(alignment: Alignment) -> list[Section]:
@@ -31,8 +42,8 @@ def parting_lines(alignment: Alignment) -> Iterator[str]:
         yield f"nowhere: every instruction ends within {PARTED:.0%} of a step of its estimate"
     else:
         yield f"first: {lag_text(alignment.first)}"
-    for pair in alignment.largest:
-        yield f"largest: {own_text(pair)}" if pair is alignment.largest[0] else f"then: {own_text(pair)}"
+    for number, each in enumerate(alignment.largest):
+        yield f"{'then' if number else 'largest'}: {own_text(each)}"
     for name, keys in (("estimated", alignment.only_estimated), ("measured", alignment.only_measured)):
         if keys:
             yield f"only {name}: {len(keys)} instructions, such as {_key_text(keys[0])}"
@@ -41,25 +52,24 @@ def parting_lines(alignment: Alignment) -> Iterator[str]:
 def lag_text(pair: InstructionPair) -> str:
     """How much later or earlier an instruction ends."""
     when = "later" if pair.lag_s > 0 else "earlier"
-    ends = f"at {_ms(pair.measured.end_s)}, estimated at {_ms(pair.estimated.end_s)}"
-    return f"{pair_text(pair)} ends {_ms(abs(pair.lag_s))} {when}: {ends}"
+    ends = f"at {seconds_text(pair.measured.end_s)}, estimated at {seconds_text(pair.estimated.end_s)}"
+    return f"{_pair_text(pair, pair.kind)} ends {seconds_text(abs(pair.lag_s))} {when}: {ends}"
 
 
-def own_text(pair: InstructionPair) -> str:
+def own_text(each: OwnDifference) -> str:
     """How much longer or shorter an instruction takes, waits apart."""
-    took = f"{_ms(pair.measured.own_s)}, estimated {_ms(pair.estimated.own_s)}"
-    return f"{pair_text(pair)} takes {took}" + (
-        f" ({pair.measured.own_s / pair.estimated.own_s:.2f} times)" if pair.estimated.own_s > 0 else ""
-    )
+    took = f"{seconds_text(each.measured_s)}, estimated {seconds_text(each.estimated_s)}"
+    times = f" ({each.measured_s / each.estimated_s:.2f} times)" if each.estimated_s > 0 else ""
+    return f"{_pair_text(each.pair, each.kind)} takes {took}{times}"
 
 
-def pair_text(pair: InstructionPair) -> str:
+def _pair_text(pair: InstructionPair, kind: SpanKind) -> str:
     """`rank 2, backward of micro-batch 3 (instruction 17)`."""
-    what = pair.estimated.kind.value
     mb = f" of micro-batch {pair.mb}" if pair.mb >= 0 else ""
-    peers = ", ".join(map(str, pair.estimated.peers[:4])) + (", ..." if len(pair.estimated.peers) > 4 else "")
-    exchange = f" with rank {peers}" if pair.estimated.peers else ""
-    return f"rank {pair.rank}, {what}{mb}{exchange} (instruction {pair.position})"
+    peers = pair.estimated.peers or pair.measured.peers
+    shown = ", ".join(map(str, peers[:PEERS_SHOWN])) + (", ..." if len(peers) > PEERS_SHOWN else "")
+    exchange = f" with rank {shown}" if peers and kind not in COMPUTING else ""
+    return f"rank {pair.rank}, {kind.value}{mb}{exchange} (instruction {pair.position})"
 
 
 def _key_text(key: InstructionKey) -> str:
@@ -75,7 +85,3 @@ def _compared(estimated_s: float, measured_s: float) -> tuple[Cell, ...]:
     ratio = measured_s / estimated_s if estimated_s > 0 else ""
     difference = round((measured_s - estimated_s) * 1e3, 6) + 0.0  # no minus before a zero
     return estimated_s * 1e3, measured_s * 1e3, ratio, difference
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:,.3f} ms"

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from hspmd_compiler.base.codec import Json
 from hspmd_compiler.base.timeline import Span, SpanKind, Timeline
 from hspmd_compiler.cost_models.align import align
-from hspmd_compiler.cost_models.waits import with_waits
 from hspmd_compiler.pages.alignment_page import alignment_page
 from hspmd_compiler.pages.sections import sections_to_json, sections_to_text
-from tests.timelines import SENDING_S, pinned, two_pipelines
+from tests.timelines import pinned, two_pipelines, with_tensor_parallel
 
 ESTIMATED = two_pipelines("estimated")
 
@@ -40,7 +39,7 @@ def test_a_run_as_estimated_parts_nowhere() -> None:
 @given(st.sampled_from(ESTIMATED.ranks), st.floats(1.2, 3.0))
 def test_the_rank_that_is_slower_is_the_largest_difference(rank: int, factor: float) -> None:
     found = align(ESTIMATED, two_pipelines("measured", {rank: factor}))
-    assert [(pair.rank, pair.estimated.kind) for pair in found.largest] == [
+    assert [(each.pair.rank, each.kind) for each in found.largest] == [
         (rank, SpanKind.BACKWARD),
         (rank, SpanKind.FORWARD),
     ]
@@ -83,39 +82,26 @@ def test_nothing_in_common() -> None:
     assert "no instruction is in both: they are not of one program" in told
 
 
-def without_waits(timeline: Timeline) -> Timeline:
-    """As a run measures: an exchange begins when its instruction does, waiting or not."""
-    spans: list[Span] = []
-    for span in timeline.spans:
-        if spans and spans[-1].kind is SpanKind.WAIT and spans[-1].rank == span.rank:
-            assert spans[-1].position == span.position
-            spans[-1] = replace(span, start_s=spans[-1].start_s)
-        else:
-            spans.append(span)
-    return replace(timeline, spans=tuple(spans))
+def test_waits_and_exchanges_inside_are_apart_from_an_instruction() -> None:
+    """A forward pass with a collective in it, of which the run waited half a second more."""
 
+    def step(source: str, wait_s: float, compute_s: float) -> Timeline:
+        times = (0.0, compute_s, compute_s + wait_s, compute_s + wait_s + 0.25)
+        kinds = (SpanKind.FORWARD, SpanKind.WAIT, SpanKind.COLLECTIVE)
+        parts = zip(times, times[1:], kinds, strict=False)
+        return Timeline(source, tuple(Span(0, *part, position=0, mb=0) for part in parts))
 
-@given(st.dictionaries(st.sampled_from(ESTIMATED.ranks), st.floats(0.5, 3.0)), st.integers(1, 6))
-def test_waits_are_found_again(slower: dict[int, float], micro_batches: int) -> None:
-    """A receive waits until its sender sends, which ends where the rest of the receive begins."""
-    told = two_pipelines("measured", slower, micro_batches)
-    found = with_waits(without_waits(told))
-    collective = [s for s in told.spans if s.kind in (SpanKind.WAIT, SpanKind.GRADIENT) and s.position == 100]
-    assert [s for s in found.spans if s.position == 100] == [
-        replace(s, label="gradient" if s.kind is SpanKind.WAIT else "") for s in collective
+    found = align(step("estimated", 0.0, 1.0), step("measured", 0.5, 2.0))
+    (pair,) = found.pairs
+    assert (pair.kind, pair.lag_s) == (SpanKind.FORWARD, 1.5)
+    assert [(each.kind, each.more_s) for each in found.largest] == [(SpanKind.FORWARD, 1.0)]
+    assert [(each.kind, each.more_s) for each in found.kinds] == [
+        (SpanKind.FORWARD, 1.0),
+        (SpanKind.COLLECTIVE, 0.0),
+        (SpanKind.WAIT, 0.5),
     ]
-    waits = [s for s in found.spans if s.kind is SpanKind.WAIT and s.label == "recv"]
-    long = [s for s in told.spans if s.label == "RECV" and s.length_s > SENDING_S + 1e-9]
-    assert len(waits) >= len(long)
-    for mine in waits:
-        (sent,) = [s for s in found.of(mine.peers[0]) if _sends(s, mine)]
-        assert mine.end_s == sent.start_s
 
 
-def _sends(span: Span, waiting: Span) -> bool:
-    """Whether a span sends what the other receives: forward to later ranks, backward to earlier ones."""
-    return span.kind is SpanKind.SEND and span.peers == (waiting.rank,) and span.mb == waiting.mb
-
-
-def test_waits_that_are_told_stay() -> None:
-    assert with_waits(ESTIMATED) is ESTIMATED
+def test_ranks_of_a_stage_are_told_once() -> None:
+    both = (with_tensor_parallel(line, 4) for line in (ESTIMATED, two_pipelines("measured", {3: 1.4})))
+    assert [each.pair.rank for each in align(*both).largest] == [12, 12]
