@@ -39,7 +39,7 @@ def parting_lines(alignment: Alignment) -> Iterator[str]:
     if not alignment.pairs:
         yield "no instruction is in both: they are not of one program"
     elif alignment.first is None:
-        yield f"nowhere: every instruction ends within {PARTED:.0%} of a step of its estimate"
+        yield f"no instruction ends more than {PARTED:.0%} of a step apart from its estimate"
     else:
         yield f"first: {lag_text(alignment.first)}"
     for number, each in enumerate(alignment.largest):

@@ -16,7 +16,7 @@ from ..base.timeline import SpanKind, Timeline
 from ..cost_models.align import Alignment, align
 from ..errors import TimelineError
 from .alignment_page import alignment_page, parting_lines
-from .sections import Cell, Table
+from .sections import Cell, Table, cell_text
 from .timeline.drawn import drawn, sent
 from .timeline.kinds import LOOKS, SHARE_COLOURS, TimeShare
 from .timeline.markup import MOST_ROWS, bar_html, class_of, data_html, legend_html, policy_html, table_html
@@ -105,12 +105,13 @@ def _colours() -> str:
 
 def _facts(facts: Sequence[tuple[str, Cell]]) -> Iterator[str]:
     if facts:
-        yield table_html(Table("facts", "", ("fact", "value"), tuple(facts)))
+        rows = tuple((name, cell_text(value)) for name, value in facts)
+        yield table_html(Table("facts", "", ("fact", "value"), rows))
 
 
 def _where(lines: Sequence[Timeline], places: Sequence[LabelledRank]) -> Iterator[str]:
     """Stacked bars for each rank or stage, and the same as a table."""
-    scale_s = max(map(length_s, lines))
+    steps_s = [length_s(line) for line in lines]
     by_rank = [shares_by_rank(line) for line in lines]
     yield '<section id="where"><h2>Where the time went</h2>'
     seen = [share for share in TimeShare if any(each[share] for line in by_rank for each in line.values())]
@@ -120,14 +121,14 @@ def _where(lines: Sequence[Timeline], places: Sequence[LabelledRank]) -> Iterato
     rows: list[tuple[Cell, ...]] = []
     groups = list(_bar_groups(places))
     for name, ranks in groups[:MOST_ROWS]:
-        for line, shares in zip(lines, by_rank, strict=True):
+        for line, shares, step_s in zip(lines, by_rank, steps_s, strict=True):
             some = [shares[rank] for rank in ranks if rank in shares]
             if some:
                 mean = together(some)
                 rows.append((name, line.source, *(mean[share] * 1e3 for share in TimeShare)))
                 yield f"<span>{escape(name if line is lines[0] else '')}</span><small>{line.source}</small>"
-                yield bar_html(mean, length_s(line), scale_s)
-                yield f"<small>{escape(told(mean, length_s(line)))}</small>"
+                yield bar_html(mean, step_s, max(steps_s))
+                yield f"<small>{escape(told(mean, step_s))}</small>"
     yield "</div>"
     if len(groups) > MOST_ROWS:
         yield f"<p>{len(groups) - MOST_ROWS:,} more are not shown.</p>"

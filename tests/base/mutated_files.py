@@ -31,10 +31,12 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from hspmd_compiler.artifact.json_text import fingerprint
+from hspmd_compiler.base.trace_file import read_trace
 from hspmd_compiler.cli.main import main
 from hspmd_compiler.cluster.read import read_cluster
 from hspmd_compiler.cluster.slurm import job_nodes
 from hspmd_compiler.errors import HspmdError, InternalError
+from hspmd_compiler.pages.timeline_page import timeline_html
 from tests.strategy.formats.test_recognise import TEXTS
 
 SECONDS = 20
@@ -173,6 +175,26 @@ def machines() -> Iterator[Subject]:
     yield text_subject("slurm gpus", "gpu[1-2]x[1-2]\na100:4\n\n", job)
 
 
+def timelines() -> Iterator[Subject]:
+    """A trace, read and drawn."""
+    spans = (
+        '"name":"F0","cat":"forward",{},"args":{"mb":0}',
+        '"name":"recv","cat":"wait",{},"args":{"peers":[1]}',
+    )
+    where = '"pid":0,"tid":0,"ts":0.5,"dur":2'
+    events = [f'{{"ph":"X",{span.replace("{}", where, 1)}}}' for span in spans]
+    events += [
+        '{"ph":"M","name":"thread_name","pid":0,"tid":0,"args":{"name":"rank 0: x, pipeline 0 stage 0"}}'
+    ]
+    events += ['{"ph":"C","name":"memory","pid":1,"tid":3,"ts":1,"args":{"bytes":7}}']
+
+    def draw(path: Path) -> str:
+        lines = read_trace(path)
+        return timeline_html(*lines, capacity={0: 5}) if lines else ""
+
+    yield text_subject("trace", '{"traceEvents":[\n' + ",\n".join(events) + "\n]}\n", draw, ".json")
+
+
 def artifact_subject(name: str, source: Path, read: Callable[[Path], object]) -> Subject:
     """One or two values of one JSON file changed, all hashes made again; or bytes of a file changed."""
     files = {str(path.relative_to(source)): path for path in sorted(source.rglob("*")) if path.is_file()}
@@ -296,7 +318,7 @@ def artifacts(home: Path) -> Iterator[Subject]:
 
 def subjects(home: Path) -> list[Subject]:
     """Every kind of file."""
-    return [*strategies(), *machines(), *artifacts(home)]
+    return [*strategies(), *machines(), *timelines(), *artifacts(home)]
 
 
 def try_one(subject: Subject, rng: random.Random, folder: Path) -> tuple[str, str]:

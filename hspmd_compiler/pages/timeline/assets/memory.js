@@ -20,7 +20,7 @@ class Memory extends Rows {
 
   paintTitle(ink, title, y) {
     ink.fillStyle = colours.text;
-    ink.fillText(fitted(ink, title, this.gutter - 16), 12, y + 13);
+    ink.fillText(fitted(ink, title, this.gutter - 16), 12, y + 9);
   }
 
   // Steps of a curve as points of the canvas.
@@ -74,15 +74,16 @@ class Memory extends Rows {
     ink.setLineDash([]);
   }
 
-  // The peak, under the rank's name.
+  // The peaks, under the rank's name.
   paintOver(ink, shown) {
     ink.font = '11px system-ui, "DejaVu Sans", sans-serif';
     for (const item of shown) if (item.row !== undefined) {
       const { capacity } = this.data.rows[item.row];
-      const peak = Math.max(...this.curves.map((rows) => rows[item.row].peak));
-      ink.fillStyle = capacity && peak > capacity ? colours.mark : colours.faint;
-      const text = `peak ${bytesText(peak)}${capacity ? ` of ${bytesText(capacity)}` : ""}`;
-      ink.fillText(fitted(ink, text, this.gutter - 16), 12, this.y(item) + 28);
+      const peaks = this.curves.map((rows) => rows[item.row].peak);
+      ink.fillStyle = capacity && Math.max(...peaks) > capacity ? colours.mark : colours.faint;
+      const text = `peak ${bytesText(peaks[0])}${peaks.length > 1 ? `, run ${bytesText(peaks[1])}` : ""}`;
+      ink.fillText(fitted(ink, text, this.gutter - 16), 12, this.y(item) + 22);
+      if (capacity) ink.fillText(`of ${bytesText(capacity)}`, 12, this.y(item) + 34);
     }
     ink.font = '12px system-ui, "DejaVu Sans", sans-serif';
   }
