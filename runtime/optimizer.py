@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import RunError
 from ..options import OptimizerConfig, OptimizerName
 
 FIRST_MOMENT = "exp_avg"
@@ -59,18 +58,6 @@ class ShardOptimizer:
                 self._adamw(batch, lr)
             else:
                 self._sgd(batch, lr)
-
-    def state_dict(self) -> dict[str, object]:
-        """Step count and local moments; the tensors are the live ones."""
-        return {"steps": self.steps, "state": {name: dict(held) for name, held in self.state.items()}}
-
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Take over what `state_dict` of the same rank gave."""
-        steps, held = state.get("steps"), state.get("state")
-        if not isinstance(steps, int) or not isinstance(held, Mapping):
-            raise RunError("not the state of an optimizer", rule="it has `steps` and `state`")
-        self.steps = steps
-        self.state = {name: {key: tensor.clone() for key, tensor in of.items()} for name, of in held.items()}
 
     def _batches(self, params: Mapping[str, Tensor], grads: Mapping[str, Tensor]) -> list[_Batch]:
         """Parameters with a gradient and at least one element, by weight decay, device and dtype."""

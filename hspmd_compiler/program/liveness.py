@@ -121,16 +121,6 @@ def micro_reads(instruction: Instruction, program: ClassProgram) -> list[MicroKe
     return []
 
 
-def micro_writes(instruction: Instruction, program: ClassProgram) -> list[MicroKey]:
-    """Kept values that an instruction makes."""
-    if instruction.op in COMPUTE_OPS:
-        outputs = program.segments[instruction.segment].outputs
-        return [(instruction.mb, item.value.id) for item in outputs if item.kind is OutputKind.MICRO]
-    if instruction.op is Op.RECV:
-        return [(instruction.mb, instruction.value)]
-    return []
-
-
 def last_reads(instructions: list[Instruction], program: ClassProgram) -> list[frozenset[MicroKey]]:
     """Per instruction, the kept values that it is the last to read."""
     later: set[MicroKey] = set()

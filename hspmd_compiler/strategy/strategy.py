@@ -193,10 +193,6 @@ class Strategy:
         """Device to rank."""
         return {device: rank for rank, device in enumerate(self.devices)}
 
-    def kind_of(self, device: int) -> DeviceKind | None:
-        """The kind a device is bound to, None if to none."""
-        return dict(self.device_kinds).get(device)
-
     @property
     def slice_size(self) -> int:
         """Samples of one accumulation slice."""

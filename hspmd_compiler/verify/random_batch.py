@@ -63,22 +63,16 @@ class Drawn:
     how: str
 
 
-def random_batch(
-    graph: LogicalGraph,
-    examples: Mapping[str, Tensor] | None,
-    generator: torch.Generator,
-) -> dict[str, Tensor]:
-    """Random fractions and indexes; other integers are rows of the examples, or ones without any."""
-    return {name: drawn.values for name, drawn in draw_batch(graph, examples, generator).items()}
-
-
 def draw_batch(
     graph: LogicalGraph,
     examples: Mapping[str, Tensor] | None,
     generator: torch.Generator,
     ignoring: bool = True,
 ) -> dict[str, Drawn]:
-    """As `random_batch`, and how each input was drawn. ignoring: some targets are left out by the loss."""
+    """Random fractions and indexes; other integers are rows of the examples, or ones without any.
+
+    ignoring: some targets are left out by the loss.
+    """
     return {
         name: _drawn(graph, info, (examples or {}).get(name), generator, ignoring)
         for name, info in graph.inputs.items()

@@ -103,11 +103,6 @@ class BatchShape:
             )
 
 
-def own_rows(batch: Mapping[str, Tensor], rows: SampleRanges) -> Batch:
-    """This rank's samples of a global batch, one micro-batch after the other."""
-    return {key: torch.cat([tensor[low:high] for low, high in rows]) for key, tensor in batch.items()}
-
-
 class FactoryData:
     """Batches from `factory()`, called anew for each epoch: global ones, or those of `rows`.
 

@@ -238,13 +238,13 @@ def test_a_run_resumes_with_its_masks(tmp_path: Path) -> None:
             wanted = eager_step(model, batch_of(step), widen=False, step=step).loss
             assert engine.step(batch_of(step)) == pytest.approx(wanted, rel=1e-5)
             update.step()
-        weights, state = engine.state_dict(), engine.optimizer.state_dict()
+        weights, state = engine.state_dict(), engine.optimizer_state_dict()
     wanted = eager_step(model, batch_of(2), widen=False, step=2).loss
     with engine_of(tmp_path / "one") as resumed:
         resumed.load_state_dict(weights)
         assert resumed.step(batch_of(2)) != pytest.approx(wanted, rel=1e-3)
         resumed.load_state_dict(weights)
-        resumed.optimizer.load_state_dict(state)
+        resumed.load_optimizer_state_dict(state, steps=2)
         assert resumed.step(batch_of(2)) == pytest.approx(wanted, rel=1e-5)
 
 
@@ -259,7 +259,9 @@ def test_the_seed_of_a_run_changes_its_masks(tmp_path: Path) -> None:
 
 
 def test_a_rank_as_an_fx_module_takes_the_keys() -> None:
-    from hspmd_compiler.program.fx.to_fx import LOSS, rank_arguments, rank_module
+    from hspmd_compiler.program.fx.to_fx import LOSS, rank_module
+
+    from ..program.rank_arguments import rank_arguments
 
     compiled = hspmd.compile(made()[0], batch_of(0), strategy=ONE, optimizer=SGD)
     program, model = compiled.artifact.program, made()[0]

@@ -19,7 +19,7 @@ import hspmd_compiler as hspmd
 from hspmd_compiler.errors import HspmdError
 from hspmd_compiler.program import execute
 from hspmd_compiler.program.execute import ACTIONS, InstructionRun, Walk, plan_ranks
-from hspmd_compiler.program.fx.to_fx import rank_arguments, rank_module
+from hspmd_compiler.program.fx.to_fx import rank_module
 from hspmd_compiler.program.program import Instruction, Op, Program
 from hspmd_compiler.runtime.torch_dist import of_process_group
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
@@ -27,6 +27,8 @@ from hspmd_compiler.verify.shape.fit import check_fit
 from hspmd_compiler.verify.shape.shape_segments import ShapeBook
 from hspmd_compiler.verify.shape.solo import solo
 from hspmd_compiler.verify.values import lockstep_step, simulate, start_ranks
+
+from .rank_arguments import rank_arguments
 
 WIDTH, SAMPLES = 6, 3
 STAGES = Strategy(

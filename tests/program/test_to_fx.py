@@ -16,7 +16,7 @@ from torch import Tensor, fx
 import hspmd_compiler as hspmd
 from hspmd_compiler.errors import RunError
 from hspmd_compiler.models.models import ModelSource, load_model
-from hspmd_compiler.program.fx.to_fx import rank_arguments, rank_module
+from hspmd_compiler.program.fx.to_fx import rank_module
 from hspmd_compiler.program.program import ZERO_GRADS, Program
 from hspmd_compiler.program.trained import as_local
 from hspmd_compiler.runtime.start.processes import run_ranks
@@ -30,6 +30,8 @@ from hspmd_compiler.verify.equality import check_equal, differences, gradient_fl
 from hspmd_compiler.verify.shards import join_shards
 from hspmd_compiler.verify.single_device import single_device_program
 from hspmd_compiler.verify.values import simulate
+
+from .rank_arguments import rank_arguments
 
 Batch = dict[str, Tensor]
 SAMPLES, SEQ, VOCAB = 3, 8, 50

@@ -6,7 +6,7 @@ y = ((x + shift) @ w1) @ w2 * scale, loss = mean((y - target)^2), micro-batches 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -304,3 +304,8 @@ def _bucket(number: int, group: tuple[int, ...], name: str, shape: tuple[int, ..
     for size in shape:
         length *= size
     return GradBucket(number, group, "float64", (GradPiece(name, length, shape, (box,), shape, (box,)),))
+
+
+def own_rows(batch: Mapping[str, Tensor], rows: Sequence[tuple[int, int]]) -> dict[str, Tensor]:
+    """A rank's samples of a global batch, one micro-batch after the other."""
+    return {key: torch.cat([tensor[low:high] for low, high in rows]) for key, tensor in batch.items()}

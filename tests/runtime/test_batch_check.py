@@ -16,13 +16,14 @@ from torch import Tensor
 from hspmd_compiler.errors import RunError
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.runtime.batches.batch_check import MODULUS, BatchCheck, digest
-from hspmd_compiler.runtime.batches.data import BatchShape, FactoryData, own_rows
+from hspmd_compiler.runtime.batches.data import BatchShape, FactoryData
 from hspmd_compiler.runtime.engine import Engine
 from hspmd_compiler.runtime.start.launch import launch
 from hspmd_compiler.runtime.start.rank_process import Emit
 from hspmd_compiler.runtime.train import train
 
 from . import hand_made
+from .hand_made import own_rows
 from .test_run import QUICK
 
 SGD = OptimizerConfig(name=OptimizerName.SGD, lr=0.1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hspmd_compiler.errors import RunError
-from hspmd_compiler.runtime.batches.data import BatchShape, FactoryData, load_factory, own_rows
+from hspmd_compiler.runtime.batches.data import BatchShape, FactoryData, load_factory
 from hspmd_compiler.runtime.batches.text_data import TextData, open_text
 
 SHAPE = BatchShape(3, {"x": ((3, 2), "float32")})
@@ -102,11 +102,6 @@ def test_resume_by_the_iterators_own_state() -> None:
     again = FactoryData(Numbers, SHAPE)
     again.load_state_dict(data.state_dict())
     assert values(again) == [4]
-
-
-def test_own_rows_in_order_of_micro_batches() -> None:
-    batch = {"x": torch.arange(6)}
-    assert own_rows(batch, [(4, 6), (0, 1)])["x"].tolist() == [4, 5, 0]
 
 
 @pytest.mark.parametrize("name", ["math", ":x", "math:", "no_such_module_here:f", "math:nothing", "math:pi"])

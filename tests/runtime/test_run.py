@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from hspmd_compiler.errors import ArtifactError, HspmdError, RankLost, RunError
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
-from hspmd_compiler.runtime.batches.data import FactoryData, own_rows
+from hspmd_compiler.runtime.batches.data import FactoryData
 from hspmd_compiler.runtime.engine import Engine
 from hspmd_compiler.runtime.saved.checkpoint import save
 from hspmd_compiler.runtime.shards import cut_shard
@@ -30,6 +30,7 @@ from hspmd_compiler.runtime.start.rendezvous import Timeouts, use_loopback
 from hspmd_compiler.runtime.train import train
 
 from . import hand_made
+from .hand_made import own_rows
 
 ADAMW = OptimizerConfig(lr=0.05, weight_decay=0.1, no_decay=("shift",), max_grad_norm=0.7)
 SGD = OptimizerConfig(name=OptimizerName.SGD, lr=0.1, momentum=0.9)

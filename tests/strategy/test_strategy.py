@@ -37,8 +37,6 @@ def test_a_rank_is_the_index_among_the_used_devices() -> None:
     assert TWO_UNEQUAL.ranks() == {0: 0, 2: 1, 3: 2, 5: 3, 7: 4}
     with pytest.raises(StrategyError, match="device 4 is not used"):
         TWO_UNEQUAL.rank_of(4)
-    assert TWO_UNEQUAL.kind_of(0) == "cpu"
-    assert TWO_UNEQUAL.kind_of(2) is None
 
 
 def test_pipelines_take_consecutive_rows_of_every_slice() -> None:

@@ -14,13 +14,14 @@ from torch import nn
 from hspmd_compiler.ir.fx_convert import target_of
 from hspmd_compiler.ir.graph import LogicalGraph, OriginKind, map_refs
 from hspmd_compiler.models.models import load_model
-from hspmd_compiler.program.fx.to_fx import rank_arguments, rank_module
+from hspmd_compiler.program.fx.to_fx import rank_module
 from hspmd_compiler.program.initial import replay
 from hspmd_compiler.trace.init_record import record_factory
 from hspmd_compiler.trace.tracer import trace
 from hspmd_compiler.verify.eager import whole_state
 from hspmd_compiler.verify.single_device import single_device_program
 
+from ..program.rank_arguments import rank_arguments
 from .conftest import Batch, Mlp
 from .test_comm_marker import Marked
 from .test_trace import Literals, Partial

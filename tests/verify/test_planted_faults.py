@@ -25,7 +25,7 @@ from hspmd_compiler.strategy.strategy import PipelineSpec as P
 from hspmd_compiler.strategy.strategy import StageSpec as S
 from hspmd_compiler.strategy.strategy import Strategy
 from hspmd_compiler.verify.artifact import names_of, prove_values, verify_artifact
-from hspmd_compiler.verify.random_batch import random_batch
+from hspmd_compiler.verify.random_batch import draw_batch
 from hspmd_compiler.verify.reference import Reference, find_reference
 from hspmd_compiler.verify.shape.fit import check_fit
 from hspmd_compiler.verify.shape.shape_segments import ShapeBook
@@ -115,7 +115,8 @@ def subject(name: str) -> Subject:
     graph = graph_json.decode(artifact.graph)
     reference = find_reference(artifact, None)
     generator = torch.Generator().manual_seed(0)
-    batches = [random_batch(graph, reference.examples, generator) for _ in range(BATCHES)]
+    drawn = [draw_batch(graph, reference.examples, generator) for _ in range(BATCHES)]
+    batches = [{name: each.values for name, each in of.items()} for of in drawn]
     return Subject(artifact, graph, reference, batches, ShapeBook())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from io import StringIO
 
@@ -14,13 +15,14 @@ from torch import Tensor, nn
 import hspmd_compiler as hspmd
 from hspmd_compiler.artifact.store import Artifact
 from hspmd_compiler.errors import ArtifactError, VerifyError
+from hspmd_compiler.ir.graph import LogicalGraph
 from hspmd_compiler.models.models import load_model
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.program.program import LocalRow, Segment
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.trace.tracer import trace
 from hspmd_compiler.verify.artifact import STEPS, verify_artifact
-from hspmd_compiler.verify.random_batch import choices, ignore_some, random_batch
+from hspmd_compiler.verify.random_batch import choices, draw_batch, ignore_some
 from hspmd_compiler.verify.training import TOLERANCE
 
 FIVE_RANKS = Strategy(
@@ -158,12 +160,17 @@ def test_the_report_is_for_scripts_and_for_people() -> None:
     assert "equal: loss, 4 gradients and 4 parameters" in page.getvalue()
 
 
+def drawn(graph: LogicalGraph, examples: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    found = draw_batch(graph, examples, torch.Generator().manual_seed(0))
+    return {name: each.values for name, each in found.items()}
+
+
 def test_a_batch_is_legal_for_its_model() -> None:
     model, examples = load_model(
         "gpt2-tiny", {"layers": "1", "hidden": "32", "seq": "6", "vocab": "9"}
     ).build()
     graph = trace(model, examples, batch=40)
-    batch = random_batch(graph, examples, torch.Generator().manual_seed(0))
+    batch = drawn(graph, examples)
     assert set(batch["input_ids"].unique().tolist()) == set(range(9))
     assert set(batch["labels"].unique().tolist()) == {-100, *range(9)}
     counts = (batch["labels"] == -100).sum(1)
@@ -191,11 +198,11 @@ def test_integers_that_are_no_indexes_come_from_the_examples() -> None:
     }
     graph = trace(Masked(), examples, batch=8)
     assert choices(graph, graph.inputs["mask"].row) is None
-    batch = random_batch(graph, examples, torch.Generator().manual_seed(0))
+    batch = drawn(graph, examples)
     assert set(batch["mask"].tolist()) == {5, 6, 7}
     assert batch["tokens"].min() >= 0 and batch["tokens"].max() == 2
     assert batch["x"].std() > 0.5
-    assert random_batch(graph, None, torch.Generator())["mask"].tolist() == [1] * 8
+    assert drawn(graph, None)["mask"].tolist() == [1] * 8
 
 
 def test_targets_of_whole_samples_are_ignored() -> None:

@@ -13,12 +13,9 @@ from torch import Tensor, fx
 from ...base.comm_plan import CommStep
 from ...errors import InternalError
 from ..arrays import Arrays, TorchArrays
-from ..boxes import slices
-from ..execute import RankPlan, RankState, micro_batches, plan_rank, run_step
+from ..execute import RankPlan, RankState, plan_rank, run_step
 from ..interpret import RowCall, function_of, read_rows, walk_rows
 from ..kernels.kernels import ALIASES
-from ..kernels.random_kernels import step_keys
-from ..literals import torch_dtype
 from ..program import ZERO_PARAMS, Program
 from ..requests import (
     AllReduce,
@@ -31,7 +28,6 @@ from ..requests import (
     SegmentRun,
     Send,
 )
-from ..trained import start_value
 from . import fx_comm
 
 OpenTransport = Callable[[int, tuple[tuple[int, ...], ...], str], fx_comm.Answers]
@@ -42,8 +38,8 @@ LOSS, GRADS, BUFFERS = "loss", "grads", "buffers"
 def rank_module(program: Program, rank: int, transport: OpenTransport = fx_comm.alone) -> fx.GraphModule:
     """One training step of `rank`, all micro-batches, up to the synchronised gradients, by the executor.
 
-    It takes the rank's shards and its rows of each batch tensor, as `rank_arguments` lists them, and
-    returns a dict: `loss` (of all ranks, in double precision), `grads` by parameter, and `buffers`, the
+    It takes the rank's shards, its rows of each batch tensor and the keys of random numbers, in that order,
+    and returns a dict: `loss` (of all ranks, in double precision), `grads` by parameter, and `buffers`, the
     new values of those that the step changes. transport: called first of all, by its name in the graph;
     a world of one rank needs none.
 
@@ -51,39 +47,6 @@ def rank_module(program: Program, rank: int, transport: OpenTransport = fx_comm.
     stores, which the graph gathers. From ZeRO-2 on gradients are flat rows, too. Both follow `Shard.kept`.
     """
     return _Builder(program, plan_rank(program, rank)).module(transport)
-
-
-def rank_arguments(
-    program: Program,
-    rank: int,
-    params: Mapping[str, Tensor],
-    batch: Mapping[str, Tensor],
-    seed: int = 0,
-    step: int = 0,
-) -> list[Tensor]:
-    """What `rank_module` takes, cut from whole parameters and buffers and the global batch.
-
-    seed, step: of dropout, as `Engine.seed` and `Engine.steps`.
-    """
-    plan = plan_rank(program, rank)
-    shards = [
-        _local(plan, name, {program.aliases.get(key, key): value for key, value in params.items()})
-        for name in plan.shards
-    ]
-    rows = micro_batches(plan.program, batch)
-    keys = step_keys(plan.program.rows, seed, step) if plan.shared.draws else []
-    return [*shards, *(of[key] for of in rows for key in program.inputs), *keys]
-
-
-def _local(plan: RankPlan, name: str, params: Mapping[str, Tensor]) -> Tensor:
-    shard = plan.shards[name]
-    whole = params[name].detach().reshape(shard.whole_view)
-    local = torch.zeros(shard.view, dtype=torch_dtype(shard.dtype))
-    for source, target in shard.boxes:
-        local[slices(target)] = whole[slices(source)].reshape(local[slices(target)].shape)
-    if shard.zero >= ZERO_PARAMS:
-        return start_value(shard, local)
-    return local.reshape(shard.shape).to(torch_dtype(shard.local_dtype))
 
 
 @dataclass(slots=True)

@@ -39,17 +39,6 @@ def bucket_of_strategy(index: int, buckets: int) -> int:
     return (buckets - index) % buckets
 
 
-def bucket_of_length(length: int, bounds: Sequence[int]) -> int:
-    """The bucket that owns a length; one that equals a bound fills the bucket that ends there.
-
-    bounds: descending, the last 0; bucket b holds lengths in (bounds[b + 1], bounds[b]].
-    """
-    return next(
-        (bucket for bucket in reversed(range(len(bounds) - 1)) if length <= bounds[bucket]),
-        0,
-    )
-
-
 def looks_like_hotspa(content: object) -> bool:
     """Whether it is an object with buckets and strategies, or a list of such."""
     items = content if is_list(content) else [content]

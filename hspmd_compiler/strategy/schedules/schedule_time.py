@@ -77,13 +77,6 @@ def simulate(
     return timeline
 
 
-def bubble_fraction(
-    schedule: PipelineSchedule, forward_cost: int = FORWARD_COST, backward_cost: int = BACKWARD_COST
-) -> float:
-    """The share of all stages' time in which they idle."""
-    return simulate(schedule, forward_cost, backward_cost).bubble_fraction
-
-
 def grid(
     schedule: PipelineSchedule, forward_cost: int = FORWARD_COST, backward_cost: int = BACKWARD_COST
 ) -> str:

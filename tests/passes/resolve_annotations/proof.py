@@ -16,9 +16,9 @@ from hspmd_compiler.passes.resolve_annotations import Method, Resolution, resolv
 from hspmd_compiler.passes.resolve_annotations.moves import Move
 from hspmd_compiler.passes.resolve_annotations.price import FlatCost, loads_of, ring_bytes, seconds_of
 from hspmd_compiler.passes.resolve_annotations.ways import Way
-from hspmd_compiler.verify.lockstep.converted import convert_in_lockstep
 
 from ...annotations.pieces import piece_of, pieces_of, value_of, whole_tensor
+from .converted import convert_in_lockstep
 
 TOLERANCE = 1e-12
 NODE = 2

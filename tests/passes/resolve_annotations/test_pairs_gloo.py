@@ -11,13 +11,13 @@ import torch.distributed as dist
 
 from hspmd_compiler.annotations import Annotation, parse_annotation
 from hspmd_compiler.passes.resolve_annotations import Method, Resolution, resolve
-from hspmd_compiler.program.run_steps import run_steps
 from hspmd_compiler.runtime.start.processes import run_ranks
 from hspmd_compiler.runtime.start.rank_process import Emit, LocalRank
 from hspmd_compiler.runtime.start.rendezvous import listen, use_loopback
 from hspmd_compiler.runtime.torch_dist import TorchDist
 
 from ...annotations.pieces import pieces_of, whole_tensor
+from .converted import run_steps
 from .proof import COSTS, check_pieces
 
 WORLD = (0, 1, 2, 3)

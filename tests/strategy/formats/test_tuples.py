@@ -10,7 +10,7 @@ import pytest
 
 from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.strategy.formats.expanded import Choices
-from hspmd_compiler.strategy.formats.hotspa import bucket_of_length, bucket_of_strategy, hotspa_entries
+from hspmd_compiler.strategy.formats.hotspa import bucket_of_strategy, hotspa_entries
 from hspmd_compiler.strategy.formats.hydraulis import json_entries, line_entries, pool_entries
 from hspmd_compiler.strategy.formats.placement import place
 from hspmd_compiler.strategy.strategy import Strategy
@@ -120,12 +120,6 @@ def test_a_pool_uses_all_gpus(expect: Callable[[str, str], None]) -> None:
 def test_hotspa_orders_its_list_by_first_last_and_down_to_second() -> None:
     assert [bucket_of_strategy(index, 4) for index in range(4)] == [0, 3, 2, 1]
     assert [bucket_of_strategy(index, 1) for index in range(1)] == [0]
-
-
-def test_a_length_that_equals_a_bound_fills_the_bucket_that_ends_there() -> None:
-    bounds = [32768, 16384, 4096, 0]
-    lengths = [1, 4095, 4096, 4097, 16384, 16385, 32768, 40000]
-    assert [bucket_of_length(length, bounds) for length in lengths] == [2, 2, 2, 1, 1, 0, 0, 0]
 
 
 def test_published_runs_of_hotspa(reference: Path) -> None:

@@ -1,18 +1,30 @@
-"""Runs the steps of a resolved pair on all ranks in lockstep."""
+"""Runs the steps of a resolved pair: of one rank as requests, of all ranks in lockstep."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 
 from torch import Tensor
 
-from ...base.comm_plan import CommStep
-from ...program.arrays import TorchArrays
-from ...program.execute import RankPlan, RankState
-from ...program.program import ClassProgram, RankProgram
-from ...program.run_steps import run_steps
-from .blocked import RankRun
-from .lockstep import Lockstep
+from hspmd_compiler.base.comm_plan import CommStep
+from hspmd_compiler.program.arrays import TorchArrays
+from hspmd_compiler.program.execute import RankPlan, RankState, comm_request
+from hspmd_compiler.program.program import ClassProgram, RankProgram
+from hspmd_compiler.program.requests import Request
+from hspmd_compiler.verify.lockstep.blocked import RankRun
+from hspmd_compiler.verify.lockstep.lockstep import Lockstep
+
+
+def run_steps(
+    steps: Sequence[CommStep], value: Tensor | None
+) -> Generator[Request[Tensor], Tensor | None, Tensor | None]:
+    """The steps in their order, each with what the one before has left; returns what the last one leaves.
+
+    value: this rank's tensor, None where it holds nothing; it is not changed.
+    """
+    for step in steps:
+        value = yield comm_request(step, value, False)
+    return value
 
 
 def convert_in_lockstep(
