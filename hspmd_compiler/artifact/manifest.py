@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Annotated
 
 from ..base.codec import Json, decode, encode
-from ..base.typed import AtLeast, Converted, Unfit, ValueRule
+from ..base.typed import As, AtLeast, Unfit, ValueRule
 from ..errors import ArtifactError, HspmdError
 from ..options import OptimizerConfig, Precision
 from ..program.program import Program, Shard
@@ -34,33 +34,41 @@ class FileEntry:
     sha256: Annotated[str, ValueRule(lambda text: HASH.fullmatch(text) is not None, "64 hex digits")]
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """model: what `models` needs to build the model again, as JSON. device_kinds: per rank.
+def _optimizer(options: object) -> OptimizerConfig:
+    try:
+        return OptimizerConfig.from_json(options)
+    except HspmdError as error:
+        told = "; ".join(text for _, text in error.details)
+        raise Unfit(f"the options of an optimizer ({told})", options) from error
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What its file holds, in that order, but the hash of all of it; every field stands there.
+
+    format, schema: of the file. torch: versions that the programs fit, from the first to below the second.
+    rank: the only rank that is there, None for a whole artifact.
     model_fingerprint covers what was traced: every operator with its arguments and shapes, every parameter's
     name, shape and dtype, what is tied; so that two strategies with one global batch agree on it.
-    rank: the only rank that is there, None for a whole artifact. files: by path inside the artifact, empty
-    until it is written.
+    device_kinds: per rank. model: what `models` needs to build the model again, as JSON. files: by path
+    inside the artifact, empty until it is written.
     """
 
-    model: object
-    optimizer: OptimizerConfig
-    device_kinds: tuple[str, ...]
+    format: str
+    schema: int
+    torch: tuple[str, str]
+    rank: Annotated[int, AtLeast(0)] | None
     model_fingerprint: str
     strategy_fingerprint: str
-    precision: Precision = Precision.MODEL
-    torch: tuple[str, str] = (TORCH_LOW, TORCH_BELOW)
-    rank: int | None = None
-    files: tuple[tuple[str, FileEntry], ...] = ()
+    device_kinds: tuple[str, ...]
+    model: object
+    optimizer: Annotated[OptimizerConfig, As(object, _optimizer)]
+    precision: Precision
+    files: dict[str, FileEntry]
 
-    def entry(self, path: str) -> FileEntry | None:
-        """The entry of one file."""
-        return dict(self.files).get(path)
-
-    def with_files(self, files: dict[str, FileEntry], rank: int | None) -> Manifest:
+    def with_files(self, files: Mapping[str, FileEntry], rank: int | None) -> Manifest:
         """This manifest for the files that were written."""
-        return replace(self, files=tuple(sorted(files.items())), rank=rank)
+        return replace(self, files=dict(sorted(files.items())), rank=rank)
 
 
 def describe(
@@ -73,12 +81,17 @@ def describe(
 ) -> Manifest:
     """The manifest of a freshly compiled program; `files` is filled by writing it."""
     return Manifest(
-        model=model,
-        optimizer=optimizer,
-        device_kinds=tuple(own.device_kind for own in program.ranks),
+        format=FORMAT,
+        schema=SCHEMA,
+        torch=(TORCH_LOW, TORCH_BELOW),
+        rank=None,
         model_fingerprint=fingerprint_model(graph, program),
         strategy_fingerprint=fingerprint(strategy),
+        device_kinds=tuple(own.device_kind for own in program.ranks),
+        model=model,
+        optimizer=optimizer,
         precision=precision,
+        files={},
     )
 
 
@@ -106,36 +119,10 @@ def _without_place(row: object) -> object:
     return [item for index, item in enumerate(row) if index not in PLACE_COLUMNS]
 
 
-def _optimizer(options: object) -> OptimizerConfig:
-    try:
-        return OptimizerConfig.from_json(options)
-    except HspmdError as error:
-        told = "; ".join(text for _, text in error.details)
-        raise Unfit(f"the options of an optimizer ({told})", options) from error
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestFile:
-    """What the manifest's file holds, but the hash of all of it. See Manifest."""
-
-    format: str
-    schema: int
-    torch: tuple[str, str]
-    rank: Annotated[int, AtLeast(0)] | None
-    model_fingerprint: str
-    strategy_fingerprint: str
-    device_kinds: tuple[str, ...]
-    model: object
-    optimizer: Annotated[object, Converted(_optimizer)]
-    precision: Precision
-    files: dict[str, FileEntry]
-
-
 def manifest_to_json(manifest: Manifest) -> dict[str, Json]:
     """The manifest as its file holds it, closed by a hash of all the rest of it."""
-    named = {item.name: getattr(manifest, item.name) for item in fields(manifest)}
-    named |= {"optimizer": manifest.optimizer.to_json(), "files": dict(manifest.files)}
-    body = encode(ManifestFile(format=FORMAT, schema=SCHEMA, **named))
+    written = {item.name: getattr(manifest, item.name) for item in fields(manifest)}
+    body = encode(written | {"optimizer": manifest.optimizer.to_json()})
     assert isinstance(body, dict)
     return body | {OWN_HASH: fingerprint(body)}
 
@@ -150,10 +137,9 @@ def manifest_from_json(value: Json, file: str) -> Manifest:
             rule=f"its last entry, {OWN_HASH}, is the hash of all the others",
             fix="copy the artifact again, or compile again",
         )
-    held = decode(ManifestFile, body, file)
-    check_torch(*held.torch)
-    named = {item.name: getattr(held, item.name) for item in fields(Manifest)}
-    return Manifest(**named | {"files": tuple(sorted(held.files.items()))})
+    manifest = decode(Manifest, body, file)
+    check_torch(*manifest.torch)
+    return replace(manifest, files=dict(sorted(manifest.files.items())))
 
 
 def check_format(value: Mapping[str, object], file: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 MANIFEST = "manifest.json"
 PROGRAM = "program.json"
@@ -32,6 +33,6 @@ def is_ours(path: str) -> bool:
     return path in SINGLE_FILES or bool(RANK_FILE.fullmatch(path) or CLASS_FILE.fullmatch(path))
 
 
-def ranks_of(paths: list[str]) -> list[int]:
+def ranks_of(paths: Iterable[str]) -> list[int]:
     """Ranks whose files are among `paths`, ascending."""
     return sorted(int(found[1]) for path in paths if (found := RANK_FILE.fullmatch(path)))

@@ -78,7 +78,7 @@ def load(directory: str | Path, rank: int | None = None) -> Artifact:
 def _loaded(directory: str | Path, rank: int | None) -> Artifact:
     files = Files(Path(directory))
     sharing = SharingReader()
-    present = paths.ranks_of([path for path, _ in files.manifest.files])
+    present = paths.ranks_of(files.manifest.files)
     if rank is not None and rank not in present:
         raise no_rank(rank, present)
     wanted = present if rank is None else [rank]
@@ -102,7 +102,7 @@ def _loaded(directory: str | Path, rank: int | None) -> Artifact:
         init=files.json(paths.INIT),
         graph=graph,
         layouts=files.json(paths.LAYOUTS) if whole else None,
-        weights=files.checked(paths.WEIGHTS) if files.manifest.entry(paths.WEIGHTS) else None,
+        weights=files.checked(paths.WEIGHTS) if paths.WEIGHTS in files.manifest.files else None,
     )
 
 
@@ -166,7 +166,7 @@ class Files:
 
     def checked(self, path: str) -> Path:
         """The place of a file whose size and hash are those of the manifest."""
-        entry = self.manifest.entry(path)
+        entry = self.manifest.files.get(path)
         file = self.directory / path
         if entry is None or not paths.is_ours(path):
             raise ArtifactError(

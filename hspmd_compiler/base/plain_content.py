@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,15 @@ def text_of(path: Path, most_bytes: int = TEXT_BYTES) -> str:
     return content.decode("utf-8-sig")
 
 
+def python_literal(text: str) -> object:
+    """The literal of Python that a text holds, such as `[1, 2]`; the text itself where it holds none."""
+    try:
+        value: object = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return text
+    return value
+
+
 def long_text(text: str) -> list[Problem]:
     """What is wrong with a text that is no JSON and takes too long to read."""
     rule = beyond("characters of a text that is no JSON", len(text), SLOW_CHARACTERS)
@@ -53,46 +63,56 @@ def long_text(text: str) -> list[Problem]:
 
 def problems_of(content: object, most_values: int = MOST_VALUES) -> list[Problem]:
     """What of a content is no plain value; its size counts a list that is named twice as two."""
-    size = _size(content, {}, set(), 0)
+    return _size_problems(_size(content, _items), "it", most_values) or list(_problems("", content))
+
+
+def problems_of_node(node: Any) -> list[Problem]:
+    """Whether a YAML document, its aliases written out, stands for too much, or is nested too deep."""
+    return _size_problems(_size(node, inner_nodes), "with its aliases it")
+
+
+def inner_nodes(node: Any) -> list[Any] | None:
+    """Keys, values and entries of a YAML node; None of one without any inside."""
+    if node is None or isinstance(node, yaml.ScalarNode):
+        return None
+    return [part for entry in node.value for part in (entry if isinstance(entry, tuple) else (entry,))]
+
+
+def _items(value: object) -> Iterable[object] | None:
+    if type(value) in LEAVES:
+        return None
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, (list, tuple)) else None
+
+
+def _size(content: object, inner: Callable[[Any], Iterable[object] | None]) -> int | None:
+    """As many values as it stands for; None: nested too deep. inner: of a container what is in it."""
+    known: dict[int, int | None] = {}
+    around: set[int] = set()
+
+    def size(value: object, depth: int) -> int | None:
+        items = inner(value)
+        if items is None:
+            return 1
+        if depth > DEEPEST or id(value) in around:
+            return None
+        if id(value) not in known:
+            around.add(id(value))
+            sizes = [size(item, depth + 1) for item in items]
+            around.discard(id(value))
+            known[id(value)] = None if None in sizes else 1 + sum(each for each in sizes if each is not None)
+        return known[id(value)]
+
+    return size(content, 0)
+
+
+def _size_problems(size: int | None, what: str, most_values: int = MOST_VALUES) -> list[Problem]:
     if size is None:
         return [Problem("the text", f"lists and objects are nested deeper than {DEEPEST}, or in themselves")]
     if size > most_values:
-        return [Problem("the text", f"it stands for {size:,} values: at most {most_values:,}")]
-    return list(_problems("", content))
-
-
-def node_size(node: Any) -> int | None:
-    """As many values as a YAML document stands for, its aliases written out; None: nested too deep."""
-    known: dict[int, int | None] = {}
-
-    def size(item: Any, depth: int, around: set[int]) -> int | None:
-        if item is None or isinstance(item, yaml.ScalarNode):
-            return 1
-        if depth > DEEPEST or id(item) in around:
-            return None
-        if id(item) not in known:
-            inner = [
-                part for entry in item.value for part in (entry if isinstance(entry, tuple) else (entry,))
-            ]
-            sizes = [size(part, depth + 1, around | {id(item)}) for part in inner]
-            known[id(item)] = None if None in sizes else 1 + sum(each for each in sizes if each is not None)
-        return known[id(item)]
-
-    return size(node, 0, set())
-
-
-def _size(value: object, known: dict[int, int | None], around: set[int], depth: int) -> int | None:
-    if type(value) in LEAVES or not isinstance(value, (Mapping, list, tuple)):
-        return 1
-    if depth > DEEPEST or id(value) in around:
-        return None
-    if id(value) not in known:
-        around.add(id(value))
-        items = value.values() if isinstance(value, Mapping) else value
-        sizes = [_size(item, known, around, depth + 1) for item in items]
-        around.discard(id(value))
-        known[id(value)] = None if None in sizes else 1 + sum(each for each in sizes if each is not None)
-    return known[id(value)]
+        return [Problem("the text", f"{what} stands for {size:,} values: at most {most_values:,}")]
+    return []
 
 
 def _problems(path: str, value: object) -> Iterator[Problem]:

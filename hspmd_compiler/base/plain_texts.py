@@ -14,8 +14,7 @@ import yaml
 
 from ..errors import HspmdError, first_line
 from .bad_values import Problem, ProblemSubject
-from .limits import DEEPEST, MOST_VALUES
-from .plain_content import PlainLoader, long_text, node_size, problems_of
+from .plain_content import PlainLoader, inner_nodes, long_text, problems_of, problems_of_node
 
 YAML_SUFFIXES = (".yaml", ".yml")
 ONCE = "a key stands once"
@@ -67,7 +66,8 @@ def _json_place(error: ValueError | RecursionError) -> tuple[str, int, int]:
 
 def _repeated_keys(node: Any, seen: set[int]) -> Iterator[Problem]:
     """The keys that stand twice in one YAML mapping, which yaml itself lets pass."""
-    if node is None or id(node) in seen or isinstance(node, yaml.ScalarNode):
+    inside = inner_nodes(node)
+    if inside is None or id(node) in seen:
         return
     seen.add(id(node))
     if isinstance(node, yaml.MappingNode):
@@ -77,9 +77,8 @@ def _repeated_keys(node: Any, seen: set[int]) -> Iterator[Problem]:
             if name in keys:
                 yield Problem(name, f"stands twice, again in line {key.start_mark.line + 1}: {ONCE}")
             keys.add(name)
-    for item in node.value:
-        for inner in item if isinstance(item, tuple) else (item,):
-            yield from _repeated_keys(inner, seen)
+    for inner in inside:
+        yield from _repeated_keys(inner, seen)
 
 
 def read_yaml(text: str, subject: ProblemSubject, at: str = "") -> object:
@@ -87,7 +86,7 @@ def read_yaml(text: str, subject: ProblemSubject, at: str = "") -> object:
     subject.refuse(long_text(text), at)
     try:
         node = yaml.compose(text, Loader=PlainLoader)
-        subject.refuse(_size_problems(node), at)
+        subject.refuse(problems_of_node(node), at)
         repeats = list(_repeated_keys(node, set()))
         content: object = yaml.load(text, Loader=PlainLoader)  # a SafeLoader
     except yaml.MarkedYAMLError as error:
@@ -103,18 +102,6 @@ def read_yaml(text: str, subject: ProblemSubject, at: str = "") -> object:
     subject.refuse(repeats, at)
     subject.refuse(problems_of(content), at)
     return content
-
-
-def _size_problems(node: Any) -> list[Problem]:
-    """Of a document whose aliases are not written out yet."""
-    size = node_size(node)
-    if size is None:
-        return [Problem("the text", f"lists and objects are nested deeper than {DEEPEST}, or in themselves")]
-    if size > MOST_VALUES:
-        return [
-            Problem("the text", f"with its aliases it stands for {size:,} values: at most {MOST_VALUES:,}")
-        ]
-    return []
 
 
 def _malformed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from dataclasses import fields
 
 from ..options import OptimizerConfig, OptimizerName, ScheduleName
 
@@ -31,17 +32,8 @@ def add_optimizer_flags(parser: ArgumentParser) -> None:
 
 def optimizer_from(args: Namespace) -> OptimizerConfig:
     """The configuration that the flags say."""
-    given = {
-        "name": args.name,
-        "lr": args.lr,
-        "betas": args.betas,
-        "eps": args.eps,
-        "weight_decay": args.weight_decay,
-        "momentum": args.momentum,
-        "nesterov": args.nesterov,
-        "no_decay": args.no_decay,
-        "max_grad_norm": args.max_grad_norm,
-    }
+    names = [item.name for item in fields(OptimizerConfig) if item.name != "schedule"]
+    given = {name: getattr(args, name) for name in names}
     schedule = {"name": args.lr_schedule, "warmup_steps": args.warmup_steps, "total_steps": args.total_steps}
     given["schedule"] = {key: value for key, value in schedule.items() if value is not None} or None
     return OptimizerConfig.from_json({key: value for key, value in given.items() if value is not None})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -126,9 +127,4 @@ def sizes_text(sizes: Sequence[int]) -> str:
 
 def wrapped(text: str) -> str:
     """A text of words in lines that fit a box."""
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > DEVICES_A_LINE:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return "\n".join(lines)
+    return textwrap.fill(text, DEVICES_A_LINE, break_long_words=False, break_on_hyphens=False)

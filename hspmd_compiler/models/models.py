@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import inspect
 import json
@@ -17,7 +16,7 @@ from torch import nn
 
 from ..base.factory_names import attribute, call_of, importable_name, shown_name
 from ..base.named_import import import_named
-from ..base.plain_content import text_of
+from ..base.plain_content import python_literal, text_of
 from ..base.source_lines import line_of_error
 from ..errors import HspmdError, OptionError, TraceError
 from ..trace.batch_form import spelled_batch
@@ -248,10 +247,4 @@ def _argument(text: str, parameter: inspect.Parameter | None) -> object:
 
 def _literal(text: str) -> object:
     words = {"true": True, "false": False, "null": None, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    try:
-        value: object = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-    return value
+    return words[text.lower()] if text.lower() in words else python_literal(text)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from ..base.limits import MOST_DEVICES, MOST_MICRO_BATCHES
 from .check import check, raise_if_any
-from .formats.expanded import AnnotationStyle, Choices, Expanded
+from .formats.expanded import AnnotationStyle, Choices, Expanded, equal_stages
 from .formats.recompute import read_recompute
 from .launch_values import MODEL_AND_RUN_KEYS, LaunchValues
 from .shell_values import ShellValues, read_assignments
@@ -217,16 +217,7 @@ def _homogeneous_pipelines(
     values.within("DP", "devices of all stages", total * tp * pp, MOST_DEVICES)
     if values.problems or num_layers is None:
         return []
-    return [_equal_stages(group, total, tp, pp, num_layers // pp) for group in range(total)]
-
-
-def _equal_stages(group: int, total: int, tp: int, pp: int, each: int) -> tuple[StageSpec, ...]:
-    """The stages of one of `total` equal pipelines, `each` layers long."""
-    stages = []
-    for stage in range(pp):
-        first = (stage * total + group) * tp
-        stages.append(StageSpec(tuple(range(first, first + tp)), (stage * each, (stage + 1) * each)))
-    return tuple(stages)
+    return [tuple(equal_stages(group, total, tp, pp, num_layers // pp)) for group in range(total)]
 
 
 def _micro_batch_counts(

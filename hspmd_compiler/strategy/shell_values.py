@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..base.bad_values import Problem
+from ..base.plain_content import python_literal
 
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
@@ -46,11 +46,7 @@ def literal(text: str) -> object:
         return None
     if text.strip().lower() in ("true", "false"):
         return text.strip().lower() == "true"
-    try:
-        value: object = ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return text
-    return value
+    return python_literal(text)
 
 
 def _read_word(word: str, line: int, read: ShellValues) -> bool:

@@ -5,7 +5,6 @@ A device is an id in the strategy; its rank is its index among the used devices,
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -176,18 +175,6 @@ class Strategy:
     def world_size(self) -> int:
         """Number of used devices."""
         return sum(len(pipeline.devices) for pipeline in self.pipelines)
-
-    def rank_of(self, device: int) -> int:
-        """The rank of a used device; for all of them at once, use `ranks`."""
-        devices = self.devices
-        rank = bisect_left(devices, device)
-        if rank == len(devices) or devices[rank] != device:
-            raise StrategyError(
-                f"device {device} is not used by the strategy",
-                details=[("devices", ", ".join(map(str, devices)))],
-                rule="only a device of a stage has a rank",
-            )
-        return rank
 
     def ranks(self) -> dict[int, int]:
         """Device to rank."""

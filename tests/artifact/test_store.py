@@ -46,7 +46,7 @@ def test_comes_back_the_same(written: Path) -> None:
         made.graph,
         made.layouts,
     )
-    assert replace(back.manifest, files=()) == made.manifest
+    assert replace(back.manifest, files={}) == made.manifest
     assert back.weights is None
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hspmd_compiler.artifact import value_layouts
 from hspmd_compiler.artifact.json_text import fingerprint
-from hspmd_compiler.artifact.manifest import OWN_HASH, Manifest, manifest_from_json, manifest_to_json
+from hspmd_compiler.artifact.manifest import OWN_HASH, describe, manifest_from_json, manifest_to_json
 from hspmd_compiler.artifact.value_layouts import PlacedValue, ValueLayouts
 from hspmd_compiler.base.typed import AtLeast, Called, Either, Misfits, ValueRule, Wanted, read
 from hspmd_compiler.cluster.read import cluster_from
@@ -24,6 +24,7 @@ from hspmd_compiler.errors import HspmdError
 from hspmd_compiler.layout.layout import Axis, Factor, make_layout
 from hspmd_compiler.options import OptimizerConfig
 from hspmd_compiler.program.init_program import from_json as read_init
+from hspmd_compiler.program.program import Program
 from hspmd_compiler.strategy.form import strategy_from
 
 
@@ -148,7 +149,8 @@ FACTOR = Factor(4, Axis.TENSOR, (((0, 2),), ((2, 4),)))
 LAYOUTS = ValueLayouts(
     [0], {(0, 0): [PlacedValue(1, 2, make_layout(((FACTOR,), (Factor(3),)), frozenset()))]}
 )
-MANIFEST = manifest_to_json(Manifest({"tokens": 1 << 80}, OptimizerConfig(), ("cpu",), "a", "b"))
+DESCRIBED = describe({"tokens": 1 << 80}, None, OptimizerConfig(), Program(0, 0, {}, {}, {}, [], []), None)
+MANIFEST = manifest_to_json(replace(DESCRIBED, device_kinds=("cpu",)))
 
 
 def read_manifest(value: Any) -> object:

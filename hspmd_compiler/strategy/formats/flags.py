@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import shlex
 from collections.abc import Collection
 
+from ...base.plain_content import python_literal
 from .format_values import FormatValues
 
 
@@ -41,13 +41,5 @@ def own_name(flag: str) -> str:
 
 def _value(words: list[str]) -> object:
     """A flag without words is true, one with several is a list."""
-    items = [_literal(word) for word in words]
+    items = [python_literal(word) for word in words]
     return True if not items else items[0] if len(items) == 1 else items
-
-
-def _literal(word: str) -> object:
-    try:
-        value: object = ast.literal_eval(word)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return word
-    return value

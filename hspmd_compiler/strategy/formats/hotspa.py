@@ -13,8 +13,8 @@ from functools import partial
 
 from ...base.limits import MOST_DEVICES
 from ..check import check, raise_if_any
-from ..strategy import PipelineSpec, StageSpec, Strategy
-from .expanded import AnnotationStyle, Choices, Entry, Expanded
+from ..strategy import Strategy
+from .expanded import AnnotationStyle, Choices, Entry, Expanded, equal_stages
 from .format_values import FormatValues, is_list
 
 FIX = "give (dp, tp, pp) per bucket, and descending bucket_sizes that end in 0"
@@ -96,11 +96,10 @@ def _expand(plan: _Plan, index: int, choices: Choices, at: str) -> Expanded:
     """One strategy. Stages are equal; a stage's devices are consecutive, pipeline by pipeline."""
     values = FormatValues()
     path = f"{plan.path}[{index}]"
-    degrees = _degrees(path, plan.strategies[index], values)
+    dp, tp, pp = _degrees(path, plan.strategies[index], values)
     bounds = _bounds(plan, values)
     gpus = values.count("num_gpus", plan.gpus)
     layers = choices.num_layers or values.count("layers", plan.layers)
-    dp, tp, pp = degrees
     if gpus is not None and not values.broken(path) and dp * tp * pp != gpus:
         values.bad(path, f"dp {dp} * tp {tp} * pp {pp} = {dp * tp * pp}: num_gpus is {gpus}")
     values.within(path, "devices", dp * tp * pp, MOST_DEVICES)
@@ -110,7 +109,8 @@ def _expand(plan: _Plan, index: int, choices: Choices, at: str) -> Expanded:
         values.bad(path, f"pp {pp}: {layers} layers do not divide evenly into {pp} stages")
     raise_if_any(values.problems, at, FIX, SUBJECT)
     name = "/".join(part for part in (plan.id, str(index)) if part) if plan.id else ""
-    strategy = Strategy(tuple(_pipelines(degrees, (layers or 1) // pp, choices)), name=name)
+    stages = [equal_stages(group, dp, tp, pp, (layers or 1) // pp) for group in range(dp)]
+    strategy = Strategy(tuple(map(choices.pipeline, stages)), name=name)
     check(strategy, at=at)
     notes = tuple(_notes(index, len(plan.strategies), bounds))
     return Expanded(strategy, style=AnnotationStyle.LAYER_RANGES, num_gpus=dp * tp * pp, notes=notes)
@@ -143,17 +143,6 @@ def _bounds(plan: _Plan, values: FormatValues) -> list[int]:
         buckets = len(bounds) - 1
         values.bad(plan.path, f"{len(plan.strategies)} strategies: bucket_sizes has {buckets} buckets")
     return bounds
-
-
-def _pipelines(degrees: tuple[int, int, int], each: int, choices: Choices) -> Iterator[PipelineSpec]:
-    dp, tp, pp = degrees
-    for group in range(dp):
-        stages = []
-        for stage in range(pp):
-            first = (stage * dp + group) * tp
-            layers = (stage * each, (stage + 1) * each)
-            stages.append(StageSpec(tuple(range(first, first + tp)), layers))
-        yield choices.pipeline(stages)
 
 
 def _notes(index: int, count: int, bounds: list[int]) -> Iterator[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeGuard, TypeVar
+from typing import TypeVar
 
 from .. import strategy
 from ..launch_values import LaunchValues
+from .format_values import is_integer
 
 GRANULARITIES = ("selective", "full")
 METHODS = ("uniform", "block")
@@ -123,7 +124,7 @@ def _words(values: LaunchValues, key: str, known: tuple[str, ...]) -> list[str |
 def _numbers(values: LaunchValues, key: str) -> list[int | None]:
     numbers = _list(values.of(key))
     for number in numbers:
-        if number is not None and not _is_index(number, 1):
+        if number is not None and not (is_integer(number) and number >= 1):
             values.bad(key, f"{number!r}: an integer of at least 1, or null")
     return [number if isinstance(number, int) else None for number in numbers]
 
@@ -137,7 +138,7 @@ def _blocks(values: LaunchValues) -> list[tuple[int, ...]]:
     read = []
     for index, blocks in enumerate(lists):
         named = blocks if isinstance(blocks, list | tuple) else [None]
-        numbers = tuple(block for block in named if _is_index(block, 0))
+        numbers = tuple(block for block in named if is_integer(block) and block >= 0)
         if len(numbers) != len(named):
             values.bad(f"{key}[{index}]", f"{blocks!r}: a list of block numbers")
         read.append(numbers)
@@ -154,7 +155,3 @@ def _spread(
         values.bad(key, f"{len(items)} entries: one for all pipelines, or one for each of {pipelines}")
         return (none,) * pipelines
     return tuple(items) * pipelines if len(items) == 1 else tuple(items)
-
-
-def _is_index(value: object, least: int) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
