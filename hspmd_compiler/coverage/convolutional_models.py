@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import log
 
 import torch
@@ -202,35 +203,16 @@ def labelled_images(size: int, generator: Generator) -> Batch:
     return {"x": x, "y": torch.randint(CLASSES, (SAMPLES,), generator=generator)}
 
 
-def vgg_images(generator: Generator) -> Batch:
-    """Images for VGG19."""
-    return labelled_images(VGG_SIZE, generator)
-
-
-def resnet_images(generator: Generator) -> Batch:
-    """Images for the ResNet."""
-    return labelled_images(RESNET_SIZE, generator)
-
-
 def noisy_images(generator: Generator) -> Batch:
     """Images with noise of a random strength."""
     x, noise = (torch.randn(SAMPLES, CHANNELS, UNET_SIZE, UNET_SIZE, generator=generator) for _ in range(2))
     return {"x": x + noise, "t": torch.rand(SAMPLES, generator=generator) * 100, "noise": noise}
 
 
-def vgg19() -> nn.Module:
-    """Without batch norm."""
-    return Vgg19(batch_norm=False)
-
-
-def vgg19_with_batch_norm() -> nn.Module:
-    """With batch norm behind each convolution."""
-    return Vgg19(batch_norm=True)
-
-
+VGG_IMAGES, RESNET_IMAGES = (partial(labelled_images, size) for size in (VGG_SIZE, RESNET_SIZE))
 CONVOLUTIONAL_MODELS: tuple[CoveredModel, ...] = (
-    CoveredModel("VGG19", vgg19, vgg_images),
-    CoveredModel("VGG19, batch norm", vgg19_with_batch_norm, vgg_images, whole_statistics=True),
-    CoveredModel("ResNet", ResNet, resnet_images, whole_statistics=True),
+    CoveredModel("VGG19", partial(Vgg19, False), VGG_IMAGES),
+    CoveredModel("VGG19, batch norm", partial(Vgg19, True), VGG_IMAGES, whole_statistics=True),
+    CoveredModel("ResNet", ResNet, RESNET_IMAGES, whole_statistics=True),
     CoveredModel("diffusion U-Net", UNet, noisy_images),
 )

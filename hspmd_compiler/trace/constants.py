@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import fx
@@ -30,34 +31,25 @@ def replace_constants(graph: fx.Graph) -> None:
 
 
 def _made(graph: fx.Graph, node: fx.Node, tensor: torch.Tensor) -> fx.Node:
-    like = node.meta
     if is_fake(tensor) or tensor.is_complex():
         raise _refused(node, "its numbers are unknown while the model is built without memory")
+    aten, kind, put = torch.ops.aten, tensor.dtype, partial(_put, graph, node.meta)
     numbers: list[Number] = tensor.flatten().tolist()
     runs = [list(group) for _, group in itertools.groupby(numbers, key=str)]
     step = _step(tensor, numbers)
-    aten = torch.ops.aten
     if len(runs) <= 1:
-        return _call(
-            graph, like, tensor, aten.full.default, tuple(tensor.shape), numbers[0] if numbers else 0
-        )
+        number = numbers[0] if numbers else 0
+        return put(tensor, aten.full.default, tuple(tensor.shape), number, dtype=kind)
     if step is not None:
-        flat = _call(
-            graph, like, tensor, aten.arange.start_step, numbers[0], step * len(numbers) + numbers[0], step
-        )
+        end = step * len(numbers) + numbers[0]
+        flat = put(tensor, aten.arange.start_step, numbers[0], end, step, dtype=kind)
     elif len(runs) <= MOST_RUNS:
-        pieces = [
-            _call(graph, like, tensor.new_empty(len(run)), aten.full.default, (len(run),), run[0])
-            for run in runs
-        ]
-        flat = _plain(graph, like, tensor.flatten(), aten.cat.default, pieces)
+        sizes = [(run[0], len(run)) for run in runs]
+        pieces = [put(tensor.new_empty(n), aten.full.default, (n,), first, dtype=kind) for first, n in sizes]
+        flat = put(tensor.flatten(), aten.cat.default, pieces)
     else:
         raise _refused(node, f"it has {len(numbers)} different numbers")
-    return (
-        flat
-        if tensor.dim() == 1
-        else _plain(graph, like, tensor, aten.view.default, flat, tuple(tensor.shape))
-    )
+    return flat if tensor.dim() == 1 else put(tensor, aten.view.default, flat, tuple(tensor.shape))
 
 
 def _step(tensor: torch.Tensor, numbers: Sequence[Number]) -> int | None:
@@ -70,17 +62,7 @@ def _step(tensor: torch.Tensor, numbers: Sequence[Number]) -> int | None:
     return step or None
 
 
-def _call(
-    graph: fx.Graph,
-    meta: dict[str, object],
-    value: torch.Tensor,
-    target: torch._ops.OpOverload,
-    *args: object,
-) -> fx.Node:
-    return _plain(graph, meta, value, target, *args, dtype=value.dtype)
-
-
-def _plain(
+def _put(
     graph: fx.Graph,
     meta: dict[str, object],
     value: torch.Tensor,
@@ -88,6 +70,7 @@ def _plain(
     *args: object,
     **kwargs: object,
 ) -> fx.Node:
+    """A call that gives such a value, in the place of the model that `meta` says."""
     node = graph.call_function(target, args, kwargs)  # type: ignore[arg-type]
     node.meta = {**meta, "val": value.to("meta")}
     return node

@@ -103,7 +103,44 @@ class BatchShape:
             )
 
 
-class FactoryData:
+class Epochs:
+    """Where a source of batches stands: epoch, batches used of it, seed, and samples left out so far."""
+
+    def __init__(self, seed: int) -> None:
+        self.epoch = 0
+        self.left_out = 0
+        self._batches = 0
+        self._seed = seed
+
+    @property
+    def at_start(self) -> bool:
+        """See DataSource."""
+        return self._batches == 0
+
+    def state_dict(self) -> dict[str, object]:
+        """Epoch, batches used of it, and seed."""
+        return {"epoch": self.epoch, "batches": self._batches, "seed": self._seed}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on behind the last batch that was used."""
+        self.epoch, self._batches, self._seed = read_position(state)
+
+    def _end_epoch(self) -> None:
+        self._batches = 0
+        self.epoch += 1
+
+
+def read_position(state: Mapping[str, object]) -> tuple[int, int, int]:
+    """Epoch, batches and seed of a data state."""
+    values = [state.get(key) for key in ("epoch", "batches", "seed")]
+    counts = [value for value in values if type(value) is int]
+    if len(counts) < len(values) or min(counts[:2]) < 0:
+        raise RunError("not the state of a data iterator", rule="it has epoch, batches and seed")
+    epoch, batches, seed = counts
+    return epoch, batches, seed
+
+
+class FactoryData(Epochs):
     """Batches from `factory()`, called anew for each epoch: global ones, or those of `rows`.
 
     The factory gets those of the keywords `seed`, `epoch`, `batch_size`, `rows` and `keys` that its
@@ -122,21 +159,13 @@ class FactoryData:
         rows: SampleRanges = (),
         keys: frozenset[str] = frozenset(),
     ) -> None:
-        self.epoch = 0
-        self.left_out = 0
-        self._batches = 0
+        super().__init__(seed)
         self._factory = factory
         self._named = inspect.signature(factory).parameters
         self.local = "rows" in self._named
         self._shape = shape.of_rows(rows, keys) if self.local else shape
-        self._seed = seed
         self._offered = {"batch_size": shape.batch, "rows": list(rows), "keys": keys}
         self._inner: Iterator[Mapping[str, Tensor]] | None = None
-
-    @property
-    def at_start(self) -> bool:
-        """See DataSource."""
-        return self._batches == 0
 
     def __iter__(self) -> Iterator[Batch]:
         if self._inner is None:
@@ -152,19 +181,19 @@ class FactoryData:
             self._shape.check(batch)
             self._batches += 1
             yield dict(batch)
-        self._inner, self._batches = None, 0
-        self.epoch += 1
+        self._inner = None
+        self._end_epoch()
 
     def state_dict(self) -> dict[str, object]:
-        """Epoch, batches used of it, and the state of the iterator if it keeps one."""
+        """Where it stands, and the state of the iterator if it keeps one."""
         keeps = getattr(self._inner, "state_dict", None)
         with telling_users_line("the data's iterator doesn't give its state"):
             inner = None if keeps is None else keeps()
-        return {"epoch": self.epoch, "batches": self._batches, "seed": self._seed, "iterator": inner}
+        return {**super().state_dict(), "iterator": inner}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on behind the last batch that was used; an iterator that takes no state skips batches."""
-        self.epoch, self._batches, self._seed = read_position(state)
+        super().load_state_dict(state)
         self._inner = None
         if state.get("iterator") is not None and hasattr(inner := self._start(), "load_state_dict"):
             with telling_users_line("the data's iterator doesn't take the state that it gave"):
@@ -264,16 +293,6 @@ def load_factory(name: str) -> BatchFactory:
             fix="def batches(): return it, and name that",
         )
     return cast(BatchFactory, found)
-
-
-def read_position(state: Mapping[str, object]) -> tuple[int, int, int]:
-    """Epoch, batches and seed of a data state."""
-    values = [state.get(key) for key in ("epoch", "batches", "seed")]
-    counts = [value for value in values if type(value) is int]
-    if len(counts) < len(values) or min(counts[:2]) < 0:
-        raise RunError("not the state of a data iterator", rule="it has epoch, batches and seed")
-    epoch, batches, seed = counts
-    return epoch, batches, seed
 
 
 def _described(value: object) -> str:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ...errors import RunError
-from .data import Batch, BatchShape, SampleRanges, epoch_seed, read_position
+from .data import Batch, BatchShape, Epochs, SampleRanges, epoch_seed
 from .tokens import BYTE_VALUES, ByteTokens, FileTokens, Tokens, tokenized
 
 IDS, LABELS, MASK = "input_ids", "labels", "attention_mask"
 
 
-class TextData:
+class TextData(Epochs):
     """Consecutive sequences of the text, in an order that seed and epoch give; labels are the input.
 
     Only the rows of this rank are read, one micro-batch after the other. A last incomplete sequence,
@@ -28,21 +28,13 @@ class TextData:
         self, tokens: Tokens, shape: BatchShape, rows: SampleRanges, keys: frozenset[str], seed: int = 0
     ) -> None:
         _check_inputs(shape)
-        self.epoch = 0
-        self.left_out = 0
-        self._batches = 0
-        self._seed = seed
+        super().__init__(seed)
         self._tokens = tokens
         self._shape = shape
         self._rows = rows
         self._keys = keys
         self._length = shape.inputs[IDS][0][1]
         _check_enough(len(tokens), self._length, shape.batch)
-
-    @property
-    def at_start(self) -> bool:
-        """See DataSource."""
-        return self._batches == 0
 
     @property
     def sequences(self) -> int:
@@ -61,16 +53,7 @@ class TextData:
             self._batches += 1
             yield self._batch(samples)
         self.left_out += self.sequences % self._shape.batch
-        self._batches = 0
-        self.epoch += 1
-
-    def state_dict(self) -> dict[str, object]:
-        """Epoch, batches used of it, and seed."""
-        return {"epoch": self.epoch, "batches": self._batches, "seed": self._seed}
-
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on behind the last batch that was used."""
-        self.epoch, self._batches, self._seed = read_position(state)
+        self._end_epoch()
 
     def _order(self) -> Tensor:
         """The samples of this epoch, the same on every rank."""

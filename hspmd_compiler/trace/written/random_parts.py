@@ -89,17 +89,10 @@ def normal(draw: Draw, like: Tensor, mean: Number = 0, std: Number = 1, **_: Any
     return draw(NORMAL, like.shape, like.dtype) * std + mean
 
 
-def normal_of_means(draw: Draw, mean: Tensor, std: Number = 1, **_: Any) -> Tensor:
-    return draw(NORMAL, mean.shape, mean.dtype) * std + mean
-
-
-def normal_of_spreads(draw: Draw, mean: Number, std: Tensor, **_: Any) -> Tensor:
-    return draw(NORMAL, std.shape, std.dtype) * std + mean
-
-
-def normal_of_both(draw: Draw, mean: Tensor, std: Tensor, **_: Any) -> Tensor:
-    shape = torch.broadcast_shapes(mean.shape, std.shape)  # type: ignore[no-untyped-call]
-    return draw(NORMAL, shape, mean.dtype) * std + mean
+def normal_of_tensors(draw: Draw, mean: Tensor | Number, std: Tensor | Number = 1, **_: Any) -> Tensor:
+    tensors = [item for item in (mean, std) if isinstance(item, Tensor)]
+    shape = torch.broadcast_shapes(*(item.shape for item in tensors))  # type: ignore[no-untyped-call]
+    return draw(NORMAL, shape, tensors[0].dtype) * std + mean
 
 
 def normal_of_size(
@@ -173,9 +166,9 @@ WRITTEN: Mapping[torch._ops.OpOverload, WrittenDraw] = {
     aten.random.default: random_any,
     aten.uniform.default: uniform,
     aten.normal_functional.default: normal,
-    aten.normal.Tensor_float: normal_of_means,
-    aten.normal.float_Tensor: normal_of_spreads,
-    aten.normal.Tensor_Tensor: normal_of_both,
+    aten.normal.Tensor_float: normal_of_tensors,
+    aten.normal.float_Tensor: normal_of_tensors,
+    aten.normal.Tensor_Tensor: normal_of_tensors,
     aten.normal.float_float: normal_of_size,
     aten.log_normal.default: log_normal,
     aten.exponential.default: exponential,
