@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ..base.comm_plan import Box, box_volume
+from ..program.literals import torch_dtype
 from ..program.program import Shard
-from .shards import dtype_of, place_run
+from .shards import place_run
 from .transport import Transport
 
 ROOT = 0
@@ -62,7 +63,7 @@ class Collection:
         The same on every rank.
         """
         firsts = [next(iter(owners.values())) for owners in self._owners.values()]
-        return sorted(firsts, key=lambda piece: (-dtype_of(piece.dtype).itemsize, piece.name))
+        return sorted(firsts, key=lambda piece: (-torch_dtype(piece.dtype).itemsize, piece.name))
 
     def at_root(self) -> Iterator[tuple[str, Tensor | None]]:
         """Each whole tensor in the order of `tensors`, on the CPU of rank 0; None on the others."""
@@ -107,7 +108,7 @@ class Collection:
 
     def _own_run(self, shard: Shard) -> Tensor:
         """The owned elements in the dtype of the shard; gradients may be wider."""
-        return self._tensors[shard.name].to(dtype_of(shard.dtype))
+        return self._tensors[shard.name].to(torch_dtype(shard.dtype))
 
     def _new(self, piece: OwnedPiece) -> Tensor:
-        return torch.zeros(piece.shape, dtype=dtype_of(piece.dtype), device=self._transport.device)
+        return torch.zeros(piece.shape, dtype=torch_dtype(piece.dtype), device=self._transport.device)

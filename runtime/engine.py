@@ -128,7 +128,7 @@ class Engine:
                 if isinstance(request, OptimizerStep):
                     self._update()
                 elif isinstance(request, LossReduce):
-                    answer = checks.sum_of(request.share)
+                    answer = checks.sum_of(request.value)
                 else:
                     answer = self.transport.answer(request)
                 del request

@@ -10,16 +10,10 @@ from torch import Tensor
 from ..base.comm_plan import Box, Combine
 from ..errors import RunError
 from ..program.boxes import pack, slices, unpack
+from ..program.literals import torch_dtype
 from ..program.program import ZERO_GRADS, ZERO_PARAMS, Shard
 
 ReadBox = Callable[[Box], Tensor]
-
-
-def dtype_of(name: str) -> torch.dtype:
-    """The torch dtype of a name from an artifact."""
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype), "the artifact was checked at load"
-    return dtype
 
 
 def cut_shard(shard: Shard, whole: Tensor, device: torch.device) -> Tensor:
@@ -46,7 +40,7 @@ def fill_kept(shard: Shard, read: ReadBox, device: torch.device) -> Tensor:
 
 def _filled_run(shard: Shard, read: ReadBox, device: torch.device) -> Tensor:
     """The elements that this rank owns, flat; nothing else is read."""
-    empty = torch.empty(0, dtype=dtype_of(shard.dtype), device=device)
+    empty = torch.empty(0, dtype=torch_dtype(shard.dtype), device=device)
     rows = [_of_kind(shard, read(whole)).reshape(-1).to(empty) for whole, _ in shard.owned]
     return torch.cat([empty, *rows])
 
@@ -55,7 +49,7 @@ def fill_shard(shard: Shard, read: ReadBox, device: torch.device) -> Tensor:
     """What a rank starts with of a tensor: its local tensor, or with ZeRO-3 the row that it stores."""
     if shard.zero >= ZERO_PARAMS:
         return _filled_run(shard, read, device)
-    local = torch.zeros(shard.shape, dtype=dtype_of(shard.dtype), device=device)
+    local = torch.zeros(shard.shape, dtype=torch_dtype(shard.dtype), device=device)
     view = local.view(shard.view)
     for whole_box, local_box in shard.boxes:
         view[slices(local_box)] = _of_kind(shard, read(whole_box)).to(device=device, dtype=local.dtype)
@@ -64,7 +58,7 @@ def fill_shard(shard: Shard, read: ReadBox, device: torch.device) -> Tensor:
 
 def _of_kind(shard: Shard, given: Tensor) -> Tensor:
     """Real types are converted to each other, and complex ones; else numbers would be lost, or another's."""
-    wanted = dtype_of(shard.dtype)
+    wanted = torch_dtype(shard.dtype)
     is_real = given.is_floating_point() and wanted.is_floating_point
     if given.dtype != wanted and not is_real and not (given.is_complex() and wanted.is_complex):
         raise RunError(

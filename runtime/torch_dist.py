@@ -16,6 +16,7 @@ from ..base.comm_plan import Combine, CommKind, CommStep
 from ..errors import InternalError, RunError
 from ..program import boxes
 from ..program.arrays import TorchArrays
+from ..program.literals import torch_dtype
 from ..program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Request, Send
 from .device import CUDA
 from .exchange_plan import ExchangePlan, Shortcut
@@ -172,7 +173,7 @@ class TorchDist:
 
     def _all_to_all(self, step: CommStep, sent: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """What each member sent here, by one all_to_all_single with splits, zero sizes too."""
-        plan, dtype = self._plan(step), self._dtype(step)
+        plan, dtype = self._plan(step), torch_dtype(step.dtype)
         source = self._row(step, sent)
         arrived = torch.empty(sum(plan.recv_sizes), dtype=wire_dtype(dtype), device=self.device)
         dist.all_to_all_single(
@@ -182,7 +183,7 @@ class TorchDist:
         return dict(zip(step.group, parts, strict=True))
 
     def _all_gather(self, step: CommStep, sent: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        dtype, own = self._dtype(step), sent[self.rank]
+        dtype, own = torch_dtype(step.dtype), sent[self.rank]
         members = len(step.group)
         arrived = torch.empty(members * own.numel(), dtype=wire_dtype(dtype), device=self.device)
         dist.all_gather_into_tensor(arrived, to_wire(own), self._groups.of(step.group))
@@ -197,7 +198,7 @@ class TorchDist:
 
     def _swap(self, step: CommStep, sent: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """What each peer sent here, by one batch of sends and receives; zero sizes are skipped."""
-        dtype = self._dtype(step)
+        dtype = torch_dtype(step.dtype)
         arrived = {
             peer: torch.empty(size, dtype=wire_dtype(dtype), device=self.device)
             for peer, size in boxes.received_volumes(step).items()
@@ -224,7 +225,7 @@ class TorchDist:
                 self._start_send(row, peer, tag * TAG_SERIES + TRANSFER)
 
     def _recv(self, step: CommStep, tag: int) -> Tensor:
-        dtype = self._dtype(step)
+        dtype = torch_dtype(step.dtype)
         rows = {
             peer: torch.empty(size, dtype=wire_dtype(dtype), device=self.device)
             for peer, size in boxes.received_volumes(step).items()
@@ -255,12 +256,12 @@ class TorchDist:
         """What goes to the members, one after the other in the order of the group."""
         rows = [to_wire(sent[peer]) for peer in step.group if peer in sent]
         if not rows:
-            return torch.empty(0, dtype=wire_dtype(self._dtype(step)), device=self.device)
+            return torch.empty(0, dtype=wire_dtype(torch_dtype(step.dtype)), device=self.device)
         return rows[0] if len(rows) == 1 else torch.cat(rows)
 
     def _announced(self, step: CommStep, value: Tensor) -> None:
         """Receivers read what arrives as the announced type: another one would be numbers of no meaning."""
-        if value.dtype != self._dtype(step):
+        if value.dtype != torch_dtype(step.dtype):
             found = str(value.dtype).removeprefix("torch.")
             raise RunError(
                 f"rank {self.rank} has {found} to hand over where {step.dtype} is announced",
@@ -268,11 +269,6 @@ class TorchDist:
                 rule="an operator gives the same element types on the device that runs it as in the trace",
                 fix="compile without --precision, or report it with the model and the strategy",
             )
-
-    def _dtype(self, step: CommStep) -> torch.dtype:
-        dtype = getattr(torch, step.dtype)
-        assert isinstance(dtype, torch.dtype), "the artifact was checked at load"
-        return dtype
 
 
 _opened: dict[tuple[object, ...], TorchDist] = {}

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..base.name_groups import shortened
 from ..base.typed import AtLeast, read
 from ..errors import RunError
+from ..program.literals import torch_dtype
 from ..program.program import Shard
 from .batches.data import DataSource
 from .collect import ROOT, Collection, OwnedPiece
@@ -24,7 +25,7 @@ from .engine import Engine
 from .saved.loaded_names import ModelNames, Shape, agreeing, match_names
 from .saved.safetensors_file import STATE_KEY, SafetensorsReader, SafetensorsWriter
 from .saved.same_file import check_file
-from .shards import ReadBox, dtype_of
+from .shards import ReadBox
 
 VERSION = 1
 MOMENT = "optimizer."
@@ -98,7 +99,7 @@ def _save(engine: Engine, data: DataSource, path: Path) -> None:
 def _in_order(parts: list[NamedTensors]) -> list[tuple[str, OwnedPiece]]:
     """All tensors, wide dtypes first, as each collection has its own."""
     every = [(prefix, piece) for prefix, held in parts for piece in held.tensors]
-    return sorted(every, key=lambda item: -dtype_of(item[1].dtype).itemsize)
+    return sorted(every, key=lambda item: -torch_dtype(item[1].dtype).itemsize)
 
 
 def _wholes(parts: list[NamedTensors]) -> Iterator[tuple[str, Tensor | None]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from .by_key import by_key
+
 Text = TypeVar("Text", bound=Hashable)
 
 SHOWN = 12
@@ -17,10 +19,7 @@ def pattern_of(name: str) -> str:
 
 def grouped(items: Iterable[tuple[str, Text]]) -> Mapping[tuple[str, Text], Sequence[str]]:
     """Names by pattern and by what is said of them, in the order of the first of each."""
-    groups: dict[tuple[str, Text], list[str]] = {}
-    for name, text in items:
-        groups.setdefault((pattern_of(name), text), []).append(name)
-    return groups
+    return by_key(((pattern_of(name), text), name) for name, text in items)
 
 
 def shortened(details: Iterable[tuple[str, str]], shown: int = SHOWN) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..base.by_key import by_key
 from ..pages.sections import Listing, Section, Table
 from .matrix import MatrixCell, Outcome
 from .strategies import Column
@@ -41,16 +42,11 @@ def summary(cells: Sequence[MatrixCell]) -> str:
 
 
 def _rows(cells: Sequence[MatrixCell]) -> list[list[str]]:
-    by_model: dict[str, list[str]] = {}
-    for cell in cells:
-        by_model.setdefault(cell.model, []).append(MARKS[cell.outcome])
-    return [[name, *marks] for name, marks in by_model.items()]
+    marks = by_key((cell.model, MARKS[cell.outcome]) for cell in cells)
+    return [[name, *of] for name, of in marks.items()]
 
 
 def _reasons(cells: Sequence[MatrixCell]) -> list[tuple[str, str]]:
     """Which cells of a model are not exact, and why; equal reasons are told once."""
-    columns: dict[tuple[str, str], list[str]] = {}
-    for cell in cells:
-        if cell.why:
-            columns.setdefault((cell.model, cell.why), []).append(cell.column)
+    columns = by_key(((cell.model, cell.why), cell.column) for cell in cells if cell.why)
     return [(f"{model} ({', '.join(names)})", why) for (model, why), names in columns.items()]

@@ -1,27 +1,26 @@
-"""The literals that a local row leaves to the rank."""
+"""Nested arguments of operators, and the literals that a local row leaves to the rank."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from .program import Hole
 
 
-def holes_of(argument: object) -> Iterator[int]:
-    """Indexes of the literals that an argument leaves to the rank."""
-    if isinstance(argument, Hole):
-        yield argument.index
+def leaves(argument: object) -> Iterator[Any]:
+    """Every value inside of tuples, lists and dicts, in order."""
+    if isinstance(argument, (tuple, list)):
+        for item in argument:
+            yield from leaves(item)
+    elif isinstance(argument, dict):
+        for item in argument.values():
+            yield from leaves(item)
     else:
-        for item in _members(argument):
-            yield from holes_of(item)
+        yield argument
 
 
-def fill_holes(argument: object, literals: Sequence[object]) -> object:
-    """`argument` with every hole replaced by the rank's literal."""
-    return map_leaves(argument, lambda leaf: literals[leaf.index] if isinstance(leaf, Hole) else leaf)
-
-
-def map_leaves(argument: object, change: Callable[[object], object]) -> object:
+def map_leaves(argument: object, change: Callable[[Any], object]) -> Any:
     """`argument` with every value that is not a tuple, list or dict replaced by `change` of it."""
     if isinstance(argument, (tuple, list)):
         return tuple(map_leaves(item, change) for item in argument)
@@ -30,8 +29,11 @@ def map_leaves(argument: object, change: Callable[[object], object]) -> object:
     return change(argument)
 
 
-def _members(argument: object) -> Iterator[object]:
-    if isinstance(argument, (tuple, list)):
-        yield from argument
-    elif isinstance(argument, dict):
-        yield from argument.values()
+def holes_of(argument: object) -> list[int]:
+    """Indexes of the literals that an argument leaves to the rank."""
+    return [leaf.index for leaf in leaves(argument) if isinstance(leaf, Hole)]
+
+
+def fill_holes(argument: object, literals: Sequence[object]) -> object:
+    """`argument` with every hole replaced by the rank's literal."""
+    return map_leaves(argument, lambda leaf: literals[leaf.index] if isinstance(leaf, Hole) else leaf)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from ..errors import InternalError, first_line
+from .arguments import map_leaves
 from .kernels.kernels import ALIASES, COMM, GETITEM, Kernel, kernel, makes_tensor_from_nothing
 from .literals import resolve, resolved_kwargs
 from .liveness import dead_after, overwritable_comms, row_reads, unread_inputs
@@ -40,8 +42,9 @@ class RowCall:
 
     def filled(self, values: Mapping[int, Any], device: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments and keyword arguments of the row's function, with values for what is read."""
-        named = {name: _filled(item, values) for name, item in self.keywords(device).items()}
-        return tuple(_filled(item, values) for item in self.args), named
+        filled: tuple[tuple[Any, ...], dict[str, Any]]
+        filled = map_leaves((self.args, self.keywords(device)), partial(_filled, values=values))
+        return filled
 
 
 Rows = Callable[[RowCall, Mapping[int, V]], V]
@@ -143,8 +146,4 @@ def _described(value: object) -> str:
 
 
 def _filled(argument: object, values: Mapping[int, Any]) -> Any:
-    if isinstance(argument, Value):
-        return values[argument.id]
-    if isinstance(argument, tuple):
-        return tuple(_filled(item, values) for item in argument)
-    return argument
+    return values[argument.id] if isinstance(argument, Value) else argument

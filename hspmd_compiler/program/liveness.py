@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable
+from typing import TypeVar
 
 from ..base.comm_plan import GradBucket
+from .arguments import leaves
 from .kernels.kernels import ALIASES, COMM
 from .program import ClassProgram, InputKind, Instruction, LocalRow, Op, OutputKind, Segment, Value
 
+Read = TypeVar("Read", bound=Hashable)
 MicroKey = tuple[int, int]
 """(micro-batch, value id)."""
 
@@ -39,21 +43,9 @@ VIEW_OPS = ALIASES | {
 }
 
 
-def values_in(argument: object) -> Iterator[int]:
-    """Ids of the values inside a nested argument, in order."""
-    if isinstance(argument, Value):
-        yield argument.id
-    elif isinstance(argument, (tuple, list)):
-        for item in argument:
-            yield from values_in(item)
-    elif isinstance(argument, dict):
-        for item in argument.values():
-            yield from values_in(item)
-
-
 def row_reads(row: LocalRow) -> list[int]:
     """Values that a row reads, in order, with repeats."""
-    return [*values_in(row.args), *values_in(row.kwargs)]
+    return [leaf.id for leaf in leaves((row.args, row.kwargs)) if isinstance(leaf, Value)]
 
 
 def dead_after(segment: Segment) -> list[list[int]]:
@@ -96,17 +88,14 @@ def fresh_grads(segment: Segment) -> frozenset[str]:
 
 def fresh_values(segment: Segment) -> set[int]:
     """Values in memory of their own that are read exactly once, as an operand or as an output."""
-    readers: dict[int, int] = {}
-    for output in segment.outputs:
-        readers[output.value.id] = readers.get(output.value.id, 0) + 1
+    readers = Counter(output.value.id for output in segment.outputs)
     for row in segment.rows:
-        for value in row_reads(row):
-            readers[value] = readers.get(value, 0) + 1
+        readers.update(row_reads(row))
     fresh: set[int] = set()
     for row in segment.rows:
         reads = row_reads(row)
         own = row.op in FRESH_OPS or (row.op in VIEW_OPS and not fresh.isdisjoint(reads[:1]))
-        if own and readers.get(row.out.id) == 1:
+        if own and readers[row.out.id] == 1:
             fresh.add(row.out.id)
     return fresh
 
@@ -123,21 +112,19 @@ def micro_reads(instruction: Instruction, program: ClassProgram) -> list[MicroKe
 
 def last_reads(instructions: list[Instruction], program: ClassProgram) -> list[frozenset[MicroKey]]:
     """Per instruction, the kept values that it is the last to read."""
-    later: set[MicroKey] = set()
-    last: list[frozenset[MicroKey]] = []
-    for instruction in reversed(instructions):
-        mine = frozenset(micro_reads(instruction, program)) - later
-        later |= mine
-        last.append(mine)
-    return last[::-1]
+    return _last_of([micro_reads(instruction, program) for instruction in instructions])
 
 
 def last_pieces(buckets: list[GradBucket]) -> list[frozenset[str]]:
     """Per bucket, the parameters whose gradient no later bucket reads."""
-    later: set[str] = set()
-    last: list[frozenset[str]] = []
-    for bucket in reversed(buckets):
-        mine = frozenset(piece.param for piece in bucket.pieces) - later
-        later |= mine
-        last.append(mine)
+    return _last_of([[piece.param for piece in bucket.pieces] for bucket in buckets])
+
+
+def _last_of(reads: list[list[Read]]) -> list[frozenset[Read]]:
+    """Per place, what is read there and at no later place."""
+    later: set[Read] = set()
+    last: list[frozenset[Read]] = []
+    for read in reversed(reads):
+        last.append(frozenset(read) - later)
+        later.update(read)
     return last[::-1]

@@ -50,17 +50,17 @@ class Recv:
 
 @dataclass(slots=True)
 class GradReduce(Generic[V]):
-    """Answer: the flat bucket summed over its group. The bucket may be overwritten."""
+    """Answer: the flat bucket summed over its group. value: this rank's; it may be overwritten."""
 
     bucket: GradBucket
-    flat: V
+    value: V
 
 
 @dataclass(slots=True)
 class LossReduce(Generic[V]):
-    """Answer: the loss shares summed over all ranks; every rank asks."""
+    """Answer: the loss shares summed over all ranks; every rank asks. value: this rank's share."""
 
-    share: V
+    value: V
 
 
 @dataclass(slots=True)

@@ -41,11 +41,6 @@ def store(shard: Shard, given: Tensor, state: RankState[Tensor]) -> None:
     state.params[shard.name] = given.to(getattr(torch, shard.local_dtype))
 
 
-def start_value(shard: Shard, local: Tensor) -> Tensor:
-    """What `store` takes, out of a whole local tensor."""
-    return kept_run(shard, local).clone() if shard.zero >= ZERO_PARAMS else local
-
-
 def kept_run(shard: Shard, local: Tensor) -> Tensor:
     """The elements that the rank trains out of a whole local tensor; may share its memory."""
     return boxes.pack(local, shard.view, shard.kept)

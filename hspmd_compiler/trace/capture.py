@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Protocol
+from unittest.mock import patch
 
 import torch
 from torch import fx, nn
@@ -213,18 +214,14 @@ def building_fakes(trunc_normal: Callable[..., torch.Tensor]) -> Iterator[None]:
     says which of both is taken.
     """
     door: Any = parametrizations
-    own_look, own_making = door._is_orthogonal, door._make_orthogonal
-    door._is_orthogonal = lambda *_: False
-    door._make_orthogonal = lambda matrix: _orthogonal(matrix, own_making)
-    own_trunc_normal, own_swap = torch.nn.init._no_grad_trunc_normal_, torch.utils.swap_tensors
-    torch.nn.init._no_grad_trunc_normal_ = trunc_normal
-    torch.utils.swap_tensors = _set_data
-    try:
+    own_making = door._make_orthogonal
+    with (
+        patch.object(door, "_is_orthogonal", lambda *_: False),
+        patch.object(door, "_make_orthogonal", lambda matrix: _orthogonal(matrix, own_making)),
+        patch.object(torch.nn.init, "_no_grad_trunc_normal_", trunc_normal),
+        patch.object(torch.utils, "swap_tensors", _set_data),
+    ):
         yield
-    finally:
-        torch.nn.init._no_grad_trunc_normal_ = own_trunc_normal
-        torch.utils.swap_tensors = own_swap
-        door._is_orthogonal, door._make_orthogonal = own_look, own_making
 
 
 def _orthogonal(matrix: torch.Tensor, made: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:

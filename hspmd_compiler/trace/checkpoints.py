@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest.mock import patch
 
 import torch.utils.checkpoint
 
@@ -23,16 +24,13 @@ def _nothing_around(*_: object, **__: object) -> Iterator[None]:
     yield
 
 
-@contextmanager
-def without_checkpoints() -> Iterator[None]:
+def without_checkpoints() -> AbstractContextManager[object]:
     """Inside, `torch.utils.checkpoint` calls its function and no more, however the model imported it.
 
     Numbers stay as they are, but for dropout: a second call has no mask of its own. Memory is the strategy's.
     """
-    door: Any = torch.utils.checkpoint
-    again, around = door.CheckpointFunction, door._checkpoint_without_reentrant_generator
-    door.CheckpointFunction, door._checkpoint_without_reentrant_generator = _Plain, _nothing_around
-    try:
-        yield
-    finally:
-        door.CheckpointFunction, door._checkpoint_without_reentrant_generator = again, around
+    return patch.multiple(
+        torch.utils.checkpoint,
+        CheckpointFunction=_Plain,
+        _checkpoint_without_reentrant_generator=_nothing_around,
+    )

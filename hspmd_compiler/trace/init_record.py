@@ -12,6 +12,7 @@ from torch import nn
 from ..base.collection import without_collection
 from ..base.source_lines import causes, line_of_caller, line_of_error
 from ..errors import HspmdError, TraceError
+from ..program.arguments import leaves, map_leaves
 from ..program.init_program import CONSTANT, RESEED, RESTORE, TRUNC_NORMAL, InitProgram, is_allowed
 from .capture import (
     DispatchRecorder,
@@ -126,10 +127,8 @@ class _Recorder:
         own = any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values()))
         if draws and not own:
             self._notice_reseed()
-        encoded = tuple(self._encode(arg) for arg in args)
-        named = {
-            key: self._encode(v) for key, v in kwargs.items() if key not in ("device", "layout", "pin_memory")
-        }
+        kept = {key: value for key, value in kwargs.items() if key not in ("device", "layout", "pin_memory")}
+        encoded, named = map_leaves((args, kept), self._encode)
         result = func(*args, **kwargs)
         if draws and not own:
             self._draws += 1
@@ -280,11 +279,7 @@ class _Recorder:
         return memory
 
     def _encode(self, value: object) -> object:
-        if isinstance(value, torch.Tensor):
-            return self.value_of(value)
-        if isinstance(value, (tuple, list)):
-            return tuple(self._encode(item) for item in value)
-        return value
+        return self.value_of(value) if isinstance(value, torch.Tensor) else value
 
     def _scalar(self, tensor: object) -> object:
         """The number in a tensor that depends on no random one, found by running its calls for real."""
@@ -309,22 +304,14 @@ def _run(call: Call, made: Mapping[int, torch.Tensor]) -> object:
     if call.func is None:
         dtype, size, numbers = call.args
         return torch.tensor(numbers, dtype=getattr(torch, str(dtype))).reshape(cast(tuple[int, ...], size))
-    args = [_real(arg, made) for arg in call.args]
-    return call.func(*args, **{key: _real(value, made) for key, value in call.kwargs.items()})
-
-
-def _real(value: object, made: Mapping[int, torch.Tensor]) -> object:
-    if isinstance(value, RecordedTensor):
-        return made[value.id]
-    if isinstance(value, (tuple, list)):
-        return [_real(item, made) for item in value]
-    return value
+    args, kwargs = map_leaves(
+        (call.args, call.kwargs), lambda leaf: made[leaf.id] if isinstance(leaf, RecordedTensor) else leaf
+    )
+    return call.func(*args, **kwargs)
 
 
 def _tensors(value: object) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [t for item in value for t in _tensors(item)] if isinstance(value, (tuple, list)) else []
+    return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _geometry(tensor: torch.Tensor) -> MemoryGeometry:

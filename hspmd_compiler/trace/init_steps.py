@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import torch
 
+from ..base.by_key import by_key
 from ..errors import TraceError
+from ..program.arguments import leaves
 from ..program.init_program import (
     DTYPE,
     FLOAT,
@@ -21,8 +22,6 @@ from ..program.init_program import (
     InitStep,
     is_allowed,
 )
-
-Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +76,9 @@ def live_calls(calls: Sequence[Call], values: set[int], memories: set[int]) -> l
     return kept[::-1]
 
 
-def values_of(argument: object) -> Iterator[RecordedTensor]:
-    """Every Value in nested arguments, in order."""
-    if isinstance(argument, RecordedTensor):
-        yield argument
-    elif isinstance(argument, (tuple, list)):
-        for item in argument:
-            yield from values_of(item)
-    elif isinstance(argument, dict):
-        yield from values_of(tuple(argument.values()))
+def values_of(argument: object) -> list[RecordedTensor]:
+    """Every recorded tensor in nested arguments, in order."""
+    return [leaf for leaf in leaves(argument) if isinstance(leaf, RecordedTensor)]
 
 
 def program_of(calls: Sequence[Call], finals: Mapping[str, int], memory_of: Mapping[int, int]) -> InitProgram:
@@ -100,7 +93,8 @@ def program_of(calls: Sequence[Call], finals: Mapping[str, int], memory_of: Mapp
         last_use.update((value.id, place) for value in values_of((call.args, call.kwargs)))
     for name, id in finals.items():
         last_use[id] = max(last_use[id], done_at[name])
-    done, frees = _grouped(done_at), _grouped(last_use)
+    done = by_key((place, name) for name, place in done_at.items())
+    frees = by_key((place, id) for id, place in last_use.items())
     draws = {draw: kept for kept, draw in enumerate([0, *(call.draw for call in calls if call.draw)])}
     ids = _Renumbering()
     steps = tuple(
@@ -109,15 +103,8 @@ def program_of(calls: Sequence[Call], finals: Mapping[str, int], memory_of: Mapp
     return InitProgram({name: ids(id) for name, id in finals.items()}, steps)
 
 
-def _grouped(places: Mapping[Key, int]) -> dict[int, tuple[Key, ...]]:
-    found: dict[int, list[Key]] = {}
-    for key, place in places.items():
-        found.setdefault(place, []).append(key)
-    return {place: tuple(keys) for place, keys in found.items()}
-
-
 def _step(
-    call: Call, ids: _Renumbering, draws: Mapping[int, int], done: tuple[str, ...], frees: tuple[int, ...]
+    call: Call, ids: _Renumbering, draws: Mapping[int, int], done: Sequence[str], frees: Sequence[int]
 ) -> InitStep:
     return InitStep(
         call.op,
@@ -125,7 +112,7 @@ def _step(
         {key: ids.encode(value) for key, value in call.kwargs.items()},
         tuple(ids(id) for id in call.outs),
         call.draw > 0,
-        done,
+        tuple(done),
         tuple(ids(id) for id in frees),
     )
 

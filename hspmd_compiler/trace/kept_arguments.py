@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest.mock import patch
 
 from torch.nn import functional
 
@@ -12,8 +13,7 @@ WEIGHT = 2
 """The place of the weight among the tensors of `l1_loss`."""
 
 
-@contextmanager
-def kept_arguments() -> Iterator[None]:
+def kept_arguments() -> AbstractContextManager[object]:
     """Inside, a mode is told the weight of `l1_loss`: PyTorch 2.13 leaves it out of the call."""
     module: Any = functional
     before = module.handle_torch_function
@@ -23,8 +23,4 @@ def kept_arguments() -> Iterator[None]:
             kwargs.setdefault("weight", tensors[WEIGHT])
         return before(func, tensors, *args, **kwargs)
 
-    module.handle_torch_function = handle
-    try:
-        yield
-    finally:
-        module.handle_torch_function = before
+    return patch.object(module, "handle_torch_function", handle)

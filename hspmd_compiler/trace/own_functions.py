@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -16,8 +17,7 @@ LIBRARY = "torch._library.autograd"
 """Where PyTorch makes such functions for operators of a library, which an export keeps whole."""
 
 
-@contextmanager
-def _around_functions(around: Callable[[type, Apply], Any]) -> Iterator[None]:
+def _around_functions(around: Callable[[type, Apply], Any]) -> AbstractContextManager[object]:
     """Inside, `around` makes the calls of functions with a backward of their own: (class, call)."""
     function: Any = torch.autograd.Function
     before = function.__dict__["apply"]
@@ -27,11 +27,7 @@ def _around_functions(around: Callable[[type, Apply], Any]) -> Iterator[None]:
             raise refused(cls.__name__, fix="call it with all rows, and select from its result")
         return around(cls, partial(before.__get__(None, cls), *args, **kwargs))
 
-    function.apply = classmethod(apply)
-    try:
-        yield
-    finally:
-        function.apply = before
+    return patch.object(function, "apply", classmethod(apply))
 
 
 class InsideFunctions:
@@ -43,7 +39,7 @@ class InsideFunctions:
     def __bool__(self) -> bool:
         return self.depth > 0
 
-    def watch(self) -> AbstractContextManager[None]:
+    def watch(self) -> AbstractContextManager[object]:
         """A block whose forward passes are followed."""
         return _around_functions(self._call)
 
@@ -67,11 +63,5 @@ def without_own_functions(refuse: Callable[[str], Exception]) -> Iterator[None]:
     def hook(tensor: torch.Tensor, _: object) -> Any:
         raise refuse("Tensor.register_hook")
 
-    kind: Any = torch.Tensor
-    before = kind.register_hook
-    kind.register_hook = hook
-    try:
-        with _around_functions(around):
-            yield
-    finally:
-        kind.register_hook = before
+    with patch.object(torch.Tensor, "register_hook", hook), _around_functions(around):
+        yield

@@ -9,9 +9,11 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
+from ..base.by_key import by_key
 from ..errors import TraceError
 from ..ir.fx_convert import value_dependent
 from ..ir.graph import LogicalGraph, Row, row_inputs
+from ..program.arguments import leaves
 from ..program.operator_names import known_operator
 from .batch_form import spelled_batch
 from .capture import LossModule, StepState, is_fake, storage_key
@@ -73,14 +75,13 @@ def _random_error(rows: list[Row]) -> TraceError:
 
 def check_shared_memory(model: nn.Module) -> None:
     """No parameter may share memory with another or a buffer: an update of one would change the other."""
-    owners: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters():
-        owners.setdefault(storage_key(parameter), []).append(name)
-    for name, buffer in model.named_buffers():
-        if storage_key(buffer) in owners:
-            owners[storage_key(buffer)].append(name)
+    trained = {storage_key(parameter) for parameter in model.parameters()}
+    named = (*model.named_parameters(), *model.named_buffers())
+    owners = by_key((storage_key(tensor), name) for name, tensor in named)
     shared = [
-        (names[0], f"shares memory with {', '.join(names[1:])}") for names in owners.values() if names[1:]
+        (names[0], f"shares memory with {', '.join(names[1:])}")
+        for key, names in owners.items()
+        if names[1:] and key in trained
     ]
     if shared:
         raise TraceError(
@@ -252,13 +253,7 @@ def check_operators(graph: LogicalGraph) -> None:
 def _has_complex_number(row: Row) -> bool:
     if row.dtype is None or not row.dtype.is_complex:  # no other result has one
         return False
-    return _holds_complex((*row.args, *row.kwargs.values()))
-
-
-def _holds_complex(argument: object) -> bool:
-    if isinstance(argument, (tuple, list)):
-        return any(_holds_complex(item) for item in argument)
-    return isinstance(argument, complex)
+    return any(isinstance(leaf, complex) for leaf in leaves((row.args, row.kwargs)))
 
 
 def _places(rows: list[Row]) -> list[str]:

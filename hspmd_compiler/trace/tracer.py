@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from ..base.by_key import by_key
 from ..base.source_lines import causes, line_of_error, line_of_trace
 from ..errors import HspmdError, TraceError
 from ..ir.element_types import check_types
@@ -279,10 +280,8 @@ def canonical_names(model: nn.Module) -> dict[str, str]:
 
 def alias_groups(model: nn.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Every parameter and buffer by its first name, with all its names in the model's order."""
-    groups: dict[int, list[str]] = {}
     named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
-    for name, tensor in named:
-        groups.setdefault(id(tensor), []).append(name)
+    groups = by_key((id(tensor), name) for name, tensor in named)
     yield from ((names[0], tuple(names)) for names in groups.values())
 
 

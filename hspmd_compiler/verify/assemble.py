@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 import torch
 from torch import Tensor
 
+from ..base.by_key import by_key
 from ..errors import VerifyError
 from ..layout.intervals import Intervals
 from ..layout.layout import Axis, Coordinate, Factor, Layout
@@ -45,10 +46,8 @@ def assemble(pieces: Sequence[LocalPiece]) -> Assembled:
 
     Pieces of one batch coordinate are those of one stage of one pipeline.
     """
-    by_batch: dict[int, list[LocalPiece]] = {}
-    for piece in pieces:
-        by_batch.setdefault(piece.at.batch, []).append(piece)
-    parts = [_over_ranks(of) for _, of in sorted(by_batch.items())]
+    by_batch = by_key((piece.at.batch, piece) for piece in pieces)
+    parts = [_over_ranks(by_batch[batch]) for batch in sorted(by_batch)]
     if is_addend(pieces[0].layout, ranks=False):
         return _summed(parts)
     return _filled(parts)
@@ -71,12 +70,7 @@ def gap(found: Tensor, wanted: Tensor) -> Tensor:
 
 def index_of(layout: Layout, at: Coordinate) -> Index:
     """Where the local tensor lies in the factored view of the whole: one index per factor."""
-    factors = layout.factors()
-    held = [_positions(factor.held(at)) for factor in factors]
-    return tuple(
-        positions.reshape([-1 if dim == number else 1 for dim in range(len(factors))])
-        for number, positions in enumerate(held)
-    )
+    return _index([factor.held(at) for factor in layout.factors()])
 
 
 def whole_view(layout: Layout) -> tuple[int, ...]:
@@ -89,8 +83,13 @@ def local_view(layout: Layout, at: Coordinate) -> tuple[int, ...]:
     return tuple(factor.length(at) for factor in layout.factors())
 
 
-def _positions(intervals: Iterable[tuple[int, int]]) -> Tensor:
-    return torch.tensor([i for low, high in intervals for i in range(low, high)], dtype=torch.int64)
+def _index(held: Sequence[Intervals]) -> Index:
+    """The places in these intervals of each factor, so that all of them together are a block."""
+    places = [torch.tensor([i for ends in of for i in range(*ends)], dtype=torch.int64) for of in held]
+    return tuple(
+        at.reshape([-1 if dim == number else 1 for dim in range(len(held))])
+        for number, at in enumerate(places)
+    )
 
 
 def _over_ranks(pieces: Sequence[LocalPiece]) -> Assembled:
@@ -98,14 +97,16 @@ def _over_ranks(pieces: Sequence[LocalPiece]) -> Assembled:
     layout = pieces[0].layout
     if not is_addend(layout, ranks=True):
         return _joined(pieces)
-    by_addend: dict[int, list[LocalPiece]] = {}
-    for piece in pieces:
-        number = piece.at.rank if layout.addends is None else layout.addends[piece.at.rank]
-        by_addend.setdefault(number, []).append(piece)
+    by_addend = by_key((_addend(layout, piece.at.rank), piece) for piece in pieces)
     total = _summed([_joined(of) for of in by_addend.values()])
     for piece in pieces:
         total.covered.view(whole_view(layout))[_batch_index(layout, piece.at)] = True
     return total
+
+
+def _addend(layout: Layout, rank: int) -> int:
+    """Which addend a rank holds; ranks of equal numbers hold copies of one."""
+    return rank if layout.addends is None else layout.addends[rank]
 
 
 def _joined(pieces: Sequence[LocalPiece]) -> Assembled:
@@ -127,7 +128,7 @@ def _joined(pieces: Sequence[LocalPiece]) -> Assembled:
         local = piece.tensor.reshape(shape)
         if local.numel():
             old, known = value[index], covered[index]
-            largest = max(largest, _largest(gap(old, local)[known]))
+            largest = max(largest, largest_of(gap(old, local)[known]))
             value[index] = torch.where(known, old, local)
             covered[index] = True
     return Assembled(value.reshape(layout.shape), covered.reshape(layout.shape), largest)
@@ -135,12 +136,7 @@ def _joined(pieces: Sequence[LocalPiece]) -> Assembled:
 
 def _batch_index(layout: Layout, at: Coordinate) -> Index:
     """As `index_of`, all of what ranks cut: what no rank adds to is zero."""
-    factors = layout.factors()
-    held = [_of_batch(factor, at) for factor in factors]
-    return tuple(
-        _positions(intervals).reshape([-1 if dim == number else 1 for dim in range(len(factors))])
-        for number, intervals in enumerate(held)
-    )
+    return _index([_of_batch(factor, at) for factor in layout.factors()])
 
 
 def _of_batch(factor: Factor, at: Coordinate) -> Intervals:
@@ -162,11 +158,12 @@ def _filled(parts: Sequence[Assembled]) -> Assembled:
     largest = max(part.copies for part in parts)
     for part in parts[1:]:
         both = covered & part.covered
-        largest = max(largest, _largest(gap(value, part.value)[both]))
+        largest = max(largest, largest_of(gap(value, part.value)[both]))
         value = torch.where(covered, value, part.value)
         covered |= part.covered
     return Assembled(value, covered, largest)
 
 
-def _largest(gaps: Tensor) -> float:
-    return float(gaps.max()) if prod(gaps.shape) else 0.0
+def largest_of(gaps: Tensor) -> float:
+    """The largest number; zero where there is none."""
+    return float(gaps.max()) if gaps.numel() else 0.0

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..artifact.store import Artifact
 from ..artifact.value_layouts import PlacedValue, ValueLayouts, from_json
+from ..base.by_key import by_key
 from ..base.log import task
 from ..base.number_ranges import number_ranges
 from ..errors import VerifyError
@@ -22,7 +23,17 @@ from ..ir.type_text import type_text
 from ..layout.layout import Coordinate
 from ..program.program import Program
 from ..program.segments import Observation
-from .assemble import Assembled, LocalPiece, assemble, gap, index_of, is_addend, local_view, whole_view
+from .assemble import (
+    Assembled,
+    LocalPiece,
+    assemble,
+    gap,
+    index_of,
+    is_addend,
+    largest_of,
+    local_view,
+    whole_view,
+)
 from .equality import GRADIENT_FLOOR, Difference, difference_table
 from .single_device import PLACEHOLDER, single_device_program
 from .training import TOLERANCE, widened_batch
@@ -131,10 +142,8 @@ class Collector:
     def of(cls, program: Program, layouts: ValueLayouts) -> Collector:
         """For the ranks of a program."""
         homes = {own.rank: ((own.pipeline, own.stage), own.coordinate) for own in program.ranks}
-        placed: dict[tuple[StageId, int], list[PlacedValue]] = {}
-        for place, values in layouts.stages.items():
-            for value in values:
-                placed.setdefault((place, value.value), []).append(value)
+        stages = layouts.stages.items()
+        placed = by_key(((place, value.value), value) for place, values in stages for value in values)
         return cls(homes, layouts.first, placed)
 
     def observe(self, seen: Observation) -> None:
@@ -189,9 +198,7 @@ def _copies(by_place: Mapping[StageId, list[LocalPiece]]) -> list[list[LocalPiec
 
     Several where stages compute the same row for themselves.
     """
-    stages: dict[int, list[list[LocalPiece]]] = {}
-    for (pipeline, _), pieces in sorted(by_place.items()):
-        stages.setdefault(pipeline, []).append(pieces)
+    stages = by_key((place[0], by_place[place]) for place in sorted(by_place))
     count = max(len(of) for of in stages.values())
     return [
         [piece for of in stages.values() for piece in of[min(number, len(of) - 1)]] for number in range(count)
@@ -210,9 +217,9 @@ def _difference(row: Row, reference: _Reference, pieces: list[LocalPiece], is_wh
     if wanted.dtype.is_floating_point or wanted.dtype.is_complex:
         size = wanted.abs()
         stands_in = (size > HUGE) & size.isfinite()
-        scale = max(_largest(size[size <= HUGE]), reference.floor[row.phase])
+        scale = max(largest_of(size[size <= HUGE]), reference.floor[row.phase])
         gaps = torch.where(stands_in, gaps / size * scale, gaps)
-    difference = Difference(_name(row), max(_largest(gaps), assembled.copies), scale)
+    difference = Difference(_name(row), max(largest_of(gaps), assembled.copies), scale)
     if not difference.within(TOLERANCE):
         raise _wrong(row, difference, assembled, wanted, pieces)
     return difference
@@ -248,7 +255,7 @@ def _holds_right(piece: LocalPiece, wanted: Tensor, allowed: float) -> bool:
         return True
     expected = wanted.reshape(whole_view(layout))[index_of(layout, piece.at)]
     local = piece.tensor.reshape(local_view(layout, piece.at))
-    return _largest(gap(local, expected)) <= allowed
+    return largest_of(gap(local, expected)) <= allowed
 
 
 def _misplaced(row: Row, assembled: Assembled, wanted: Tensor, pieces: Sequence[LocalPiece]) -> VerifyError:
@@ -271,10 +278,6 @@ def _worst_index(gaps: Tensor) -> Iterable[Tensor]:
 
 def _name(row: Row) -> str:
     return f"%{row.id} {row.op}"
-
-
-def _largest(tensor: Tensor) -> float:
-    return float(tensor.max()) if tensor.numel() else 0.0
 
 
 def _left_out_table(left_out: Sequence[tuple[str, int]]) -> Table:

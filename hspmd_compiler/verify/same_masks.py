@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..program.kernels.counter_numbers import whole_numbers
 from ..program.kernels.counter_random import key_tensor, whole_mask
+from ..trace.capture import DispatchRecorder
 from ..trace.written.random_parts import IN_PLACE, WRITTEN
 from .widen import WIDER
 
@@ -19,7 +19,7 @@ SEED = 0
 aten = torch.ops.aten
 
 
-class SameMasks(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class SameMasks(DispatchRecorder):  # type: ignore[no-untyped-call]
     """In this block random operators draw by position; their calls are numbered as they come.
 
     It stands around one forward pass on the whole global batch. seed: of the run. step: counted from 0.
@@ -27,26 +27,18 @@ class SameMasks(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, seed: int, step: int, widen: bool = False) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(self._answer)
         self._widen, self._device = widen, "cpu"
         self._key = key_tensor((seed, step, 0))
         self._calls = 0
 
-    def __torch_dispatch__(
-        self,
-        func: torch._ops.OpOverload,
-        types: tuple[type, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Called by PyTorch for each operator."""
+    def _answer(self, func: torch._ops.OpOverload, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
         if func is aten.bernoulli_.float:
             return args[0].copy_(self._mask(args[0], args[1] if len(args) > 1 else 0.5))
         if func is aten.bernoulli.p:
             return self._mask(args[0], args[1])
         if func is aten.native_dropout.default and args[2] is not False:
             return self._dropout(args[0], args[1])
-        given = kwargs or {}
         self._device = next((str(arg.device) for arg in args if isinstance(arg, Tensor)), "cpu")
         if func is aten.rrelu_with_noise.default:
             made, noise = WRITTEN[aten.rrelu_with_noise_functional.default](self._numbers, *args, **given)

@@ -8,13 +8,15 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from ..base.by_key import by_key
 from ..base.comm_plan import Box
 from ..errors import VerifyError
 from ..program.boxes import volume
+from ..program.literals import torch_dtype
 from ..program.program import Program, Shard
 from ..program.trained import trained_value
 from ..runtime.collect import OwnedPiece
-from ..runtime.shards import dtype_of, owned_value, place_run
+from ..runtime.shards import owned_value, place_run
 from .shape.coverage import overlapping
 from .values import Rank
 
@@ -24,21 +26,12 @@ FIX = "report it with the strategy: the compiler made a wrong program"
 
 def check_owned(program: Program) -> None:
     """Raise for elements that no rank owns, or two: they would be saved as zeros, or counted twice."""
-    problems = []
-    for name, held in _by_name(program).items():
-        problems += [(name, text) for text in _problems(held)]
+    by_name = by_key((shard.name, (own.rank, shard)) for own in program.ranks for shard in own.shards)
+    problems = [(name, text) for name, held in by_name.items() for text in _problems(held)]
     if problems:
         raise VerifyError(
             "parameters are not owned as they must be", details=problems[:20], rule=RULE, fix=FIX
         )
-
-
-def _by_name(program: Program) -> dict[str, list[tuple[int, Shard]]]:
-    found: dict[str, list[tuple[int, Shard]]] = {}
-    for own in program.ranks:
-        for shard in own.shards:
-            found.setdefault(shard.name, []).append((own.rank, shard))
-    return found
 
 
 def _problems(held: Sequence[tuple[int, Shard]]) -> Iterator[str]:
@@ -64,7 +57,7 @@ def saved_state(program: Program, ranks: Sequence[Rank]) -> dict[str, Tensor]:
         for shard in rank.plan.program.shards:
             if shard.persistent:
                 piece = OwnedPiece.of(shard)
-                empty = torch.zeros(piece.shape, dtype=dtype_of(piece.dtype))
+                empty = torch.zeros(piece.shape, dtype=torch_dtype(piece.dtype))
                 row = owned_value(shard, trained_value(shard, rank.state))
                 place_run(wholes.setdefault(shard.name, empty), piece.view, piece.boxes, row)
     return wholes | {alias: wholes[name] for alias, name in program.aliases.items() if name in wholes}

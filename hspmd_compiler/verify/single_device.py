@@ -11,6 +11,7 @@ from ..base.comm_plan import GradBucket, GradPiece
 from ..errors import InternalError
 from ..ir.comm_marker import is_marker
 from ..ir.graph import LogicalGraph, OriginKind, ParamInfo, Phase, Ref, Row, row_inputs
+from ..ir.type_text import dtype_name
 from ..passes.lower.lower_stage import ALIAS
 from ..program.program import (
     ClassProgram,
@@ -64,15 +65,10 @@ def single_device_program(graph: LogicalGraph) -> Program:
         grad_buckets=buckets,
         instructions=[*instructions, *(Instruction(op) for op in steps)],
     )
-    inputs = {info.name: (info.shape, type_name(info.dtype)) for info in graph.inputs.values()}
+    inputs = {info.name: (info.shape, dtype_name(info.dtype)) for info in graph.inputs.values()}
     aliases = {alias: info.name for info in graph.params.values() for alias in info.aliases}
     shared = ClassProgram(NAME, [_segment(graph, Phase.FORWARD), _segment(graph, Phase.BACKWARD)])
     return Program(1, graph.batch, inputs, aliases, {NAME: shared}, [rank], [(0,)])
-
-
-def type_name(dtype: torch.dtype) -> str:
-    """A torch element type by name."""
-    return str(dtype).removeprefix("torch.")
 
 
 def _segment(graph: LogicalGraph, phase: Phase) -> Segment:
@@ -119,7 +115,7 @@ def _input(row: Row) -> SegmentInput:
 
 def _tangent(row: Row) -> LocalRow:
     assert row.shape is not None and row.dtype is not None, "the tangent is a tensor"
-    dtype = DType(type_name(row.dtype))
+    dtype = DType(dtype_name(row.dtype))
     return LocalRow(Value(row.id), "hspmd.full", (row.shape, 1.0, dtype), logical=row.id)
 
 
@@ -128,7 +124,7 @@ def local_row(row: Row) -> LocalRow:
     if is_marker(row.op):
         return LocalRow(Value(row.id), ALIAS, (_argument(row.args[0]),), {}, row.id)
     if row.op in UNFILLED and row.shape is not None and row.dtype is not None:
-        shape_and_type = (row.shape, 0, DType(type_name(row.dtype)))
+        shape_and_type = (row.shape, 0, DType(dtype_name(row.dtype)))
         return LocalRow(Value(row.id), "hspmd.full", shape_and_type, {}, row.id)
     args = tuple(_argument(argument) for argument in row.args)
     kwargs = {name: _argument(argument) for name, argument in row.kwargs.items()}
@@ -139,7 +135,7 @@ def _argument(argument: object) -> object:
     if isinstance(argument, Ref):
         return Value(argument.id)
     if isinstance(argument, torch.dtype):
-        return DType(type_name(argument))
+        return DType(dtype_name(argument))
     if isinstance(argument, (torch.memory_format, torch.layout)):
         return str(argument).removeprefix("torch.")
     if isinstance(argument, torch.device):
@@ -156,7 +152,7 @@ def _shard(info: ParamInfo) -> Shard:
     shape, pairs = info.shape, ((box, box),)
     return Shard(
         name=info.name,
-        dtype=type_name(info.dtype),
+        dtype=dtype_name(info.dtype),
         shape=shape,
         view=shape,
         whole_shape=shape,
@@ -172,4 +168,4 @@ def _shard(info: ParamInfo) -> Shard:
 def _bucket(number: int, info: ParamInfo) -> GradBucket:
     boxes = (tuple((0, size) for size in info.shape),)
     piece = GradPiece(info.name, prod(info.shape), info.shape, boxes, info.shape, boxes)
-    return GradBucket(number, (0,), type_name(info.dtype), (piece,))
+    return GradBucket(number, (0,), dtype_name(info.dtype), (piece,))

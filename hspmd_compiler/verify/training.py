@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
 
+from ..base.by_key import by_key
 from ..base.log import task
 from ..base.number_ranges import number_ranges
 from ..options import OptimizerConfig, OptimizerName
@@ -22,7 +23,7 @@ from ..runtime.gradient_norm import global_norm, sum_of_squares
 from ..runtime.optimizer import ShardOptimizer
 from ..runtime.shards import owned_grads
 from ..runtime.update import update_shards
-from .eager import EagerResult, eager_model, eager_step, whole_state
+from .eager import eager_model, eager_step, whole_state
 from .equality import (
     Difference,
     as_double,
@@ -50,15 +51,6 @@ class StepDifferences:
     loss: Difference
     grads: list[Difference]
     params: list[Difference]
-
-
-@dataclass(frozen=True, slots=True)
-class _Computed:
-    """Before the update. differences: of gradients. grads: those of the ranks, whole."""
-
-    loss: Difference
-    differences: list[Difference]
-    grads: dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +119,11 @@ def compare_training(
     model = eager_model(reference.build, reference.state, widen=True)
     program = widen_program(program)
     ranks = start_ranks(program, reference.state)
-    eager, shards = EagerUpdate(config, model), ShardUpdate(config)
+    sides = _BothSides(config, model, ranks, EagerUpdate(config, model), ShardUpdate(config))
     steps = []
     with task("compare values", len(batches)) as progress:
         for number, batch in enumerate(batches, 1):
-            expected = eager_step(model, batch, widen=True, step=number - 1)
-            check_finite(expected, number, whole_state(model))
-            loss, _ = lockstep_step(ranks, widened_batch(batch), shards, number - 1)
-            computed = _computed(number, ranks, loss, expected, shards)
-            norm = eager(computed.grads)
-            steps.append(_updated(number, ranks, computed, whole_state(model), config, shards, norm))
+            steps.append(sides.step(number, batch))
             progress.advance()
     _compare_saved(saved_state(program, ranks), model_state(model), config)
     return ValuesReport(config, tuple(steps))
@@ -155,43 +142,47 @@ def widened_batch(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {key: widened(value) for key, value in batch.items()}
 
 
-def _computed(
-    number: int, ranks: Sequence[Rank], loss: float, expected: EagerResult, update: ShardUpdate
-) -> _Computed:
-    """The loss and the gradients of a step beside eager's."""
-    one = loss_difference(loss, expected.loss)
-    check_equal(
-        [one],
-        TOLERANCE,
-        f"loss of step {number}",
-        lambda _: [("all ranks", repr(loss)), ("eager", repr(expected.loss))],
-    )
-    made = whole_grads(ranks, update.kept)
-    grads = differences(made, expected.grads, gradient_floor(expected.grads))
-    what = f"gradients of step {number}"
-    check_equal(grads, TOLERANCE, what, lambda name: _sides(name, ranks, made, expected.grads))
-    return _Computed(one, grads, made)
+@dataclass(frozen=True, slots=True)
+class _BothSides:
+    """The eager model and all ranks, from one step to the next."""
+
+    config: OptimizerConfig
+    model: nn.Module
+    ranks: list[Rank]
+    eager: EagerUpdate
+    shards: ShardUpdate
+
+    def step(self, number: int, batch: Mapping[str, Tensor]) -> StepDifferences:
+        """A step of each: the loss and the gradients, then what the update makes of them."""
+        expected = eager_step(self.model, batch, widen=True, step=number - 1)
+        check_finite(expected, number, whole_state(self.model))
+        loss, _ = lockstep_step(self.ranks, widened_batch(batch), self.shards, number - 1)
+        one = _equal_losses(number, loss, expected.loss)
+        made = whole_grads(self.ranks, self.shards.kept)
+        floor = gradient_floor(expected.grads)
+        grads = self._equal(f"gradients of step {number}", made, expected.grads, floor)
+        norm = self.eager(made)
+        if norm is not None:
+            both = differences({NORM: torch.tensor(self.shards.norm)}, {NORM: torch.tensor(norm)}, 0.0)
+            check_equal(both, TOLERANCE, f"norm of the gradients of step {number}")
+        after, held = whole_params(self.ranks), whole_state(self.model)
+        wanted = {name: held[name].detach() for name in after}
+        params = self._equal(f"parameters of step {number}", after, wanted, self.config.lr)
+        return StepDifferences(one, grads, params)
+
+    def _equal(
+        self, what: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], floor: float
+    ) -> list[Difference]:
+        between = differences(found, wanted, floor)
+        check_equal(between, TOLERANCE, what, lambda name: _sides(name, self.ranks, found, wanted))
+        return between
 
 
-def _updated(
-    number: int,
-    ranks: Sequence[Rank],
-    computed: _Computed,
-    held: Mapping[str, Tensor],
-    config: OptimizerConfig,
-    update: ShardUpdate,
-    norm: float | None,
-) -> StepDifferences:
-    """What the update made of them. held: the eager model after it. norm: of gradients, by torch."""
-    if norm is not None:
-        both = differences({NORM: torch.tensor(update.norm)}, {NORM: torch.tensor(norm)}, 0.0)
-        check_equal(both, TOLERANCE, f"norm of the gradients of step {number}")
-    after = whole_params(ranks)
-    wanted = {name: held[name].detach() for name in after}
-    params = differences(after, wanted, config.lr)
-    what = f"parameters of step {number}"
-    check_equal(params, TOLERANCE, what, lambda name: _sides(name, ranks, after, wanted))
-    return StepDifferences(computed.loss, computed.differences, params)
+def _equal_losses(number: int, found: float, wanted: float) -> Difference:
+    one = loss_difference(found, wanted)
+    both = [("all ranks", repr(found)), ("eager", repr(wanted))]
+    check_equal([one], TOLERANCE, f"loss of step {number}", lambda _: both)
+    return one
 
 
 def _sides(
@@ -276,9 +267,7 @@ def torch_optimizer(
     config: OptimizerConfig, named: Iterable[tuple[str, Tensor]]
 ) -> torch.optim.Optimizer | None:
     """torch.optim's own, parameters grouped by weight decay; None without parameters."""
-    by_decay: dict[float, list[Tensor]] = {}
-    for name, tensor in named:
-        by_decay.setdefault(config.decay_of(name), []).append(tensor)
+    by_decay = by_key((config.decay_of(name), tensor) for name, tensor in named)
     groups = [{"params": tensors, "weight_decay": decay} for decay, tensors in by_decay.items()]
     if not groups:
         return None

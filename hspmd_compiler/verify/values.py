@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..base.by_key import by_key
 from ..errors import VerifyError
 from ..program.arrays import TorchArrays
 from ..program.codegen import SegmentCache
@@ -21,7 +22,7 @@ from .lockstep.blocked import RankRun
 from .lockstep.lockstep import Lockstep
 from .lockstep.report import Event
 from .same_masks import SEED
-from .shards import RankShard, join_shards
+from .shards import join_shards
 from .widen import default_type
 
 Tensors = dict[str, Tensor]
@@ -161,8 +162,7 @@ def _whole_or_owned(rank: Rank, tensors: Tensors, zero: int) -> list[tuple[Shard
 
 
 def _joined(held: Sequence[tuple[Rank, Sequence[tuple[Shard, Tensor]]]]) -> Tensors:
-    parts: dict[str, list[RankShard]] = {}
-    for rank, tensors in held:
-        for shard, local in tensors:
-            parts.setdefault(shard.name, []).append((rank.plan.program.rank, shard, local))
+    parts = by_key(
+        (shard.name, (rank.plan.program.rank, shard, local)) for rank, of in held for shard, local in of
+    )
     return {name: join_shards(name, parts[name]) for name in sorted(parts)}

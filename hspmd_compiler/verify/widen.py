@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from ..base.comm_plan import CommStep
 from ..program.arguments import map_leaves
-from ..program.program import ClassProgram, DType, LocalRow, Program, RankProgram, Segment
+from ..program.program import ClassProgram, DType, LocalRow, Program, RankProgram
+from ..trace.capture import DispatchRecorder
 from ..trace.kept_arguments import kept_arguments
 
 WIDER = {
@@ -48,22 +48,6 @@ def widen_program(program: Program) -> Program:
 def widened(tensor: Tensor) -> Tensor:
     """The same numbers in double precision; what is no fraction stays."""
     return tensor.to(WIDER.get(tensor.dtype, tensor.dtype))
-
-
-class WideCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Every narrow floating type that eager code asks for, or brings from elsewhere, is double instead."""
-
-    def __torch_dispatch__(
-        self,
-        func: torch._ops.OpOverload,
-        types: tuple[type, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Called by PyTorch for each operator."""
-        widen = _wide_type if func._schema.is_mutable else _wide_value
-        wide_args, wide_kwargs = tree_map(widen, (args, kwargs or {}))
-        return func(*wide_args, **wide_kwargs)
 
 
 class NarrowNumbers(TorchFunctionMode):
@@ -96,7 +80,7 @@ class NarrowNumbers(TorchFunctionMode):
 def wide_casts() -> Iterator[None]:
     """Eager code in this block computes in double precision throughout."""
     narrow = torch.get_default_dtype()
-    with default_type(torch.float64), kept_arguments(), WideCasts(), NarrowNumbers(narrow):  # type: ignore[no-untyped-call]
+    with default_type(torch.float64), kept_arguments(), DispatchRecorder(_wide_call), NarrowNumbers(narrow):
         yield
 
 
@@ -109,6 +93,13 @@ def default_type(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+def _wide_call(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Every narrow floating type that eager code asks for, or brings from elsewhere, is double instead."""
+    widen = _wide_type if func._schema.is_mutable else _wide_value
+    wide_args, wide_kwargs = tree_map(widen, (args, kwargs))
+    return func(*wide_args, **wide_kwargs)
 
 
 def _eps(args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
@@ -135,16 +126,12 @@ def _wide_leaf(leaf: object) -> object:
 
 
 def _wide_class(shared: ClassProgram) -> ClassProgram:
-    return replace(shared, segments=[_wide_segment(segment) for segment in shared.segments])
-
-
-def _wide_segment(segment: Segment) -> Segment:
-    return replace(segment, rows=[_wide_row(row) for row in segment.rows])
+    segments = [replace(each, rows=[_wide_row(row) for row in each.rows]) for each in shared.segments]
+    return replace(shared, segments=segments)
 
 
 def _wide_row(row: LocalRow) -> LocalRow:
-    args = tuple(map_leaves(argument, _wide_leaf) for argument in row.args)
-    kwargs = {name: map_leaves(argument, _wide_leaf) for name, argument in row.kwargs.items()}
+    args, kwargs = map_leaves((row.args, row.kwargs), _wide_leaf)
     return replace(row, args=args, kwargs=kwargs)
 
 

@@ -11,6 +11,7 @@ from hashlib import sha256
 from time import monotonic
 from typing import Protocol
 
+from ...base.by_key import by_key
 from ...base.comm_plan import CommKind
 from ...errors import RankLost, RunError
 from ...program.program import Op, RankProgram
@@ -143,12 +144,10 @@ def shortcuts_of(program: RankProgram) -> dict[str, str]:
 
 def transfer_order(program: RankProgram, op: Op) -> dict[str, str]:
     """For each peer a digest of the order in which this rank sends to it, or receives from it."""
-    tags: dict[int, list[int]] = {}
-    for instruction in program.instructions:
-        if instruction.op is op:
-            step = program.transfers[instruction.slot]
-            for piece in step.sends if op is Op.SEND else step.recvs:
-                tags.setdefault(piece.peer, []).append(instruction.tag)
+    steps = [(item.tag, program.transfers[item.slot]) for item in program.instructions if item.op is op]
+    tags = by_key(
+        (piece.peer, tag) for tag, step in steps for piece in (step.sends if op is Op.SEND else step.recvs)
+    )
     return {str(peer): sha256(repr(order).encode()).hexdigest()[:16] for peer, order in tags.items()}
 
 

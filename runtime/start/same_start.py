@@ -11,6 +11,7 @@ from pathlib import Path
 from ... import __version__
 from ...artifact import paths
 from ...artifact.manifest import Manifest
+from ...base.by_key import by_key
 from ...base.number_ranges import number_ranges
 from ...program.program import RankProgram
 
@@ -24,7 +25,7 @@ def same_start(manifest: Manifest, own: RankProgram, flags: Mapping[str, str]) -
 
     Of a file that only some ranks have, such as the program of a class, those that have it are compared.
     """
-    files, optimizer = dict(manifest.files), manifest.optimizer.to_json()
+    files, optimizer = manifest.files, manifest.optimizer.to_json()
     common = [paths.PROGRAM, paths.STRATEGY, paths.INIT, paths.WEIGHTS, paths.class_file(own.class_name)]
     found = {
         "hspmd_compiler": __version__,
@@ -37,7 +38,7 @@ def same_start(manifest: Manifest, own: RankProgram, flags: Mapping[str, str]) -
         **{path: _short(files[path].sha256) for path in common if path in files},
     }
     if manifest.rank is None:
-        text = "\n".join(f"{path} {entry.sha256}" for path, entry in manifest.files)
+        text = "\n".join(f"{path} {entry.sha256}" for path, entry in files.items())
         found["all files"] = _short(hashlib.sha256(text.encode()).hexdigest())
     return found | dict(flags)
 
@@ -50,9 +51,7 @@ def unlike(told: Mapping[int, Mapping[str, str]]) -> list[tuple[str, str]]:
 
 def by_value(held: Mapping[int, str]) -> str:
     """Ranks by what they have, such as `rank 0-2: 0.1; rank 3: 0.2`."""
-    ranks: dict[str, list[int]] = {}
-    for rank, value in held.items():
-        ranks.setdefault(value, []).append(rank)
+    ranks = by_key((value, rank) for rank, value in held.items())
     return "; ".join(f"rank {number_ranges(those)}: {value}" for value, those in ranks.items())
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ...base.by_key import by_key
 from ...base.number_ranges import number_ranges
 from ...errors import HspmdError, RankLost, RunError
 from ..transport import PeerLost
@@ -79,10 +80,11 @@ def unlike_calls(ranks: Sequence[Calls]) -> RunError | None:
         names = {
             rank: name for rank, calls in enumerate(ranks) if (name := calls.name_of(number)) is not None
         }
-        if len(set(names.values())) > 1:
+        ranks_of = by_key((name, rank) for rank, name in names.items())
+        if len(ranks_of) > 1:
             return RunError(
                 "the ranks call different methods of their engines",
-                details=[(_ranks(ranks_of), f"{name} (call {number})") for name, ranks_of in _by(names)],
+                details=[(_ranks(those), f"{name} (call {number})") for name, those in ranks_of.items()],
                 rule="all ranks call the same methods in the same order, and take the same number of steps",
                 fix="call it on every rank; let every rank's data have as many batches",
             )
@@ -135,13 +137,6 @@ def error_from_json(data: Mapping[str, Any]) -> RunError:
     kind = {each.__name__: each for each in (PeerLost, RankLost)}.get(data["kind"], RunError)
     details = [(name, text) for name, text in data["details"]]
     return kind(data["what"], details=details, rule=data["rule"], fix=data["fix"])
-
-
-def _by(names: Mapping[int, str]) -> list[tuple[str, list[int]]]:
-    found: dict[str, list[int]] = {}
-    for rank, name in names.items():
-        found.setdefault(name, []).append(rank)
-    return list(found.items())
 
 
 def _ranks(ranks: Sequence[int]) -> str:

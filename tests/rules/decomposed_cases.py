@@ -10,7 +10,7 @@ from torch import Tensor
 from hspmd_compiler.ir.fx_convert import GETITEM, metas_of
 from hspmd_compiler.ir.graph import Ref, Row, map_refs
 from hspmd_compiler.program.kernels.kernels import kernel
-from hspmd_compiler.trace.written.decompose import parts_of
+from hspmd_compiler.trace.written.decompose import PartsBook
 from hspmd_compiler.verify.assemble import gap
 from hspmd_compiler.verify.rules.split_operands import Operand
 from hspmd_compiler.verify.rules.split_operator import OperandSketch
@@ -123,7 +123,7 @@ def in_parts(
     plain, named = (map_refs(item, lambda ref: s.wholes[ref.id]) for item in (tuple(args), kwargs or {}))
     value = kernel(op)(*plain, **named)  # type: ignore[misc]
     row = Row(len(s.rows), op, tuple(args), kwargs or {}, *metas_of(value))
-    parts = parts_of(row, s.rows)
+    parts = PartsBook().parts(row, s.rows)
     assert parts is not None, f"{op} is not decomposed"
     refs = list(dict.fromkeys(found(args)))
     for part in parts.rows[parts.operands :]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ...program.arguments import leaves
 from .mask_keys import plain_name
 from .selected import FILLER, SelectedRows, refused
 
@@ -130,7 +131,7 @@ class SelectedOperands:
     @staticmethod
     def of(name: str, arguments: Any) -> SelectedOperands:
         """The rows among some arguments."""
-        return SelectedOperands(name, list(rows_in(arguments)))
+        return SelectedOperands(name, rows_in(arguments))
 
     def inner(self, value: Any) -> Any:
         """An argument with all rows in place of selected ones."""
@@ -162,13 +163,6 @@ class SelectedOperands:
         return torch.where(own, value, FILLER)
 
 
-def rows_in(value: Any) -> Iterator[SelectedRows]:
+def rows_in(value: Any) -> list[SelectedRows]:
     """All selected rows in nested arguments."""
-    if isinstance(value, SelectedRows):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from rows_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from rows_in(item)
+    return [leaf for leaf in leaves(value) if isinstance(leaf, SelectedRows)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -79,10 +79,5 @@ def seeding_noted() -> Iterator[list[Refusal]]:
         found.append(("torch.manual_seed", "seeds what is drawn; masks here depend on seed and step", fix))
         return torch.default_generator
 
-    door: Any = torch
-    before = door.manual_seed, door.random.manual_seed
-    door.manual_seed = door.random.manual_seed = noted
-    try:
+    with patch.object(torch, "manual_seed", noted), patch.object(torch.random, "manual_seed", noted):
         yield found
-    finally:
-        door.manual_seed, door.random.manual_seed = before

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -22,25 +23,17 @@ def gradients_noted() -> Iterator[list[str]]:
         found.append("torch.autograd.grad in forward")
         return before(*args, **kwargs)
 
-    door._engine_run_backward = noted
-    try:
+    with patch.object(door, "_engine_run_backward", noted):
         yield found
-    finally:
-        door._engine_run_backward = before
 
 
 @contextmanager
 def checks_noted() -> Iterator[list[str]]:
     """Gathers the user's lines that call `torch._assert_async` in this block, and makes no check."""
     found: list[str] = []
-    door: Any = torch
-    before = door._assert_async
 
     def noted(*_: object) -> None:
         found.append(line_of_caller())
 
-    door._assert_async = noted
-    try:
+    with patch.object(torch, "_assert_async", noted):
         yield found
-    finally:
-        door._assert_async = before

@@ -39,7 +39,7 @@ class Parts:
 
 def decompose(graph: LogicalGraph) -> LogicalGraph:
     """The graph in which every operator that only parts of it have rules for is written out as these."""
-    book = _Book()
+    book = PartsBook()
     found = {row.id: parts for row in graph.rows if (parts := book.parts(row, graph.rows)) is not None}
     if not found:
         return graph
@@ -49,19 +49,14 @@ def decompose(graph: LogicalGraph) -> LogicalGraph:
     return prune(with_rows(graph, writing.rows, lambda old: writing.new[old].id))
 
 
-def parts_of(row: Row, rows: Sequence[Row]) -> Parts | None:
-    """The parts of one row of `rows`, if there are any and all of them have rules."""
-    return _Book().parts(row, rows)
-
-
 @dataclass(slots=True)
-class _Book:
+class PartsBook:
     """Parts by operator, literals, and types of operands: rows that agree in these are traced once."""
 
     known: dict[object, Parts | None] = field(default_factory=dict)
 
     def parts(self, row: Row, rows: Sequence[Row]) -> Parts | None:
-        """As `parts_of`."""
+        """The parts of one row of `rows`, if there are any and all of them have rules."""
         masked, bagged = is_masked_put(row, rows), is_regular_bag(row, rows)
         if not masked and not has_class_weights(row) and treatment(row) is not Treatment.WHOLE:
             return None

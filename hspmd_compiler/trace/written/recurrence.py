@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -22,13 +23,12 @@ def recurrence_in_steps() -> Iterator[None]:
     a probability is kept for layers behind the last one only).
     """
     written: Any = decompositions
-    before, of_library = written._rnn_helper, torch._C._get_mkldnn_enabled()
+    of_library = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
-    written._rnn_helper = partial(_layer_by_layer, before)
     try:
-        yield
+        with patch.object(written, "_rnn_helper", partial(_layer_by_layer, written._rnn_helper)):
+            yield
     finally:
-        written._rnn_helper = before
         torch._C._set_mkldnn_enabled(of_library)
 
 

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager
+from unittest.mock import patch
 
 from torch import Tensor
 from torch.nn.modules import transformer
 
 
-@contextmanager
-def masks_as_given() -> Iterator[None]:
+def masks_as_given() -> AbstractContextManager[object]:
     """Inside, encoders and decoders take a mask as it is, and don't look whether it is the causal one.
 
     If it is, they leave it out and tell the attention kernel so: the same numbers.
     """
-    door: Any = transformer
-    before = door._detect_is_causal_mask
-    door._detect_is_causal_mask = _as_told
-    try:
-        yield
-    finally:
-        door._detect_is_causal_mask = before
+    return patch.object(transformer, "_detect_is_causal_mask", _as_told)
 
 
 def _as_told(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:

@@ -159,7 +159,7 @@ def described(request: Request[V]) -> str:
         return f"receive {request.step.id} from {peers} tag {request.tag}"
     if isinstance(request, GradReduce):
         bucket = request.bucket
-        return f"gradient bucket {bucket.id} {list(bucket.group)} {typed(request.flat)}"
+        return f"gradient bucket {bucket.id} {list(bucket.group)} {typed(request.value)}"
     return "loss over all ranks" if isinstance(request, LossReduce) else "optimizer"
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic
 
-from ...base.comm_plan import Combine
+from ...base.comm_plan import Combine, CommStep
 from ...errors import HspmdError, VerifyError, first_line
 from ...program.program import Op
 from ...program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Send
@@ -100,7 +100,7 @@ class Lockstep(Generic[V]):
     def _resolve(self, members: list[RankRun[V]]) -> None:
         request = members[0].request
         if isinstance(request, Exchange):
-            self._exchange(members)
+            self._exchange(members, request.step)
         elif isinstance(request, AllReduce):
             self._reduce(members, request.step.kind.value, request.step.id, request.step.combine)
         elif isinstance(request, GradReduce):
@@ -118,19 +118,19 @@ class Lockstep(Generic[V]):
         total = members[0].arrays.reduce(values, combine)
         self._ready.extend((member, member.arrays.own(total, overwritten(member))) for member in members)
 
-    def _exchange(self, members: list[RankRun[V]]) -> None:
+    def _exchange(self, members: list[RankRun[V]], first: CommStep) -> None:
         parts = {member.rank: self._cut(member) for member in members}
         moved = self._checked_exchange(members, parts)
-        request = members[0].request
-        assert isinstance(request, Exchange), "members are alike"
-        self._note(members, request.step.kind.value, request.step.id, moved)
+        self._note(members, first.kind.value, first.id, moved)
         for member in members:
+            step = self._step_of(member)
             arrived = {rank: cut[member.rank] for rank, cut in parts.items() if member.rank in cut}
-            self._ready.append((member, self._pasted(member, arrived)))
+            pasted = None if step.dst_view is None else member.arrays.paste(step, arrived)
+            self._ready.append((member, pasted))
 
     def _checked_exchange(self, members: list[RankRun[V]], parts: dict[int, Mapping[int, V]]) -> int:
         """Bytes that members hand over; the steps that meet are looked into when they first do."""
-        key = tuple(id(member.request.step) for member in members if isinstance(member.request, Exchange))
+        key = tuple(id(self._step_of(member)) for member in members)
         if key not in self._matched:
             check_exchange(members, {member.rank: self._volumes_of(member) for member in members})
             self._matched[key] = sum(
@@ -151,11 +151,6 @@ class Lockstep(Generic[V]):
         check_type(run, request.value, request.step.dtype)
         return run.arrays.cut(request.step, request.value)
 
-    def _pasted(self, run: RankRun[V], arrived: dict[int, V]) -> V | None:
-        request = run.request
-        assert isinstance(request, Exchange), "members are alike"
-        return None if request.step.dst_view is None else run.arrays.paste(request.step, arrived)
-
     def _post(self, run: RankRun[V], request: Send[V]) -> None:
         for receiver in self._mail.post(run, request, self._volumes_of(run)[0]):
             assert isinstance(receiver.request, Recv), "only receivers wait for mail"
@@ -174,12 +169,15 @@ class Lockstep(Generic[V]):
         self._ready.append((run, run.arrays.paste(request.step, arrived)))
 
     def _volumes_of(self, run: RankRun[V]) -> tuple[BoxVolumes, BoxVolumes]:
-        request = run.request
-        assert isinstance(request, (Exchange, Send, Recv)), "only boxes have volumes"
-        key = id(request.step)
-        if key not in self._volumes:
-            self._volumes[key] = volumes_of(request.step)
-        return self._volumes[key]
+        step = self._step_of(run)
+        if id(step) not in self._volumes:
+            self._volumes[id(step)] = volumes_of(step)
+        return self._volumes[id(step)]
+
+    def _step_of(self, run: RankRun[V]) -> CommStep:
+        """The step of boxes that a rank is at."""
+        assert isinstance(run.request, (Exchange, Send, Recv)), "only boxes have volumes"
+        return run.request.step
 
     def _note(self, members: list[RankRun[V]], kind: str, step: int, moved: int) -> None:
         first = members[0]
@@ -273,13 +271,8 @@ def failed(run: RankRun[V], error: Exception) -> VerifyError:
 
 def reduced(run: RankRun[V]) -> V:
     """What a rank puts into a reduction."""
-    request = run.request
-    if isinstance(request, AllReduce):
-        return request.value
-    if isinstance(request, GradReduce):
-        return request.flat
-    assert isinstance(request, LossReduce), "members are alike"
-    return request.share
+    assert isinstance(run.request, (AllReduce, GradReduce, LossReduce)), "members are alike"
+    return run.request.value
 
 
 def overwritten(run: RankRun[V]) -> V | None:
@@ -287,7 +280,7 @@ def overwritten(run: RankRun[V]) -> V | None:
     request = run.request
     if isinstance(request, AllReduce):
         return request.value if request.may_overwrite else None
-    return request.flat if isinstance(request, GradReduce) else None
+    return request.value if isinstance(request, GradReduce) else None
 
 
 def size_of(value: V) -> int:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Generic
 
 from ...errors import VerifyError
+from ...ir.type_text import dtype_name
 from ...program.requests import Recv, Send
 from .blocked import RankRun, V
-from .matching import BOX_RULE, OURS, BoxVolumes, check_type, type_name
+from .matching import BOX_RULE, OURS, BoxVolumes, check_type
 
 MailKey = tuple[int, int, int]
 """(sender, receiver, tag)."""
@@ -98,7 +99,7 @@ def check_message(
         ("step", message.step, request.step.id),
         ("rows", message.rows, rows_of(run)),
         ("boxes of elements", message.volumes, volumes),
-        ("type", type_name(message.value), request.step.dtype),
+        ("type", dtype_name(message.value.dtype), request.step.dtype),
     )
     for name, sent, wanted in checks:
         if sent != wanted:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...base.by_key import by_key
 from ...base.comm_plan import CommStep, Piece, box_volume
 from ...errors import VerifyError
+from ...ir.type_text import dtype_name
 from ...program.requests import AllReduce, Exchange, GradReduce, Request
-from .blocked import ArrayLike, RankRun, V, typed
+from .blocked import RankRun, V, typed
 
 BoxVolumes = dict[int, tuple[int, ...]]
 """Elements of each box, in order, by peer."""
@@ -50,18 +52,13 @@ def mismatch(first: RankRun[V], second: RankRun[V], what: str, rule: str) -> Ver
 
 def check_type(run: RankRun[V], value: V, wanted: str) -> None:
     """The element type that a step announces is the one of its value."""
-    if type_name(value) != wanted:
+    if dtype_name(value.dtype) != wanted:
         raise VerifyError(
             f"rank {run.rank} hands over {typed(value)} where {wanted} is announced",
             details=[("tensor", run.tensor()), (f"rank {run.rank}", run.doing())],
             rule="receivers allocate by the type that the step announces",
             fix=OURS,
         )
-
-
-def type_name(value: ArrayLike) -> str:
-    """Element type, by torch name."""
-    return str(value.dtype).removeprefix("torch.")
 
 
 ALIKE = ("request", "step", "kind", "combination", "type and size", "pieces")
@@ -82,16 +79,14 @@ def _signature(request: Request[V]) -> tuple[object, ...]:
     if isinstance(request, GradReduce):
         bucket = request.bucket
         pieces = tuple((piece.param, piece.length) for piece in bucket.pieces)
-        return (name, bucket.id, "", "sum", (bucket.dtype, request.flat.numel()), pieces)
+        return (name, bucket.id, "", "sum", (bucket.dtype, request.value.numel()), pieces)
     return (name, -1, "", "", "", ())
 
 
 def _by_peer(pieces: Sequence[Piece]) -> BoxVolumes:
-    found: dict[int, list[int]] = {}
-    for piece in pieces:
-        volumes = [box_volume(box) for box in piece.boxes]
-        found.setdefault(piece.peer, []).extend(size for size in volumes if size)
-    return {peer: tuple(volumes) for peer, volumes in found.items() if volumes}
+    volumes = ((piece.peer, box_volume(box)) for piece in pieces for box in piece.boxes)
+    found = by_key((peer, size) for peer, size in volumes if size)
+    return {peer: tuple(sizes) for peer, sizes in found.items()}
 
 
 def _shown(volumes: tuple[int, ...]) -> str:

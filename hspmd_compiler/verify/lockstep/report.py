@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from ...base.by_key import by_key
 from ...base.number_ranges import number_ranges
 
 GRAD_REDUCE = "grad_reduce"
@@ -91,9 +92,6 @@ def peak_table(peak: Sequence[int]) -> Table:
     table = Table()
     table.add_column("ranks")
     table.add_column("peak MB, without optimizer state", justify="right")
-    ranks_of: dict[int, list[int]] = {}
-    for rank, size in enumerate(peak):
-        ranks_of.setdefault(size, []).append(rank)
-    for size, ranks in ranks_of.items():
+    for size, ranks in by_key((size, rank) for rank, size in enumerate(peak)).items():
         table.add_row(number_ranges(ranks), f"{size / MEGABYTE:,.3f}")
     return table

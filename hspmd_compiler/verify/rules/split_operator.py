@@ -28,7 +28,7 @@ from ...program.kernels.kernels import kernel
 from ...rules.call_rule import Alternative
 from ...rules.lines.constant_lines import FILLS
 from ...strategy.strategy import PipelineSpec, StageSpec
-from ..assemble import gap
+from ..assemble import gap, largest_of
 from .split_operands import TOLERANCE, Locals, Operand, Random, StageMesh, joined, lying_anyhow, random_pieces
 
 WHERE = "test.py:1"
@@ -122,7 +122,7 @@ def check(sketch: OperandSketch) -> None:
         assert isinstance(wanted, Tensor)
         assert found.dtype == wanted.dtype, f"{what}: {found.dtype} for {wanted.dtype}"
         scale = max(1.0, _largest(wanted))
-        worst = float(gap(found, wanted).max()) if wanted.numel() else 0.0
+        worst = largest_of(gap(found, wanted))
         assert worst <= TOLERANCE * scale, f"{what}: off by {worst}"
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from ...base.comm_plan import Box, GradPiece
+from ...base.by_key import by_key
+from ...base.comm_plan import Box
 from ...errors import VerifyError
 from ...program.boxes import volume
 from ...program.execute import RankPlan
@@ -64,12 +65,8 @@ def _is_empty(plan: RankPlan, name: str) -> bool:
 
 
 def _uncovered(plan: RankPlan) -> Iterator[tuple[str, str]]:
-    received: dict[str, list[GradPiece]] = {}
-    for bucket in plan.program.grad_buckets:
-        for piece in bucket.pieces:
-            if piece.dst_boxes is not None:
-                received.setdefault(piece.param, []).append(piece)
-    for name, pieces in received.items():
+    held = [piece for bucket in plan.program.grad_buckets for piece in bucket.pieces]
+    for name, pieces in by_key((piece.param, piece) for piece in held if piece.dst_boxes is not None).items():
         if name not in plan.shards:
             yield name, "received without a shard"
             continue
@@ -78,7 +75,9 @@ def _uncovered(plan: RankPlan) -> Iterator[tuple[str, str]]:
         found = sum(volume(piece.dst_boxes or ()) for piece in pieces)
         if found != size:
             yield name, f"{found} of {size} elements are received by rank {plan.program.rank}"
-        for view, boxes in _by_view(pieces).items():
+        viewed = [piece for piece in pieces if piece.dst_view is not None]
+        views = by_key((piece.dst_view, box) for piece in viewed for box in piece.dst_boxes or ())
+        for view, boxes in views.items():
             pair = overlapping(boxes)
             if pair is not None:
                 yield name, f"boxes {pair[0]} and {pair[1]} of {view} overlap"
@@ -94,11 +93,3 @@ def overlapping(boxes: list[Box]) -> tuple[Box, Box] | None:
                 return other, box
         active.append(box)
     return None
-
-
-def _by_view(pieces: list[GradPiece]) -> dict[tuple[int, ...], list[Box]]:
-    views: dict[tuple[int, ...], list[Box]] = {}
-    for piece in pieces:
-        if piece.dst_view is not None and piece.dst_boxes is not None:
-            views.setdefault(piece.dst_view, []).extend(piece.dst_boxes)
-    return views

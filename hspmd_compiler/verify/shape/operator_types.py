@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from torch._subclasses import FakeTensorMode
 
 from ...base.devices import DeviceKind
 from ...errors import HspmdError, InternalError
+from ...program.arguments import map_leaves
 from ...program.interpret import RowCall, compute_row, not_computed
 from ...program.operator_names import ATEN_NAME
 from ...program.program import Value
@@ -48,11 +50,11 @@ SketchResult = Sketch | tuple[Sketch | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """One tensor of a result. operand: whose memory it shares, -1 for none. memory: number of its new one."""
+class MadeTensor:
+    """A result. shared: number of the operand whose memory it is in, -1 for none. memory: of its new one."""
 
     typed: Typed
-    operand: int
+    shared: int
     memory: int
     size: int
 
@@ -61,7 +63,7 @@ class _Made:
 class _Answer:
     """What an operator makes of operands of one type. single: a tensor, not a tuple of tensors."""
 
-    made: tuple[_Made | None, ...]
+    made: tuple[MadeTensor | None, ...]
     single: bool
 
 
@@ -81,9 +83,11 @@ class OperatorBook:
     def number(self, call: RowCall) -> int:
         """Equal for rows of one operator with the same literals, whatever values they read."""
         names = {value: index for index, value in enumerate(call.reads)}
-        arguments = [_renamed(argument, names) for argument in call.args]
-        named = {name: _renamed(argument, names) for name, argument in call.kwargs.items()}
-        text = f"{call.row.op} {arguments!r} {named!r}"
+        # with operands counted from 0 the text says all that the result depends on
+        renamed = map_leaves(
+            (call.args, call.kwargs), lambda leaf: Value(names[leaf.id]) if isinstance(leaf, Value) else leaf
+        )
+        text = f"{call.row.op} {renamed!r}"
         return self._numbers.setdefault(text, len(self._numbers))
 
     def result(
@@ -97,15 +101,6 @@ class OperatorBook:
             with self._mode:
                 self._answers[key] = _computed(call, operands, kind)
         return _placed(self._answers[key], list(_tensors(operands.values())))
-
-
-def _renamed(argument: object, names: dict[int, int]) -> object:
-    """An argument with operands counted from 0; its text then says all that the result depends on."""
-    if isinstance(argument, Value):
-        return Value(names[argument.id])
-    if isinstance(argument, tuple):
-        return tuple(_renamed(item, names) for item in argument)
-    return argument
 
 
 def _types(result: SketchResult) -> object:
@@ -138,15 +133,9 @@ def _computed(call: RowCall, operands: Mapping[int, SketchResult], device: str) 
     return _Answer(tuple(_recorded((result,) if single else result, fakes)), single)
 
 
-@contextmanager
-def quiet_fakes() -> Iterator[None]:
+def quiet_fakes() -> AbstractContextManager[object]:
     """In this block PyTorch logs no traceback of an operator that fails: the error is told in our words."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
+    return patch.object(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True)
 
 
 def _is_result(item: object) -> bool:
@@ -161,7 +150,7 @@ def _as_fake(result: SketchResult, fakes: list[Tensor], device: str) -> Any:
     return fakes[-1]
 
 
-def _recorded(results: Sequence[Tensor | None], fakes: Sequence[Tensor]) -> Iterator[_Made | None]:
+def _recorded(results: Sequence[Tensor | None], fakes: Sequence[Tensor]) -> Iterator[MadeTensor | None]:
     operands = {storage_of(fake): index for index, fake in reversed(list(enumerate(fakes)))}
     new: dict[int, int] = {}
     for result in results:
@@ -171,15 +160,15 @@ def _recorded(results: Sequence[Tensor | None], fakes: Sequence[Tensor]) -> Iter
         storage = storage_of(result)
         number = new.setdefault(storage, len(new))
         size = result.untyped_storage().nbytes()
-        yield _Made(typed_of(result), operands.get(storage, -1), number, size)
+        yield MadeTensor(typed_of(result), operands.get(storage, -1), number, size)
 
 
 def _placed(answer: _Answer, operands: Sequence[Sketch]) -> SketchResult:
     new: dict[int, Memory] = {}
 
-    def place(made: _Made) -> Sketch:
-        if made.operand >= 0:
-            return Sketch(made.typed, operands[made.operand].memory)
+    def place(made: MadeTensor) -> Sketch:
+        if made.shared >= 0:
+            return Sketch(made.typed, operands[made.shared].memory)
         if made.memory not in new:
             new[made.memory] = Memory(made.size)
         return Sketch(made.typed, new[made.memory])

@@ -13,7 +13,7 @@ from ...program.literals import torch_dtype
 from ...program.liveness import unread_inputs
 from ...program.program import Segment
 from ...program.requests import SegmentRun
-from .operator_types import Memory, OperatorBook, Sketch, SketchResult, Typed, span
+from .operator_types import MadeTensor, Memory, OperatorBook, Sketch, SketchResult, Typed, span
 from .shapes import dense_stride
 
 
@@ -26,22 +26,15 @@ class RecordedCall:
     answer: Typed
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedOutput:
-    """One output. source: input whose memory it shares, -1 for none. memory: number of its new block."""
-
-    typed: Typed
-    source: int
-    memory: int
-    size: int
-
-
 @dataclass(slots=True)
 class Recording:
-    """A segment by shape. extra: most bytes held at once inside, less the inputs given up."""
+    """A segment by shape. outputs: operands are its inputs.
+
+    extra: most bytes held at once inside, less the inputs given up.
+    """
 
     calls: list[RecordedCall] = field(default_factory=list)
-    outputs: list[RecordedOutput] = field(default_factory=list)
+    outputs: list[MadeTensor] = field(default_factory=list)
     extra: int = 0
 
 
@@ -118,15 +111,15 @@ def _answer(step: CommStep, operand: Sketch | None) -> Sketch:
     return Sketch(typed, Memory(span(typed)))
 
 
-def _outputs(made: Sequence[SketchResult], given: Sequence[Sketch]) -> list[RecordedOutput]:
+def _outputs(made: Sequence[SketchResult], given: Sequence[Sketch]) -> list[MadeTensor]:
     own = {id(sketch.memory): index for index, sketch in enumerate(given)}
     numbers: dict[int, int] = {}
     outputs = []
     for sketch in made:
         assert isinstance(sketch, Sketch), "an output is one tensor"
         number = numbers.setdefault(id(sketch.memory), len(numbers))
-        source = own.get(id(sketch.memory), -1)
-        outputs.append(RecordedOutput(sketch.typed, source, number, sketch.memory.size))
+        shared = own.get(id(sketch.memory), -1)
+        outputs.append(MadeTensor(sketch.typed, shared, number, sketch.memory.size))
     return outputs
 
 

@@ -12,7 +12,7 @@ from ...program.literals import resolve, segment_holes
 from ...program.program import LocalRow, Segment
 from ...program.requests import SegmentRun
 from .operator_types import OperatorBook, Typed
-from .recording import BoundSegment, ReadSegment, RecordedOutput, Recording, record
+from .recording import BoundSegment, ReadSegment, Recording, record
 from .shapes import MemoryBlock, Meter, ShapeValue
 
 SegmentKey = tuple[object, ...]
@@ -96,22 +96,18 @@ class ShapeSegments:
             if (answer.shape, answer.dtype) != call.answer[:2]:
                 raise VerifyError(f"a {call.answer} is expected, {(answer.shape, answer.dtype)} arrives")
             del answer, operand
-        kept = [None if out.source < 0 else inputs[out.source].block for out in recording.outputs]
+        blocks: dict[tuple[int, int], MemoryBlock] = {}
+        for out in recording.outputs:
+            if out.shared >= 0:
+                blocks[out.shared, out.memory] = inputs[out.shared].block
         inputs.clear()
-        made: dict[int, MemoryBlock] = {}
+        for out in recording.outputs:
+            if (out.shared, out.memory) not in blocks:
+                blocks[out.shared, out.memory] = MemoryBlock(self._meter, out.size)
         return tuple(
-            ShapeValue(out.typed[0], out.typed[1], self._block(block, made, out), out.typed[2])
-            for out, block in zip(recording.outputs, kept, strict=True)
+            ShapeValue(out.typed[0], out.typed[1], blocks[out.shared, out.memory], out.typed[2])
+            for out in recording.outputs
         )
-
-    def _block(
-        self, shared: MemoryBlock | None, made: dict[int, MemoryBlock], out: RecordedOutput
-    ) -> MemoryBlock:
-        if shared is not None:
-            return shared
-        if out.memory not in made:
-            made[out.memory] = MemoryBlock(self._meter, out.size)
-        return made[out.memory]
 
     def _made(self, typed: Typed) -> ShapeValue:
         """An operand on its way: its memory is in the recording's `extra`."""

@@ -177,13 +177,8 @@ def _batches(program: Program, plan: RankPlan, arrays: ShapeArrays) -> list[dict
 
 def _standing(request: Request[ShapeValue]) -> ShapeValue | None:
     """The request's value as a type that keeps no memory alive."""
-    if isinstance(request, GradReduce):
-        return _like(request.flat)
-    if isinstance(request, LossReduce):
-        return _like(request.share)
-    if isinstance(request, (AllReduce, Exchange, Send)) and request.value is not None:
-        return _like(request.value)
-    return None
+    value = None if isinstance(request, (Recv, OptimizerStep)) else request.value
+    return None if value is None else _like(value)
 
 
 def _like(value: ShapeValue) -> ShapeValue:
@@ -194,10 +189,8 @@ def _answer(request: Request[ShapeValue], arrays: ShapeArrays) -> ShapeValue | N
     """What partners would answer. What is sent is held until it is answered."""
     if isinstance(request, AllReduce):
         return arrays.own(request.value, request.value if request.may_overwrite else None)
-    if isinstance(request, GradReduce):
-        return request.flat
-    if isinstance(request, LossReduce):
-        return request.share
+    if isinstance(request, (GradReduce, LossReduce)):
+        return request.value
     if isinstance(request, OptimizerStep):
         return None
     step = request.step

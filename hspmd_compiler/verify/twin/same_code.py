@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar, cast
 
-from ...base.comm_plan import Box, CommStep, GradBucket, Piece
+from ...base.comm_plan import CommStep, GradBucket, GradPiece, Piece
 from ...errors import VerifyError
+from ...program.arguments import leaves
 from ...program.program import DType, Hole, LocalRow, Program, RankProgram, Segment, Value
 from ..lockstep.alike import Likeness
 from .size_map import SizeMap
 
 SHOWN = 12
+Entry = TypeVar("Entry")
+LEFT_OUT: dict[type, frozenset[str]] = {
+    CommStep: frozenset({"id", "note"}),
+    Piece: frozenset(),
+    GradBucket: frozenset({"id", "slot"}),
+    GradPiece: frozenset(),
+}
+"""Fields that may differ."""
+SHARD_FIELDS = ("shape", "view", "whole_view", "boxes")
+BOXES = frozenset({"boxes", "src_boxes", "dst_boxes"})
+"""Fields of intervals, whose lengths correspond as their ends do."""
 
 
 @dataclass(slots=True)
@@ -24,7 +37,7 @@ class Comparison:
     sizes: SizeMap
     problems: list[tuple[str, str]] = field(default_factory=list)
     compared: set[tuple[str, str]] = field(default_factory=set)
-    steps: dict[tuple[int, int], bool] = field(default_factory=dict)
+    entries: dict[tuple[int, int], bool] = field(default_factory=dict)
 
     def run(self) -> None:
         """A VerifyError that names what differs, unless nothing does."""
@@ -49,75 +62,52 @@ class Comparison:
             ("names of shards", [s.name for s in whole.shards], [s.name for s in small.shards]),
         ]
         self.problems += [(where, f"{name} differ") for name, one, other in plain if one != other]
-        if not self.sizes.same(tuple(whole.literals), tuple(small.literals)):
+        if not self._same(whole.literals, small.literals):
             self.problems.append((where, "literals differ"))
-        for table in ("comms", "transfers"):
-            self._tables(where, table, getattr(whole, table), getattr(small, table))
         for one, other in zip(whole.shards, small.shards, strict=False):
-            dims = ((one.shape, other.shape), (one.whole_view, other.whole_view), (one.view, other.view))
-            pairs = zip(one.boxes, other.boxes, strict=False)
-            boxes = len(one.boxes) == len(other.boxes) and all(self._boxes(a, b) for a, b in pairs)
-            if not boxes or not all(self.sizes.same(a, b) for a, b in dims):
+            if not self._same_fields(one, other, SHARD_FIELDS):
                 self.problems.append((where, f"shard {one.name} differs"))
-        self._buckets(where, whole.grad_buckets, small.grad_buckets)
+        for table in ("comms", "transfers"):
+            found = self._differing(where, table, getattr(whole, table), getattr(small, table))
+            for slot, step in found:
+                self.problems.append((where, f"{table} {slot} differs: {step.kind.value} {step.id}"))
+        for _, bucket in self._differing(where, "gradient buckets", whole.grad_buckets, small.grad_buckets):
+            self.problems.append((where, f"gradient bucket {bucket.id} differs"))
 
-    def _tables(self, where: str, table: str, whole: Sequence[CommStep], small: Sequence[CommStep]) -> None:
+    def _differing(
+        self, where: str, table: str, whole: Sequence[Entry], small: Sequence[Entry]
+    ) -> Iterator[tuple[int, Entry]]:
+        """Entries of a table, with their slots, that are others in the twin; ranks share many of them."""
         if len(whole) != len(small):
             self.problems.append((where, f"{len(whole)} {table}, {len(small)} in the twin"))
         for slot, (one, other) in enumerate(zip(whole, small, strict=False)):
             key = (id(one), id(other))
-            if key not in self.steps:
-                self.steps[key] = self._step(one, other)
-            if not self.steps[key]:
-                self.problems.append((where, f"{table} {slot} differs: {one.kind.value} {one.id}"))
+            if key not in self.entries:
+                self.entries[key] = self._same(one, other)
+            if not self.entries[key]:
+                yield slot, one
 
-    def _step(self, one: CommStep, other: CommStep) -> bool:
-        same = (one.kind, one.combine, one.dtype) == (other.kind, other.combine, other.dtype)
-        views = (
-            (one.src_view, other.src_view),
-            (one.dst_view, other.dst_view),
-            (one.dst_shape, other.dst_shape),
-        )
-        return (
-            same
-            and self._group(one.group, other.group)
-            and all(self.sizes.same(a, b) for a, b in views)
-            and self._pieces(one.sends, other.sends)
-            and self._pieces(one.recvs, other.recvs)
-        )
+    def _same(self, one: object, other: object) -> bool:
+        """Whether two values correspond: their names are equal, their sizes and their ranks go together."""
+        if isinstance(one, (Value, Hole, DType)):
+            return one == other
+        if type(one) in LEFT_OUT and type(one) is type(other):
+            names = [item.name for item in fields(cast(Any, one)) if item.name not in LEFT_OUT[type(one)]]
+            return self._same_fields(one, other, names)
+        if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
+            return len(one) == len(other) and all(map(self._same, one, other))
+        return self.sizes.same(one, other)
 
-    def _group(self, whole: tuple[int, ...], small: tuple[int, ...]) -> bool:
-        """The whole group, as far as the twin has its ranks."""
-        held = set(self.ranks.values())
-        return [rank for rank in whole if rank in held] == [self.ranks[rank] for rank in small]
+    def _same_fields(self, one: object, other: object, names: Iterable[str]) -> bool:
+        return all(self._same_field(name, getattr(one, name), getattr(other, name)) for name in names)
 
-    def _pieces(self, whole: Sequence[Piece], small: Sequence[Piece]) -> bool:
-        return len(whole) == len(small) and all(
-            one.peer == self.ranks[other.peer] and self._boxes(one.boxes, other.boxes)
-            for one, other in zip(whole, small, strict=True)
-        )
-
-    def _boxes(self, whole: Sequence[Box] | None, small: Sequence[Box] | None) -> bool:
-        if whole is None or small is None:
-            return whole is small
-        return self.sizes.same(tuple(whole), tuple(small)) and self.sizes.same(
-            tuple(high - low for box in whole for low, high in box),
-            tuple(high - low for box in small for low, high in box),
-        )
-
-    def _buckets(self, where: str, whole: Sequence[GradBucket], small: Sequence[GradBucket]) -> None:
-        if len(whole) != len(small):
-            self.problems.append((where, f"{len(whole)} gradient buckets, {len(small)} in the twin"))
-        for one, other in zip(whole, small, strict=False):
-            same = one.dtype == other.dtype and self._group(one.group, other.group)
-            same = same and len(one.pieces) == len(other.pieces)
-            for a, b in zip(one.pieces, other.pieces, strict=False):
-                numbers = ((a.length, b.length), (a.src_view, b.src_view), (a.dst_view, b.dst_view))
-                same = same and a.param == b.param and all(self.sizes.same(x, y) for x, y in numbers)
-                same = same and self._boxes(a.src_boxes, b.src_boxes)
-                same = same and self._boxes(a.dst_boxes, b.dst_boxes)
-            if not same:
-                self.problems.append((where, f"gradient bucket {one.id} differs"))
+    def _same_field(self, name: str, one: Any, other: Any) -> bool:
+        if name == "peer":
+            return bool(one == self.ranks[other])
+        if name == "group":  # as far as the twin has its ranks
+            held = set(self.ranks.values())
+            return [rank for rank in one if rank in held] == [self.ranks[rank] for rank in other]
+        return self._same(one, other) and (name not in BOXES or self._same(_lengths(one), _lengths(other)))
 
     def _classes(self, whole: str, small: str) -> None:
         if (whole, small) in self.compared:
@@ -142,16 +132,9 @@ class Comparison:
         return (
             (one.out, one.op, one.logical) == (other.out, other.op, other.logical)
             and one.kwargs.keys() == other.kwargs.keys()
-            and self._argument(one.args, other.args)
-            and all(self._argument(one.kwargs[name], other.kwargs[name]) for name in one.kwargs)
+            and self._same(one.args, other.args)
+            and all(self._same(one.kwargs[name], other.kwargs[name]) for name in one.kwargs)
         )
-
-    def _argument(self, one: object, other: object) -> bool:
-        if isinstance(one, (Value, Hole, DType)):
-            return one == other
-        if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
-            return len(one) == len(other) and all(map(self._argument, one, other))
-        return self.sizes.same(one, other)
 
 
 def check_copies(program: Program, kept: Mapping[int, int]) -> None:
@@ -193,6 +176,12 @@ def _moved(step: CommStep, moved: Mapping[int, int]) -> CommStep:
 
     group = tuple(sorted(moved[rank] for rank in step.group))
     return replace(step, id=0, note="", group=group, sends=pieces(step.sends), recvs=pieces(step.recvs))
+
+
+def _lengths(boxes: object) -> list[int]:
+    """Of each interval inside of nested tuples."""
+    ends = [end for end in leaves(boxes) if end is not None]
+    return [high - low for low, high in zip(ends[::2], ends[1::2], strict=True)]
 
 
 def _untagged(own: RankProgram) -> list[object]:
