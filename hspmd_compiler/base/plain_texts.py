@@ -14,6 +14,7 @@ import yaml
 
 from ..errors import HspmdError, first_line
 from .bad_values import Problem, ProblemSubject
+from .limits import MOST_VALUES
 from .plain_content import PlainLoader, inner_nodes, long_text, problems_of, problems_of_node
 
 YAML_SUFFIXES = (".yaml", ".yml")
