@@ -1,29 +1,32 @@
-"""A ClusterSpec: machines, their devices and the links between them. Values only, and their rules."""
+"""A ClusterSpec: machines, their devices and the links between them. Values only."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Annotated, TypeAlias
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from ..base.bad_values import Problem, ProblemSubject
-from ..base.devices import DeviceKind, family_of
-from ..base.typed import Wanted
+from ..base.bad_values import ProblemSubject
 from ..errors import ClusterError
+from .calibration import Calibration
+from .ends import EndKind, LinkEnd, link_end
+from .link import LinkKind, LinkSpec
 
 PAGE = "docs/machines.md shows both kinds of file, every key and its rule"
-Number: TypeAlias = Annotated[float, Wanted("a number, such as 4.0e+11")]
 CLUSTER = ProblemSubject("a cluster", ClusterError, PAGE)
 
+HALVES = ("float16", "bfloat16")
+EFFICIENCY = 0.4
+"""Of the peak that large operators reach, where nothing else is told: between 0.3 and 0.5 for V100 and T4."""
+MEMORY_EFFICIENCY = 0.8
+"""Of the memory bandwidth, likewise."""
 
-@dataclass(frozen=True, slots=True)
-class LinkSpec:
-    """bandwidth: bytes per second in one direction. latency: seconds of an empty message."""
 
-    bandwidth: Number
-    latency: Number = 0.0
+class NodeSlot(NamedTuple):
+    """A place for a rank: the node's index, and the device's on it."""
+
+    node: int
+    local: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +34,22 @@ class DeviceSpec:
     """A device. None where it is not told.
 
     kind: `cpu`, or `cuda` with the device's name or a part of it. id: the strategy's device that
-    this one is. memory: bytes. flops: floating-point operations per second, in 16 bits.
+    this one is. memory: bytes. flops: floating-point operations per second, in 16 bits. peaks: the same
+    by element type, of all types that it computes in itself. memory_bandwidth: bytes per second.
+    efficiency, memory_efficiency: the parts of both that operators reach. pace: how many times longer
+    computing takes than on the machine that was measured.
     """
 
     kind: str | None = None
     id: int | None = None
     memory: int | None = None
     flops: float | None = None
+    peaks: Mapping[str, float] = field(default_factory=dict, hash=False)
+    memory_bandwidth: float | None = None
+    efficiency: float | None = None
+    memory_efficiency: float | None = None
+    price_per_hour: float | None = None
+    pace: float = 1.0
 
     def serves(self, wanted: str) -> bool:
         """Whether a program compiled for this kind may run here, as far as is told."""
@@ -47,22 +59,76 @@ class DeviceSpec:
         wanted_family, _, wanted_name = wanted.partition(" ")
         return family == wanted_family and (not name or wanted_name.lower() in name.lower())
 
+    def peak(self, dtype: str) -> float | None:
+        """Operations per second in an element type; None where the figure is not told.
+
+        A 16-bit type that the device does not compute in is computed in float32.
+        """
+        if dtype in self.peaks:
+            return self.peaks[dtype]
+        if self.emulates(dtype):
+            return self.peaks.get("float32")
+        return self.flops if dtype in HALVES else None
+
+    def emulates(self, dtype: str) -> bool:
+        """Whether it has no units for a 16-bit type, as V100 has none for bfloat16."""
+        return dtype in HALVES and dtype not in self.peaks and any(half in self.peaks for half in HALVES)
+
+    def achieved(self, dtype: str) -> float | None:
+        """Operations per second that large operators reach."""
+        peak = self.peak(dtype)
+        return None if peak is None else peak * (EFFICIENCY if self.efficiency is None else self.efficiency)
+
+    @property
+    def achieved_bandwidth(self) -> float | None:
+        """Bytes per second that large operators read and write."""
+        share = MEMORY_EFFICIENCY if self.memory_efficiency is None else self.memory_efficiency
+        return None if self.memory_bandwidth is None else self.memory_bandwidth * share
+
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A machine: devices in the order of their local indices, and the link between any two of them."""
+    """A machine: devices in the order of their local indices, and the link between any two of them.
+
+    nic: to the other nodes, shared by all its ranks. cores: processors that its cpu ranks share.
+    price_per_hour: of the whole node; else the sum of its devices.
+    """
 
     address: str
     devices: tuple[DeviceSpec, ...]
     link: LinkSpec | None = None
+    nic: LinkSpec | None = None
+    cores: int | None = None
+    zone: str | None = None
+    price_per_hour: float | None = None
+
+    @property
+    def price(self) -> float | None:
+        """Per hour; None where it is not told of all devices."""
+        prices = [device.price_per_hour for device in self.devices]
+        if self.price_per_hour is not None or None in prices:
+            return self.price_per_hour
+        return sum(price for price in prices if price is not None)
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLink:
-    """A link between two nodes that differs from the common one."""
+class LinkBetween:
+    """A link that differs from the common one.
+
+    between: two ends, each a node `ADDRESS`, a device `ADDRESS/INDEX`, `zone NAME` or `kind NAME`.
+    """
 
     between: tuple[str, str]
     link: LinkSpec
+
+    @property
+    def ends(self) -> tuple[LinkEnd, LinkEnd]:
+        return link_end(self.between[0]), link_end(self.between[1])
+
+    @property
+    def is_of_devices(self) -> bool:
+        """Whether both ends are devices: then it holds inside a node, and passes by the NICs."""
+        return all(end.kind is EndKind.DEVICE for end in self.ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,109 +137,75 @@ class ClusterSpec:
 
     nodes: tuple[NodeSpec, ...]
     link: LinkSpec | None = None
-    links: tuple[NodeLink, ...] = ()
+    links: tuple[LinkBetween, ...] = ()
+    calibration: Calibration | None = None
 
     @property
-    def slots(self) -> Iterator[tuple[int, int]]:
-        """(node, local index) of every device, node by node."""
+    def slots(self) -> Iterator[NodeSlot]:
+        """Every device, node by node."""
         for number, node in enumerate(self.nodes):
             for local in range(len(node.devices)):
-                yield number, local
+                yield NodeSlot(number, local)
 
     @property
     def names_devices(self) -> bool:
         """Whether devices are told by id, rather than by their order."""
         return any(device.id is not None for node in self.nodes for device in node.devices)
 
-    def link_between(self, first: int, second: int) -> LinkSpec | None:
-        """The link of devices on two nodes, by index; inside a node where both are the same."""
+    @property
+    def price(self) -> float | None:
+        """Per hour; None where it is not told of all nodes."""
+        prices = [node.price for node in self.nodes]
+        return None if None in prices else sum(price for price in prices if price is not None)
+
+    def node_of(self, slot: NodeSlot) -> NodeSpec:
+        return self.nodes[slot.node]
+
+    def device_of(self, slot: NodeSlot) -> DeviceSpec:
+        return self.nodes[slot.node].devices[slot.local]
+
+    def path(self, first: NodeSlot, second: NodeSlot) -> LinkSpec | None:
+        """The link between two devices; None where it is not told.
+
+        Between nodes it is as slow as the slowest of the link and the two NICs. Of a device with itself
+        it is a copy in its memory.
+        """
         if first == second:
-            return self.nodes[first].link
-        ends = {self.nodes[first].address, self.nodes[second].address}
-        return next((item.link for item in self.links if set(item.between) == ends), self.link)
+            bandwidth = self.device_of(first).memory_bandwidth
+            return None if bandwidth is None else LinkSpec(bandwidth / 2, kind=LinkKind.LOCAL)
+        own = self._own_link(first, second)
+        if own is not None and own.is_of_devices:
+            return own.link
+        if first.node == second.node:
+            return self.node_of(first).link
+        parts = (own.link if own else self.link, self.node_of(first).nic, self.node_of(second).nic)
+        known = [part for part in parts if part is not None]
+        if not known:
+            return None
+        slowest = min(known, key=lambda part: part.bandwidth)
+        return replace(slowest, latency=max(part.latency for part in known))
 
+    def shares_nic(self, first: NodeSlot, second: NodeSlot) -> bool:
+        """Whether what two devices send each other goes through the NICs of their nodes."""
+        own = self._own_link(first, second)
+        return first.node != second.node and not (own is not None and own.is_of_devices)
 
-def check_cluster(cluster: ClusterSpec, at: str = "") -> None:
-    """Raise one ClusterError that lists every value that breaks a rule."""
-    CLUSTER.refuse(find_cluster_problems(cluster), at)
+    def _own_link(self, first: NodeSlot, second: NodeSlot) -> LinkBetween | None:
+        """Of the links that differ and hold here, the one with the most precise ends; of equals the first."""
+        holding = [item for item in self.links if self._joins(item, first, second)]
+        return max(holding, key=lambda item: sum(end.kind for end in item.ends), default=None)
 
+    def _joins(self, item: LinkBetween, first: NodeSlot, second: NodeSlot) -> bool:
+        if first.node == second.node and not item.is_of_devices:
+            return False
+        low, high = item.ends
+        straight = self._has(low, first) and self._has(high, second)
+        return straight or (self._has(low, second) and self._has(high, first))
 
-def find_cluster_problems(cluster: ClusterSpec) -> list[Problem]:
-    """All broken rules."""
-    found = [] if cluster.nodes else [Problem("nodes", "empty: a cluster has at least one node")]
-    times = Counter(node.address for node in cluster.nodes)
-    for index, node in enumerate(cluster.nodes):
-        path = f"nodes[{index}]"
-        found += _address_problems(f"{path}.address", node.address, times[node.address])
-        if not node.devices:
-            found.append(Problem(f"{path}.devices", "empty: a node has at least one device"))
-        found += _device_problems(path, node)
-        found += _link_problems(f"{path}.link", node.link)
-    found += _id_problems(cluster)
-    found += _link_problems("link", cluster.link)
-    for index, item in enumerate(cluster.links):
-        path = f"links[{index}]"
-        if len(set(item.between)) < 2 or not set(item.between) <= times.keys():
-            ends = " and ".join(item.between)
-            found.append(Problem(f"{path}.between", f"{ends}: the addresses of two nodes"))
-        found += _link_problems(path, item.link)
-    return found
-
-
-def _address_problems(path: str, address: str, times: int) -> Iterator[Problem]:
-    if not address or any(sign.isspace() for sign in address):
-        yield Problem(path, f"{address!r}: an address is a host name or an IP address")
-    if times > 1:
-        yield Problem(path, f"{address}: a node stands in the list once, this one {times} times")
-
-
-def _device_problems(path: str, node: NodeSpec) -> Iterator[Problem]:
-    known = [kind.value for kind in DeviceKind]
-    has_cpu = False
-    for place, device in _runs(path, node.devices):
-        family = None if device.kind is None else family_of(device.kind)
-        if family is not None and family not in known:
-            rule = f"{' or '.join(known)}, which the device's name may follow"
-            yield Problem(f"{place}.kind", f"{device.kind!r}: {rule}")
-        if family == DeviceKind.CUDA and has_cpu:
-            rule = "cuda devices come first, since their place is their index in CUDA"
-            yield Problem(f"{place}.kind", f"{device.kind} behind a cpu: {rule}")
-        has_cpu |= family == DeviceKind.CPU
-        for name, value in (("memory", device.memory), ("flops", device.flops)):
-            if value is not None and not 0 < value < float("inf"):
-                yield Problem(f"{place}.{name}", f"{value:g}: a number above 0")
-
-
-def _runs(path: str, devices: Sequence[DeviceSpec]) -> Iterator[tuple[str, DeviceSpec]]:
-    """Devices that follow each other and are alike, once, with the place of all of them."""
-    low = 0
-    for _, group in groupby(devices, key=lambda device: replace(device, id=None)):
-        alike = list(group)
-        high = low + len(alike) - 1
-        yield f"{path}.devices[{low}{f'-{high}' if high > low else ''}]", alike[0]
-        low = high + 1
-
-
-def _id_problems(cluster: ClusterSpec) -> Iterator[Problem]:
-    """Either every device has an id, each its own, or none has."""
-    if not cluster.names_devices:
-        return
-    ids = Counter(device.id for node in cluster.nodes for device in node.devices)
-    for index, node in enumerate(cluster.nodes):
-        for local, device in enumerate(node.devices):
-            path = f"nodes[{index}].devices[{local}].id"
-            if device.id is None:
-                yield Problem(path, "missing: every device has an id, or none has")
-            elif device.id < 0:
-                yield Problem(path, f"{device.id}: a device id is 0 or more")
-            elif ids[device.id] > 1:
-                yield Problem(path, f"{device.id}: an id is of one device, this one of {ids[device.id]}")
-
-
-def _link_problems(path: str, link: LinkSpec | None) -> Iterator[Problem]:
-    if link is None:
-        return
-    if not 0 < link.bandwidth < float("inf"):
-        yield Problem(f"{path}.bandwidth", f"{link.bandwidth:g}: bytes per second above 0")
-    if not 0 <= link.latency < float("inf"):
-        yield Problem(f"{path}.latency", f"{link.latency:g}: seconds, 0 or more")
+    def _has(self, end: LinkEnd, slot: NodeSlot) -> bool:
+        node = self.nodes[slot.node]
+        if end.kind is EndKind.KIND:
+            return end.name.lower() in (node.devices[slot.local].kind or "").lower()
+        if end.kind is EndKind.ZONE:
+            return end.name == node.zone
+        return end.name == node.address and (end.kind is EndKind.NODE or end.local == slot.local)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from ..base.bad_values import Problem
 from ..base.limits import MOST_DEVICES, beyond
 from ..base.plain_content import long_text
-from .cluster import CLUSTER, ClusterSpec, DeviceSpec, NodeSpec, find_cluster_problems
+from .check import find_cluster_problems
+from .cluster import CLUSTER, ClusterSpec, DeviceSpec, NodeSpec
 
 LINE = 'address slots=N, and perhaps kind="cuda NAME"'
 KEYS = ("slots", "kind")

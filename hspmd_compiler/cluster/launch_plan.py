@@ -11,7 +11,7 @@ from itertools import groupby
 from ..base.devices import DeviceKind, family_of
 from ..base.number_ranges import number_ranges
 from ..errors import ClusterError
-from .cluster import ClusterSpec
+from .cluster import ClusterSpec, NodeSlot
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -86,36 +86,40 @@ class NodeCommand:
 
 
 def bind(devices: Sequence[int], kinds: Sequence[str], cluster: ClusterSpec, at: str = "") -> list[NodeShare]:
-    """The nodes that have ranks, by their first rank; rank r is devices[r], of kind kinds[r].
+    """The nodes that have ranks, by their first rank; rank r is devices[r], of kind kinds[r]."""
+    held: dict[int, list[Seat]] = {}
+    for rank, slot in enumerate(bind_ranks(devices, kinds, cluster, at)):
+        held.setdefault(slot.node, []).append(Seat(rank, devices[rank], kinds[rank], slot.local))
+    shares = [NodeShare(cluster.nodes[node].address, tuple(seats)) for node, seats in held.items()]
+    return sorted(shares, key=lambda share: share.ranks)
 
-    Devices go to the nodes that have their ids. Where the cluster tells none, ranks fill it in its
+
+def bind_ranks(
+    devices: Sequence[int], kinds: Sequence[str], cluster: ClusterSpec, at: str = ""
+) -> tuple[NodeSlot, ...]:
+    """The slot of each rank; rank r is devices[r], of kind kinds[r].
+
+    Devices go to the slots that have their ids. Where the cluster tells none, ranks fill it in its
     order. ClusterError: with every rank that has no device, or one of another kind.
     """
-    slots = list(cluster.slots)
-    owners = dict(enumerate(slots))
+    owners: dict[int, NodeSlot] = dict(enumerate(cluster.slots))
     keys: Sequence[int] = range(len(devices))
     if cluster.names_devices:
-        specs = [cluster.nodes[node].devices[local] for node, local in slots]
-        owners = {spec.id: slot for spec, slot in zip(specs, slots, strict=True) if spec.id is not None}
+        told = {slot: cluster.device_of(slot).id for slot in cluster.slots}
+        owners = {number: slot for slot, number in told.items() if number is not None}
         keys = devices
     problems = []
-    held: dict[int, list[Seat]] = {}
     for rank, (device, kind, key) in enumerate(zip(devices, kinds, keys, strict=True)):
         if key not in owners:
             problems.append(
                 (rank, f"no node has device {device}" if cluster.names_devices else "no slot is left")
             )
-            continue
-        node, local = owners[key]
-        found = cluster.nodes[node].devices[local]
-        held.setdefault(node, []).append(Seat(rank, device, kind, local))
-        if not found.serves(kind):
-            where = f"{cluster.nodes[node].address} has {found.kind} there"
-            problems.append((rank, f"compiled for {kind}, but {where}"))
+        elif not cluster.device_of(owners[key]).serves(kind):
+            found, node = cluster.device_of(owners[key]), cluster.node_of(owners[key])
+            problems.append((rank, f"compiled for {kind}, but {node.address} has {found.kind} there"))
     if problems:
         raise _misfit(problems, cluster, at)
-    shares = [NodeShare(cluster.nodes[node].address, tuple(seats)) for node, seats in held.items()]
-    return sorted(shares, key=lambda share: share.ranks)
+    return tuple(owners[key] for key in keys)
 
 
 def _misfit(problems: Sequence[tuple[int, str]], cluster: ClusterSpec, at: str) -> ClusterError:

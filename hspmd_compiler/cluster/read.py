@@ -18,17 +18,9 @@ from ..base.plain_texts import YAML_SUFFIXES, read_json, read_yaml, write_text
 from ..base.typed import As, Misfits, Unfit, read
 from ..errors import ClusterError
 from . import hostfile
-from .cluster import (
-    CLUSTER,
-    PAGE,
-    ClusterSpec,
-    DeviceSpec,
-    LinkSpec,
-    NodeLink,
-    NodeSpec,
-    Number,
-    find_cluster_problems,
-)
+from .check import find_cluster_problems
+from .cluster import CLUSTER, PAGE, ClusterSpec, DeviceSpec, LinkBetween, NodeSpec
+from .link import LinkSpec, Number
 
 
 def read_cluster(source: Path | str | Mapping[str, object]) -> ClusterSpec:
@@ -94,11 +86,11 @@ def _devices(form: DeviceForm) -> tuple[DeviceSpec, ...]:
     return tuple(replace(device, id=number) for number in form.ids or ()) or (device,) * (form.count or 1)
 
 
-def _node_link(form: NodeLinkForm) -> NodeLink:
+def _link_between(form: LinkBetweenForm) -> LinkBetween:
     if len(form.between) != 2:
         raise Unfit("the addresses of two nodes", list(form.between), ("between",))
     first, second = form.between
-    return NodeLink((first, second), LinkSpec(form.bandwidth, form.latency))
+    return LinkBetween((first, second), LinkSpec(form.bandwidth, form.latency))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +114,7 @@ class NodeForm:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLinkForm:
+class LinkBetweenForm:
     """A link between two nodes that differs from the common one."""
 
     between: tuple[str, ...]
@@ -137,7 +129,7 @@ class ClusterForm:
     version: Version = VERSION
     nodes: tuple[Annotated[NodeSpec, As(NodeForm, _node)], ...] = field(kw_only=True)
     link: LinkSpec | None = None
-    links: tuple[Annotated[NodeLink, As(NodeLinkForm, _node_link)], ...] = ()
+    links: tuple[Annotated[LinkBetween, As(LinkBetweenForm, _link_between)], ...] = ()
 
 
 def _node_form(node: NodeSpec) -> dict[str, object]:

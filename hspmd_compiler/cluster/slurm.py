@@ -8,7 +8,8 @@ from itertools import product
 
 from ..base.limits import MOST_DEVICES, beyond
 from ..errors import ClusterError
-from .cluster import ClusterSpec, DeviceSpec, NodeSpec, check_cluster
+from .check import check_cluster
+from .cluster import ClusterSpec, DeviceSpec, NodeSpec
 
 NODES, OWN_INDEX = "SLURM_JOB_NODELIST", "SLURM_NODEID"
 GPUS, TASKS = "SLURM_GPUS_PER_NODE", "SLURM_TASKS_PER_NODE"

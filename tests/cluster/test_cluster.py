@@ -11,16 +11,11 @@ import pytest
 import yaml
 
 from hspmd_compiler.cluster import slurm
-from hspmd_compiler.cluster.cluster import (
-    ClusterSpec,
-    DeviceSpec,
-    LinkSpec,
-    NodeLink,
-    NodeSpec,
-    check_cluster,
-)
+from hspmd_compiler.cluster.check import check_cluster
+from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec, LinkBetween, NodeSlot, NodeSpec
 from hspmd_compiler.cluster.hostfile import read_hostfile
 from hspmd_compiler.cluster.launch_plan import Launcher, MeetingPoint, bind, commands
+from hspmd_compiler.cluster.link import LinkSpec
 from hspmd_compiler.cluster.read import cluster_form, cluster_from, read_cluster, write_cluster
 from hspmd_compiler.errors import ClusterError
 from tests.docs.page_blocks import ROOT, blocks
@@ -36,7 +31,7 @@ WHOLE = ClusterSpec(
         NodeSpec("c", (DeviceSpec(),)),
     ),
     link=LinkSpec(2.5e10, 1e-5),
-    links=(NodeLink(("a", "c"), LinkSpec(1e9)),),
+    links=(LinkBetween(("a", "c"), LinkSpec(1e9)),),
 )
 
 BAD_HOSTS = """
@@ -110,10 +105,10 @@ def test_ids_and_counts_of_the_short_form() -> None:
 
 
 def test_links() -> None:
-    assert WHOLE.link_between(0, 0) == LinkSpec(4.5e11, 2e-6)
-    assert WHOLE.link_between(0, 1) == LinkSpec(2.5e10, 1e-5)
-    assert WHOLE.link_between(2, 0) == LinkSpec(1e9)
-    assert WHOLE.link_between(1, 1) is None
+    assert WHOLE.path(NodeSlot(0, 0), NodeSlot(0, 1)) == LinkSpec(4.5e11, 2e-6)
+    assert WHOLE.path(NodeSlot(0, 0), NodeSlot(1, 0)) == LinkSpec(2.5e10, 1e-5)
+    assert WHOLE.path(NodeSlot(2, 0), NodeSlot(0, 0)) == LinkSpec(1e9)
+    assert WHOLE.path(NodeSlot(1, 0), NodeSlot(1, 1)) is None
 
 
 def test_a_hostfile(tmp_path: Path) -> None:
@@ -144,7 +139,7 @@ def test_every_broken_rule_is_told(expect: Expect) -> None:
             NodeSpec("a", (), LinkSpec(0, -1)),
         ),
         link=LinkSpec(float("inf")),
-        links=(NodeLink(("a", "z"), LinkSpec(1)),),
+        links=(LinkBetween(("a", "z"), LinkSpec(1)),),
     )
     with pytest.raises(ClusterError) as caught:
         check_cluster(broken)
@@ -286,4 +281,4 @@ def test_the_page_is_read() -> None:
     assert [len(node.devices) for node in read_hostfile(page["hosts"]).nodes] == [2, 3]
     cluster = cluster_from(yaml.safe_load(page["yaml"]))
     assert [len(node.devices) for node in cluster.nodes] == [4, 4]
-    assert cluster.link_between(0, 1) == LinkSpec(5e10)
+    assert cluster.path(NodeSlot(0, 0), NodeSlot(1, 0)) == LinkSpec(5e10)

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 
 from hspmd_compiler.annotations import Annotation, DeviceGroup
 from hspmd_compiler.base.comm_plan import CommKind, Traffic
-from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec, LinkSpec, NodeLink, NodeSpec
+from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec, LinkBetween, NodeSlot, NodeSpec
+from hspmd_compiler.cluster.link import LinkSpec
 from hspmd_compiler.passes.resolve_annotations import Method, resolve, text_of
 
 from ...annotations.pairs import Pair, pairs
@@ -22,7 +23,7 @@ CLUSTER = ClusterSpec(
         for address, count, bandwidth in (("a", 1, 1e9), ("b", 3, 3e11), ("c", 5, 6e10), ("d", 24, 9e11))
     ),
     link=LinkSpec(1e9, 5e-6),
-    links=(NodeLink(("a", "b"), LinkSpec(4e10, 2e-6)), NodeLink(("c", "d"), LinkSpec(1e7, 5e-5))),
+    links=(LinkBetween(("a", "b"), LinkSpec(4e10, 2e-6)), LinkBetween(("c", "d"), LinkSpec(1e7, 5e-5))),
 )
 STRIDE, FIRST = 7, 3
 
@@ -52,9 +53,9 @@ class ClusterCost:
         return max([*(self._seconds(*ends, size) for ends, size in sizes.items()), *reduced], default=0.0)
 
     def _seconds(self, first: int, second: int, size: int) -> float:
-        link = self.cluster.link_between(first, second)
+        link = self.cluster.path(NodeSlot(first, 0), NodeSlot(second, 1))
         assert link is not None
-        return link.latency + size / link.bandwidth
+        return link.seconds(size)
 
 
 def with_gaps(annotation: Annotation) -> Annotation:

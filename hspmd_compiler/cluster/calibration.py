@@ -1,0 +1,70 @@
+"""What `hspmd profile` measured on machines, as cost models read it. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .link import Number
+
+SENDS = ("blocking", "buffered", "async")
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Seconds as a sum of three parts. spread: median deviation of what was measured from it, relative."""
+
+    fixed_s: Number
+    per_flop_s: Number = 0.0
+    per_byte_s: Number = 0.0
+    spread: Number = 0.0
+
+    def seconds(self, flops: float = 0.0, bytes: float = 0.0) -> float:
+        return self.fixed_s + flops * self.per_flop_s + bytes * self.per_byte_s
+
+
+class LayerTime(NamedTuple):
+    """Seconds of one layer at one size of micro-batch."""
+
+    micro_batch: int
+    forward_s: Number
+    backward_s: Number
+
+
+@dataclass(frozen=True, slots=True)
+class LayerProfile:
+    """What was measured of one kind of layer: `times` by size of micro-batch, ascending."""
+
+    kind: str
+    tp: int
+    dtype: str
+    times: tuple[LayerTime, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A machine as measured through our runtime.
+
+    date: as in `2026-11-28`. torch: its version. device: the kind. threads: of a rank's operators.
+    operators: by class and element type, as in `matmul:float32`. exchange: by class of link, per message
+    and byte, packed, sent, received and unpacked. collectives: by kind, members and place, as in
+    `all_reduce:4:across`. update: of a parameter tensor, and per byte. instruction_s: of an instruction
+    that does nothing. platform_bytes: held before any tensor is there, with all communicators up.
+    sends: whether a sender waits; it doesn't for a message of at most buffer_bytes. posted_ahead: whether
+    a receive is posted before its value is needed.
+    """
+
+    date: str
+    torch: str
+    device: str
+    threads: int
+    operators: dict[str, Fit] = field(hash=False)
+    exchange: dict[str, Fit] = field(hash=False)
+    collectives: dict[str, Fit] = field(hash=False)
+    update: Fit
+    instruction_s: Number
+    platform_bytes: int
+    sends: str
+    buffer_bytes: int = 0
+    posted_ahead: bool = False
+    layers: tuple[LayerProfile, ...] = ()
