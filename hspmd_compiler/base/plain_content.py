@@ -61,9 +61,13 @@ def long_text(text: str) -> list[Problem]:
     return [Problem("the text", rule)] if rule else []
 
 
-def problems_of(content: object, most_values: int = MOST_VALUES) -> list[Problem]:
-    """What of a content is no plain value; its size counts a list that is named twice as two."""
-    return _size_problems(_size(content, _items), "it", most_values) or list(_problems("", content))
+def problems_of(content: object, most_values: int = MOST_VALUES, may_be_nan: bool = False) -> list[Problem]:
+    """What of a content is no plain value; its size counts a list that is named twice as two.
+
+    may_be_nan: numbers that are not finite are left to the reader, which tells them beside other values.
+    """
+    too_large = _size_problems(_size(content, _items), "it", most_values)
+    return too_large or list(_problems("", content, may_be_nan))
 
 
 def problems_of_node(node: Any) -> list[Problem]:
@@ -115,17 +119,17 @@ def _size_problems(size: int | None, what: str, most_values: int = MOST_VALUES) 
     return []
 
 
-def _problems(path: str, value: object) -> Iterator[Problem]:
+def _problems(path: str, value: object, may_be_nan: bool) -> Iterator[Problem]:
     if type(value) not in LEAVES and isinstance(value, Mapping):
         for key, item in value.items():
             inner = f"{path}.{key}" if path else str(key)[:80]
             if not isinstance(key, str | int):
                 yield Problem(inner, f"{str(key)[:80]!r} as a key: keys are texts")
-            yield from _problems(inner, item)
+            yield from _problems(inner, item, may_be_nan)
     elif type(value) not in LEAVES and isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from _problems(f"{path}[{index}]", item)
-    elif wrong := _wrong(value):
+            yield from _problems(f"{path}[{index}]", item, may_be_nan)
+    elif (wrong := _wrong(value)) and not (may_be_nan and isinstance(value, float)):
         yield Problem(path or "the text", wrong)
 
 

@@ -46,7 +46,13 @@ class _Repeats:
         return made
 
 
-def read_json(text: str, subject: ProblemSubject, at: str = "", most_values: int = MOST_VALUES) -> object:
+def read_json(
+    text: str,
+    subject: ProblemSubject,
+    at: str = "",
+    most_values: int = MOST_VALUES,
+    may_be_nan: bool = False,
+) -> object:
     """The content of a JSON text; a key that stands twice is an error."""
     repeats = _Repeats()
     try:
@@ -54,7 +60,7 @@ def read_json(text: str, subject: ProblemSubject, at: str = "", most_values: int
     except (ValueError, RecursionError) as error:
         raise _malformed(subject, "JSON", at, *_json_place(error), text) from error
     subject.refuse(repeats.problems, at)
-    subject.refuse(problems_of(content, most_values), at)
+    subject.refuse(problems_of(content, most_values, may_be_nan), at)
     return content
 
 
@@ -82,7 +88,7 @@ def _repeated_keys(node: Any, seen: set[int]) -> Iterator[Problem]:
         yield from _repeated_keys(inner, seen)
 
 
-def read_yaml(text: str, subject: ProblemSubject, at: str = "") -> object:
+def read_yaml(text: str, subject: ProblemSubject, at: str = "", may_be_nan: bool = False) -> object:
     """The content of a YAML text; a key that stands twice is an error."""
     subject.refuse(long_text(text), at)
     try:
@@ -101,7 +107,7 @@ def read_yaml(text: str, subject: ProblemSubject, at: str = "") -> object:
     except RecursionError as error:
         raise _malformed(subject, "YAML", at, "nested too deep", 1, 1, text) from error
     subject.refuse(repeats, at)
-    subject.refuse(problems_of(content), at)
+    subject.refuse(problems_of(content, may_be_nan=may_be_nan), at)
     return content
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
-from .link import Number
+from ..base.typed import Wanted
 
+Number: TypeAlias = Annotated[float, Wanted("a number, such as 4.0e-09")]
 SENDS = ("blocking", "buffered", "async")
 
 

@@ -8,11 +8,10 @@ from enum import StrEnum
 from functools import lru_cache
 from itertools import accumulate
 from math import exp, log
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
-from ..base.typed import Wanted
+from ..base.quantities import Bandwidth, Duration
 
-Number: TypeAlias = Annotated[float, Wanted("a number, such as 4.0e+11")]
 Curve: TypeAlias = tuple[tuple[int, float], ...]
 
 
@@ -35,8 +34,8 @@ class LinkSpec:
     above its last point a byte more costs what `bandwidth` says, below its first one a byte less saves it.
     """
 
-    bandwidth: Number
-    latency: Number = 0.0
+    bandwidth: Bandwidth
+    latency: Duration = 0.0
     kind: LinkKind | None = None
     curve: Curve = ()
 

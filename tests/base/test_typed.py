@@ -19,7 +19,7 @@ from hspmd_compiler.artifact.json_text import fingerprint
 from hspmd_compiler.artifact.manifest import OWN_HASH, describe, manifest_from_json, manifest_to_json
 from hspmd_compiler.artifact.value_layouts import PlacedValue, ValueLayouts
 from hspmd_compiler.base.typed import AtLeast, Called, Either, Misfits, ValueRule, Wanted, read
-from hspmd_compiler.cluster.read import cluster_from
+from hspmd_compiler.cluster.form import cluster_from
 from hspmd_compiler.errors import HspmdError
 from hspmd_compiler.layout.layout import Axis, Factor, make_layout
 from hspmd_compiler.options import OptimizerConfig

@@ -13,10 +13,12 @@ import yaml
 from hspmd_compiler.cluster import slurm
 from hspmd_compiler.cluster.check import check_cluster
 from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec, LinkBetween, NodeSlot, NodeSpec
+from hspmd_compiler.cluster.form import cluster_from
 from hspmd_compiler.cluster.hostfile import read_hostfile
 from hspmd_compiler.cluster.launch_plan import Launcher, MeetingPoint, bind, commands
 from hspmd_compiler.cluster.link import LinkSpec
-from hspmd_compiler.cluster.read import cluster_form, cluster_from, read_cluster, write_cluster
+from hspmd_compiler.cluster.read import read_cluster, write_cluster
+from hspmd_compiler.cluster.written import cluster_form
 from hspmd_compiler.errors import ClusterError
 from tests.docs.page_blocks import ROOT, blocks
 
@@ -49,7 +51,7 @@ BAD_CLUSTER = {
     "nodes": [
         {"address": "a", "devices": [{"count": 0}, {"ids": "0-1", "count": 3}, {"knd": "cpu"}]},
         {"address": 7, "devices": {}},
-        {"address": "c", "devices": [{"memory": "80G", "flops": "1e14"}], "link": {"latency": 0}},
+        {"address": "c", "devices": [{"memory": "80G", "flops": "fast"}], "link": {"latency": 0}},
     ],
     "links": [{"between": ["a"], "bandwidth": 1}],
 }

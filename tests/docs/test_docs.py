@@ -19,8 +19,8 @@ import yaml
 from hspmd_compiler.annotations import parse_annotation
 from hspmd_compiler.annotations.text import parse_states
 from hspmd_compiler.cli.main import main
+from hspmd_compiler.cluster.form import cluster_from
 from hspmd_compiler.cluster.hostfile import read_hostfile
-from hspmd_compiler.cluster.read import cluster_from
 from hspmd_compiler.strategy.formats.recognise import read_text
 from tests.docs.page_blocks import ROOT, Block, blocks, commands, link_checkout, with_this_python, write_files
 
