@@ -47,5 +47,6 @@ def in_reading_order(problems: Iterable[Problem]) -> list[Problem]:
 
 def _reading_order(problem: Problem) -> list[tuple[int, str]]:
     return [
-        (int(part[:18]), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", problem.path)
+        (int(part[:18]), "") if part.isdecimal() else (-1, part)
+        for part in re.split(r"([0-9]+)", problem.path)
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
@@ -12,13 +12,13 @@ from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 from ..errors import InternalError
 from .bad_values import Problem
 from .limits import MOST_DEVICES, beyond
-from .typed import Converted, Either, Misfit, Misfits, ValueRule, Wanted, read
+from .typed import Converted, Either, Misfit, Misfits, Place, ValueRule, Wanted, path_of, read
 
 T = TypeVar("T")
 Plain = dict[str, Any]
 
-ROUNDS = 4
-"""After one, all stand-ins are in place; more where a value is wrong in two ways."""
+ROUNDS = 9
+"""After one, all stand-ins are in place; more where a value is wrong in two ways, or deep."""
 LONGEST_SHOWN = 80
 """Characters of a text that is shown in a problem."""
 
@@ -77,27 +77,44 @@ def read_form(kind: type[T], content: object, subject: str, stand_ins: Mapping[s
         try:
             return Reading(read(kind, top[""]), tuple(problems), frozenset(unread))
         except Misfits as error:
-            problems += problems_of(error, subject)
+            new = [each for each in error.found if not (each.is_missing and each.path in unread)]
+            problems += problems_of(Misfits(new), subject)
             for misfit in error.found:
                 inner = f"{misfit.path}." if misfit.place else ""
                 unread |= {misfit.path, *(f"{inner}{key}" for key in misfit.known if not misfit.is_unknown)}
-                _mend(top, misfit, stand_ins)
+                unread.add(path_of(_mend(top, misfit, stand_ins)))
     raise InternalError(
         "no stand-in makes a form whole", details=[(each.path, each.text) for each in problems]
     )
 
 
-def _mend(top: Plain, misfit: Misfit, stand_ins: Mapping[str, Any]) -> None:
-    """Put a stand-in in the place of what doesn't fit, a new one each time."""
-    *outer, last = ("", *misfit.place) if misfit.place else ("",)
-    owner: Any = top
-    for part in outer:
-        owner = owner[part]
-    key = f"{outer[-1]}[]" if isinstance(last, int) else str(last)
-    if key in stand_ins and not misfit.is_unknown and not misfit.is_entry:
-        owner[last] = json.loads(json.dumps(stand_ins[key]))
-    else:
-        owner.pop(last, None)
+def _mend(top: Plain, misfit: Misfit, stand_ins: Mapping[str, Any]) -> Place:
+    """Put a stand-in in the place of what doesn't fit, a new one each time; that place.
+
+    Where there is none, a key is left out; an entry of a list, or a key that is missing, takes what it is in
+    along.
+    """
+    place, is_missing = misfit.place, misfit.is_missing
+    while True:
+        *outer, last = ("", *place) if place else ("",)
+        try:
+            owner = _inside(top, outer)
+        except (LookupError, TypeError):  # what it was in is gone
+            return place
+        key = f"{outer[-1]}[]" if isinstance(last, int) else str(last)
+        if key in stand_ins and not misfit.is_unknown and not (misfit.is_entry and place == misfit.place):
+            owner[last] = json.loads(json.dumps(stand_ins[key]))
+            return place
+        if isinstance(owner, dict) and not is_missing:
+            owner.pop(last, None)
+            return place
+        place, is_missing = place[:-1], False
+
+
+def _inside(value: Any, place: Iterable[str | int]) -> Any:
+    for part in place:
+        value = value[part]
+    return value
 
 
 def problems_of(error: Misfits, subject: str) -> list[Problem]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Annotated, TypeAlias
 
 from .limits import LARGEST
@@ -40,12 +42,20 @@ class Quantity:
         above = value > self.least if self.is_above else value >= self.least
         return above and value <= self.most
 
+    def exact_text(self, value: float, *units: str) -> str | float:
+        """A text that is read back as this very value, in the first of these units that is short; else it."""
+        for unit in units:
+            text = f"{float(f'{value / self.units[unit]:.6g}'):g}{unit}"
+            if "e" not in text and self._parsed(text) == value:
+                return text
+        return value
+
     def _parsed(self, text: str) -> float:
         found = NUMBER.fullmatch(text)
         unit = None if found is None else self._unit(found[2])
         if found is None or unit is None:
             raise ValueError(self.wanted)
-        return float(found[1]) * unit
+        return float(Decimal(found[1]) * Decimal(repr(unit)))  # so that 5us is 5e-06 to the bit
 
     def _unit(self, name: str) -> float | None:
         if not name:
@@ -111,3 +121,17 @@ def _whole_bytes(given: str | float) -> int:
 ByteCount: TypeAlias = Annotated[
     int, Either((str,), str, float), Wanted(BYTE_COUNT.wanted), Converted(_whole_bytes)
 ]
+
+
+def figure_text(value: float, unit: str) -> str:
+    """Three digits and a prefix: `2.04 TB/s`; seconds go down to `ns`."""
+    prefixes = {-3: "n", -2: "µ", -1: "m", 0: ""} if unit == "s" else dict(enumerate(("", *"kMGTPE")))
+    step = math.floor(math.log10(float(f"{value:.3g}")) / 3) if value > 0 else 0
+    step = min(max(step, min(prefixes)), max(prefixes))
+    return f"{value / 1000.0**step:.3g} {prefixes[step]}{unit}"
+
+
+def memory_text(size_bytes: int) -> str:
+    """`80 GiB`."""
+    power = min((max(size_bytes, 1).bit_length() - 1) // 10, len(BINARY))
+    return f"{size_bytes / 1024**power:.4g} {['', *BINARY][power]}B"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..errors import OUR_FAILURE, HspmdError, InternalError, OptionError
-from . import compile, coverage, demo, inspect, launch, rules, run, strategy, trace, verify
+from . import cluster, compile, coverage, demo, inspect, launch, rules, run, strategy, trace, verify
 from .command import Command
 
 COMMANDS: tuple[Command, ...] = (
@@ -22,6 +22,7 @@ COMMANDS: tuple[Command, ...] = (
     verify.COMMAND,
     run.COMMAND,
     launch.COMMAND,
+    cluster.COMMAND,
     inspect.COMMAND,
     strategy.COMMAND,
     rules.COMMAND,

@@ -69,3 +69,12 @@ class Calibration:
     buffer_bytes: int = 0
     posted_ahead: bool = False
     layers: tuple[LayerProfile, ...] = ()
+
+    def find_differences(self, torch: str, device: str) -> tuple[str, ...]:
+        """Why it may not hold where this torch runs on this kind of device, for people."""
+        pairs = (("torch", self.torch, torch), ("device", self.device, device))
+        return tuple(
+            f"the profile of {self.date} was measured with {name} {own}, here it is {other}"
+            for name, own, other in pairs
+            if own != other
+        )

@@ -58,7 +58,7 @@ def _address_problems(path: str, address: str, times: int) -> Iterator[Problem]:
 def _device_problems(path: str, node: NodeSpec) -> Iterator[Problem]:
     known = [kind.value for kind in DeviceKind]
     has_cpu = False
-    for place, device in _runs(path, node.devices):
+    for place, _, device in alike_runs(path, node.devices):
         family = None if device.kind is None else family_of(device.kind)
         if family is not None and family not in known:
             rule = f"{' or '.join(known)}, which the device's name may follow"
@@ -70,13 +70,14 @@ def _device_problems(path: str, node: NodeSpec) -> Iterator[Problem]:
         yield from find_bad_device(place, device)
 
 
-def _runs(path: str, devices: Sequence[DeviceSpec]) -> Iterator[tuple[str, DeviceSpec]]:
-    """Devices that follow each other and are alike, once, with the place of all of them."""
+def alike_runs(path: str, devices: Sequence[DeviceSpec]) -> Iterator[tuple[str, range, DeviceSpec]]:
+    """Devices that follow each other and are alike, once, with the place and the indices of all of them."""
     low = 0
     for _, group in groupby(devices, key=lambda device: replace(device, id=None)):
         alike = list(group)
         high = low + len(alike) - 1
-        yield f"{path}.devices[{low}{f'-{high}' if high > low else ''}]", alike[0]
+        place = f"{path}.devices[{low}{f'-{high}' if high > low else ''}]"
+        yield place, range(low, high + 1), alike[0]
         low = high + 1
 
 

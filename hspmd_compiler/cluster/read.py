@@ -42,8 +42,8 @@ def write_cluster(cluster: ClusterSpec, path: Path) -> None:
 
 
 def cluster_text(cluster: ClusterSpec, is_yaml: bool) -> str:
-    """What such a file holds."""
-    form = cluster_form(cluster)
+    """What such a file holds; YAML, which people edit, has units."""
+    form = cluster_form(cluster, has_units=is_yaml)
     if is_yaml:
         text: str = yaml.safe_dump(
             form, sort_keys=False, default_flow_style=None, width=100, allow_unicode=True

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from itertools import product
+from collections.abc import Mapping
 
 from ..base.limits import MOST_DEVICES, beyond
 from ..errors import ClusterError
 from .check import check_cluster
 from .cluster import ClusterSpec, DeviceSpec, NodeSpec
+from .node_names import TooManyNodes, node_names
 
 NODES, OWN_INDEX = "SLURM_JOB_NODELIST", "SLURM_NODEID"
 GPUS, TASKS = "SLURM_GPUS_PER_NODE", "SLURM_TASKS_PER_NODE"
 
-PART = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
-RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
 PER_NODE_GPUS = re.compile(r"(?:[^:,]+:)?(\d{1,18})", re.ASCII)
 PER_NODE_TASKS = re.compile(r"(\d{1,18})(?:\(x(\d{1,18})\))?", re.ASCII)
 
@@ -53,60 +51,25 @@ def own_address(environment: Mapping[str, str]) -> str:
 
 def expand_nodes(text: str) -> list[str]:
     """`gpu[01-03,7],login` to its names, in order."""
-    parts = PART.findall(text)
-    _check_count(NODES, text, sum(map(_names_in, parts)))
-    expanded = [_expand_part(part) for part in parts]
-    if ",".join(parts) != text or not parts or None in expanded:
-        raise ClusterError(
-            "the list of SLURM's nodes is not understood",
-            details=[(NODES, text)],
-            rule="names, or ranges of names such as gpu[01-03,7]",
-            fix=FIX,
-        )
-    return [name for names in expanded if names is not None for name in names]
+    try:
+        return node_names(text)
+    except TooManyNodes as error:
+        raise _too_many(NODES, text, str(error)) from None
+    except ValueError as error:
+        what = "the list of SLURM's nodes is not understood"
+        raise ClusterError(what, details=[(NODES, text)], rule=str(error), fix=FIX) from None
 
 
 def _check_count(name: str, text: str, count: int) -> None:
     rule = beyond("nodes or ranks", count, MOST_DEVICES)
     if rule:
-        raise ClusterError(
-            "SLURM names more than a job can have", details=[(name, text[:80])], rule=rule, fix=FIX
-        )
+        raise _too_many(name, text, rule)
 
 
-def _names_in(part: str) -> int:
-    """How many names a part stands for, as far as it can be read."""
-    count = 1
-    for piece in re.findall(r"\[([^\[\]]*)\]", part):
-        found = [ends for text in piece.split(",") if (ends := RANGE.fullmatch(text))]
-        count *= max(1, sum(max(0, int(ends[2] or ends[1]) - int(ends[1])) + 1 for ends in found))
-    return count
-
-
-def _expand_part(part: str) -> list[str] | None:
-    """One name or range of names; several brackets multiply. None where it can't be read."""
-    pieces = re.split(r"\[([^\[\]]*)\]", part)
-    choices = []
-    for index, piece in enumerate(pieces):
-        numbers = list(_numbers(piece)) if index % 2 else [piece]
-        if None in numbers:
-            return None
-        choices.append([number for number in numbers if number is not None])
-    return ["".join(chosen) for chosen in product(*choices)]
-
-
-def _numbers(text: str) -> Iterator[str | None]:
-    """`01-03,7`: 01, 02, 03, 7; leading zeros stay."""
-    for part in text.split(","):
-        ends = RANGE.fullmatch(part)
-        if ends is None:
-            yield None
-            continue
-        low, high = ends[1], ends[2] or ends[1]
-        if int(high) < int(low):
-            yield None
-        for number in range(int(low), int(high) + 1):
-            yield f"{number:0{len(low)}d}"
+def _too_many(name: str, text: str, rule: str) -> ClusterError:
+    return ClusterError(
+        "SLURM names more than a job can have", details=[(name, text[:80])], rule=rule, fix=FIX
+    )
 
 
 def _slots(environment: Mapping[str, str], nodes: int) -> list[int]:

@@ -33,6 +33,7 @@ if __name__ == "__main__":
 from hspmd_compiler.artifact.json_text import fingerprint
 from hspmd_compiler.base.trace_file import read_trace
 from hspmd_compiler.cli.main import main
+from hspmd_compiler.cluster.overview import overview
 from hspmd_compiler.cluster.read import read_cluster
 from hspmd_compiler.cluster.slurm import job_nodes
 from hspmd_compiler.errors import HspmdError, InternalError
@@ -159,11 +160,15 @@ def strategies() -> Iterator[Subject]:
 
 def machines() -> Iterator[Subject]:
     cluster = (
-        "version: 1\nnodes:\n- {address: a, devices: [{count: 2, kind: cuda x, memory: 8, flops: 1.0e+12}]}\n"
-        "- {address: b, devices: [{ids: '0-1,3'}], link: {bandwidth: 1.0e+9}}\n"
-        "links:\n- {between: [a, b], bandwidth: 1.0e+9, latency: 1.0e-6}\n"
+        "version: 1\nnodes:\n- address: a\n  devices: [{count: 2, kind: cuda x, memory: 8GiB, flops: 1}]\n"
+        "  nic: {bandwidth: 25Gbit, curve: [[8, 1.0e-6], [64, 2.0e-6]]}\n  cores: 4\n  price_per_hour: 3\n"
+        "- {address: b, devices: [{ids: '0-1,3', peaks: {float32: 1}}], link: {bandwidth: 1.0e+9}, zone: z}\n"
+        "links:\n- {between: [a/0, zone z], bandwidth: 1.0e+9, latency: 1us}\n"
+        "calibration: {date: d, torch: t, device: cpu, threads: 1, operators: {m: {fixed_s: 1.0e-6}}, "
+        "exchange: {}, collectives: {}, update: {fixed_s: 0}, instruction_s: 0, platform_bytes: 0, "
+        "sends: async, layers: [{kind: k, tp: 1, dtype: d, times: [[1, 2, 3]]}]}\n"
     )
-    yield text_subject("cluster", cluster, read_cluster, ".yaml")
+    yield text_subject("cluster", cluster, lambda path: overview(read_cluster(path)), ".yaml")
     yield text_subject("hostfile", '# nodes\na slots=2\nb slots=4 kind="cuda x"\n', read_cluster)
 
     def job(path: Path) -> object:

@@ -24,6 +24,8 @@ STRATEGY = {
 }
 TWICE = {"pipelines": [{"stages": [{"devices": [0, 0], "layers": [0, 2]}], "micro_batches": [2]}]}
 
+MACHINES = "nodes:\n- {address: a, devices: [{count: 2, memory: 80G, flops: .nan}], link: {bandwidth: -1}}\n"
+
 
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -47,6 +49,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "twice.json").write_text(json.dumps(TWICE))
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "machines.yaml").write_text(MACHINES)
     return tmp_path
 
 
@@ -120,6 +123,21 @@ CASES: dict[str, list[str]] = {
     "run-schema": ["run", "schema", "--data", "m:f", "--steps", "1"],
     "launch-no-artifact": ["launch", "nowhere", "--hosts", "notes.txt"],
     "launch-bad-hosts": ["launch", "three", "--hosts", "notes.txt"],
+    "cluster-no-node": ["cluster", "new", "-o", "c.yaml"],
+    "cluster-bad-nodes": [
+        *["cluster", "new", "--node", "3*8xH900", "--node", "2xA100+0xV100,nic=5", "--node", "gpu[1=8xT4"],
+        *["--node", "a=2xcpu+1xT4,zone=,size=1", "--node", "a=2xRTX,nic=1Gbit,nic=2Gbit"],
+        *["--node", "2*b=1xT4", "--link", "nvlunk", "--nic", "25G", "--network", "9gb/s@-5us"],
+        *["--price", "-3", "--price", "K80=nan", "--price", "L4=2", "--cores", "many", "-o", "c.yaml"],
+    ],
+    "cluster-unknown-device": ["cluster", "new", "--node", "2xRTX-5090", "--node", "4xA100-64"],
+    "cluster-no-nvlink": ["cluster", "new", "--node", "2x4090", "--node", "2xT4", "--link", "nvlink"],
+    "cluster-empty-flag": ["cluster", "new", "--node", "2xT4", "--zone", " "],
+    "cluster-no-suffix": ["cluster", "new", "--node", "2xT4", "-o", "c"],
+    "cluster-no-folder": ["cluster", "new", "--node", "2xT4", "-o", "nowhere/c.yaml"],
+    "cluster-show-missing": ["cluster", "show", "nowhere.yaml"],
+    "cluster-show-malformed": ["cluster", "show", "broken.json"],
+    "cluster-show-bad": ["cluster", "show", "machines.yaml"],
     "strategy-missing": ["strategy", "show", "nowhere.yaml"],
     "strategy-malformed": ["strategy", "show", "broken.json"],
     "strategy-not-text": ["strategy", "show", "binary.yaml"],

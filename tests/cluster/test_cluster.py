@@ -16,7 +16,7 @@ from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec, LinkBetween,
 from hspmd_compiler.cluster.form import cluster_from
 from hspmd_compiler.cluster.hostfile import read_hostfile
 from hspmd_compiler.cluster.launch_plan import Launcher, MeetingPoint, bind, commands
-from hspmd_compiler.cluster.link import LinkSpec
+from hspmd_compiler.cluster.link import LinkKind, LinkSpec
 from hspmd_compiler.cluster.read import read_cluster, write_cluster
 from hspmd_compiler.cluster.written import cluster_form
 from hspmd_compiler.errors import ClusterError
@@ -283,4 +283,5 @@ def test_the_page_is_read() -> None:
     assert [len(node.devices) for node in read_hostfile(page["hosts"]).nodes] == [2, 3]
     cluster = cluster_from(yaml.safe_load(page["yaml"]))
     assert [len(node.devices) for node in cluster.nodes] == [4, 4]
-    assert cluster.path(NodeSlot(0, 0), NodeSlot(1, 0)) == LinkSpec(5e10)
+    assert cluster.path(NodeSlot(0, 0), NodeSlot(1, 0)) == LinkSpec(4e10, 1e-5)
+    assert cluster.path(NodeSlot(1, 1), NodeSlot(1, 0)) == LinkSpec(3.2e10, kind=LinkKind.PCIE)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from hspmd_compiler.base import quantities
 from hspmd_compiler.base.quantities import Quantity
+from hspmd_compiler.cluster.calibration import Calibration, Fit
 from hspmd_compiler.cluster.check import check_cluster, find_cluster_problems
 from hspmd_compiler.cluster.cluster import (
     EFFICIENCY,
@@ -83,6 +84,39 @@ def test_figures_made_in_python_keep_the_same_rules(expect: Expect) -> None:
     with pytest.raises(ClusterError) as caught:
         check_cluster(made)
     expect("cluster/figures_in_python", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"nic": {"bandwidth": 1, "curve": [[1, "x"], [2]]}}, ["nic.curve[0][1] ", "nic.curve[1] "]),
+        ({"devices": [{"ids": [0, "x"]}]}, ["devices[0].ids "]),
+        ({"devices": [{"peaks": {"float32": "x"}}, 7]}, ["devices[0].peaks.float32 ", "devices[1] "]),
+        ({"link": 7, "address": "²³"}, ["link "]),
+        ({"zone": "\u00b2\n", "address": "²"}, ["zone "]),
+    ],
+)
+def test_what_is_wrong_deep_inside_is_told_once(change: dict[str, object], told: list[str]) -> None:
+    node = {"address": "a", "devices": [{"count": 1}], **change}
+    with pytest.raises(ClusterError) as caught:
+        cluster_from({"nodes": [node, {**node, "address": 7}]})
+    text = " ".join(str(caught.value).split())
+    places = [f"nodes[{index}].{place}" for index in (0, 1) for place in told]
+    assert [text.count(place) for place in places] == [1] * len(places)
+    assert text.count("nodes[") == len(places) + 1  # and the address
+
+
+def test_a_calibration_that_lacks_keys_is_told_whole(expect: Expect) -> None:
+    form = {
+        "date": 7,
+        "operators": {"m": {"fixed_s": "x"}, "n": {}},
+        "update": {"fixed_s": []},
+        "layers": [{"kind": "k", "tp": 1, "dtype": "d", "times": [[1, 2], [1, 2, "x"]]}],
+        "colour": "red",
+    }
+    with pytest.raises(ClusterError) as caught:
+        cluster_from({"nodes": [], "calibration": form})
+    expect("cluster/calibration", str(caught.value))
 
 
 @pytest.mark.parametrize(
@@ -240,3 +274,14 @@ def test_ranks_sit_where_the_launch_puts_them() -> None:
     assert bind_ranks([3, 5, 9], ["cuda"] * 3, network()) == (A, A1, B)
     numbered = ClusterSpec((NodeSpec("a", (DeviceSpec(id=9), DeviceSpec(id=3))),))
     assert bind_ranks([3, 9], ["cpu"] * 2, numbered) == (A1, A)
+
+
+def test_a_profile_from_elsewhere_says_so() -> None:
+    fit = Fit(1.0, 2.0, 3.0)
+    assert (fit.seconds(), fit.seconds(10.0), fit.seconds(bytes=10.0)) == (1.0, 21.0, 31.0)
+    found = Calibration("2026-11-28", "2.11.0", "cpu", 1, {}, {}, {}, fit, 0.0, 0, "async")
+    assert found.find_differences("2.11.0", "cpu") == ()
+    assert found.find_differences("2.12.0", "cuda NVIDIA H100") == (
+        "the profile of 2026-11-28 was measured with torch 2.11.0, here it is 2.12.0",
+        "the profile of 2026-11-28 was measured with device cpu, here it is cuda NVIDIA H100",
+    )
