@@ -13,12 +13,11 @@ from hspmd_compiler.base.quantities import figure_text, memory_text
 from hspmd_compiler.cluster.catalogue import FILE, CatalogueDevice, FigureStatus, catalogue
 from hspmd_compiler.cluster.check import check_cluster
 from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec, NodeSlot, NodeSpec
+from hspmd_compiler.cluster.completed import completed_cluster, unknown_text
 from hspmd_compiler.cluster.device_names import known_text, named_device
 from hspmd_compiler.cluster.figures import device_figures, uncertain
 from hspmd_compiler.cluster.link import LinkKind, LinkSpec
 from hspmd_compiler.cluster.node_link import node_link
-from hspmd_compiler.cluster.priced import priced_cluster
-from hspmd_compiler.errors import ClusterError
 
 Expect = Callable[[str, str], None]
 
@@ -147,36 +146,27 @@ def test_links_inside_a_node() -> None:
     )
 
 
-def of(kind: str | None, count: int = 2, **told: object) -> ClusterSpec:
-    """Two nodes of such devices, of which only the kind is told."""
-    node = NodeSpec("a", (DeviceSpec(kind),) * count)
-    return ClusterSpec((replace(node, **told), replace(node, address="b", **told)))  # type: ignore[arg-type]
-
-
 def test_what_a_cluster_lacks_is_in_the_catalogue(expect: Expect) -> None:
-    cluster = of("cuda NVIDIA A100", nic=LinkSpec(1e9))
-    found = priced_cluster(cluster, [NodeSlot(0, 0), NodeSlot(0, 1)], ["float32"])
+    node = NodeSpec("a", (DeviceSpec("cuda NVIDIA A100"),) * 2)
+    cluster = ClusterSpec((node, replace(node, address="b")))
+    found = completed_cluster(cluster, [NodeSlot(0, 0), NodeSlot(0, 1)], ["float32"])
     spec = replace(device("A100").spec, kind="cuda NVIDIA A100")
     assert found.cluster.nodes[0].devices == (spec,) * 2
     assert found.cluster.nodes[0].link == LinkSpec(3e11, 2e-6, LinkKind.NVLINK)
     assert found.cluster.nodes[1] == cluster.nodes[1]
-    expect("cluster/priced", "\n".join(found.notes))
-    told = replace(spec, memory=1 << 30, peaks={"float32": 1e12}, id=5)
-    own = priced_cluster(ClusterSpec((NodeSpec("a", (told,)),)), [NodeSlot(0, 0)], ["float32"])
-    assert own.cluster.nodes[0].devices == (told,)
-    assert own.notes == ()
+    expect("cluster/completed", "\n".join(found.notes))
 
 
-def test_what_prices_need_and_nobody_tells_is_one_error(expect: Expect) -> None:
-    slots = list(of("cuda Foo").slots)
-    with pytest.raises(ClusterError) as caught:
-        priced_cluster(of("cuda Foo"), slots, ["bfloat16", "float32"], "cluster.yaml")
-    expect("cluster/not_priced", str(caught.value))
-    with pytest.raises(ClusterError, match=r"memory +missing"):
-        priced_cluster(of(None, 1, nic=LinkSpec(1)), slots[:1], ["float32"])
-    cpu = DeviceSpec("cpu", memory=1, peaks={"float32": 1.0}, memory_bandwidth=1.0)
-    alone = of("cpu", devices=(cpu, DeviceSpec()), link=LinkSpec(1), nic=LinkSpec(1))
-    assert priced_cluster(alone, [NodeSlot(0, 0), NodeSlot(1, 0)], ["float32"]).cluster == alone
+def test_what_is_told_or_unknown_stays_as_it_is() -> None:
+    told = replace(device("A100").spec, memory=1 << 30, peaks={"float32": 1e12}, id=5)
+    others = tuple(NodeSpec(str(kind), (DeviceSpec(kind),) * 2) for kind in ("cuda Foo", None, "cpu"))
+    cluster = ClusterSpec((NodeSpec("a", (told,)), *others))
+    found = completed_cluster(cluster, list(cluster.slots), ["float32"])
+    assert (found.cluster, found.notes) == (cluster, ())
+    devices = [cluster.device_of(slot) for slot in cluster.slots]
+    text = unknown_text([*devices, DeviceSpec("cuda RTX 5090")])
+    assert text.startswith("not in the catalogue: cuda Foo, cuda RTX 5090; known devices are P100-SXM2-16GB,")
+    assert unknown_text([told, DeviceSpec("cpu"), DeviceSpec()]) == ""
 
 
 def test_figures_for_people() -> None:
