@@ -117,6 +117,11 @@ def test_nodes(nodes: list[str], addresses: list[str], devices: list[int]) -> No
     assert [len(node.devices) for node in cluster.nodes] == devices
 
 
+def test_a_digit_that_is_no_number_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", "new", "--node", "2²2xA100", "--node", "²xA100"]) == 2
+    assert "'2²2xA100': not understood" in capsys.readouterr().err
+
+
 def test_a_node_tells_its_own_before_all_others() -> None:
     cluster = made("1xT4,nic=1Gbit@1ms,zone=b,cores=4,price=2", "1xT4", nic="8Gbit", zone="a b", cores="9")
     first, second = cluster.nodes

@@ -92,8 +92,8 @@ def test_figures_made_in_python_keep_the_same_rules(expect: Expect) -> None:
         ({"nic": {"bandwidth": 1, "curve": [[1, "x"], [2]]}}, ["nic.curve[0][1] ", "nic.curve[1] "]),
         ({"devices": [{"ids": [0, "x"]}]}, ["devices[0].ids "]),
         ({"devices": [{"peaks": {"float32": "x"}}, 7]}, ["devices[0].peaks.float32 ", "devices[1] "]),
-        ({"link": 7, "address": "²³"}, ["link "]),
-        ({"zone": "\u00b2\n", "address": "²"}, ["zone "]),
+        ({"link": 7}, ["link "]),
+        ({"zone": "two\nlines"}, ["zone "]),
     ],
 )
 def test_what_is_wrong_deep_inside_is_told_once(change: dict[str, object], told: list[str]) -> None:
