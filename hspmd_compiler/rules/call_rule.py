@@ -100,6 +100,11 @@ class CallRule:
         (summed,) = self.summed
         return (first, second), left, right, out, summed
 
+    def refs(self, row: Row) -> list[Ref]:
+        """Its operands among the arguments of a row; of a source none is read."""
+        given = row.args if self.positional else tensors(row)
+        return [item for item in given if type(item) is Ref][: len(self.operands)]
+
     def size(self, names: Letters) -> int:
         """The length of a dim of these letters."""
         return prod([self.sizes[name] for name in names])
@@ -163,18 +168,28 @@ def argument_of(row: Row, name: str) -> object:
     return row.args[place] if place < len(row.args) else row.kwargs.get(name, default)
 
 
-def call_of(
-    rows: Sequence[Row], row: Row, signatures: Sequence[int], known: dict[object, CallRule]
-) -> CallRule:
-    """The call of one of the rows of a graph; rows that are alike share one, in `known`."""
+def call_of(rows: Sequence[Row], row: Row) -> CallRule:
+    """The call of one of the rows of a graph."""
     given = [None if ref is None else rows[ref.id] for ref in tensors(row)]
-    shapes = tuple([None if held is None else held.shape for held in given])
     floats = all(held is None or held.dtype is None or has_fractions(held.dtype) for held in given)
-    key = (signatures[row.id] if signatures else (row.id, "alone"), shapes, floats)
-    found = known.get(key)
-    if found is None:
-        found = known[key] = bind(row, shapes, floats=floats)
-    return found
+    return bind(row, [None if held is None else held.shape for held in given], floats=floats)
+
+
+@dataclass(slots=True)
+class GraphCalls:
+    """The calls of a graph's rows. alike: a number per row; rows with the same one share a call."""
+
+    rows: Sequence[Row]
+    alike: Sequence[int]
+    known: dict[int, CallRule] = field(default_factory=dict)
+
+    def of(self, row: Row) -> CallRule:
+        """The rule of a row, read against its call."""
+        number = self.alike[row.id]
+        found = self.known.get(number)
+        if found is None:
+            found = self.known[number] = call_of(self.rows, row)
+        return found
 
 
 def bind(row: Row, shapes: Sequence[Shape | None], *, floats: bool = True) -> CallRule:

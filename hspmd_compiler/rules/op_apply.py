@@ -10,7 +10,7 @@ from ..ir.annotated import AnnotatedValue
 from ..ir.graph import Ref, Row, map_refs
 from ..layout.layout import Axis, Layout, has_empty_piece, whole
 from .call_layouts import met_layouts, product_layouts
-from .call_rule import Alternative, CallRule, argument_place, has_fractions, tensors
+from .call_rule import Alternative, CallRule, argument_place, has_fractions
 from .cuts import dense, exact, whole_dim
 from .in_code.contraction_rules import Contraction, add_once, contract, plain_at
 from .in_code.pointwise_operators import MOVES
@@ -47,8 +47,7 @@ def apply(ctx: RuleContext, row: Row) -> Result:
 def by_letters(ctx: RuleContext, row: Row, call: CallRule, choice: Alternative | None = None) -> Result:
     """What the letters say, without a pattern's own code unless a planner placed its operands."""
     rule = call.rule
-    refs = [a for a in row.args if type(a) is Ref] if call.positional else [r for r in tensors(row) if r]
-    refs = refs[: len(call.operands)]  # of a source none is read
+    refs = call.refs(row)
     values = _operands(ctx, rule, refs)
     if choice is not None:
         values = _placed(ctx, rule, values, values, choice.operands)

@@ -98,7 +98,7 @@ SAME_VALUE = frozenset({ALIAS, COMM, "hspmd.take", "hspmd.factor_take", "hspmd.p
 
 def _name_inside(deducer: Deducer, row: int) -> tuple[int, int]:
     """A row, and how many sums of this stage are known by the same row before."""
-    key = (deducer.place.stage, row)
+    key = (deducer.stage, row)
     before = deducer.counts.get(key, 0)
     deducer.counts[key] = before + 1
     return row, before

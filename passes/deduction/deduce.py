@@ -14,10 +14,10 @@ from ...errors import InternalError
 from ...ir.annotated import AnnotatedRow, AnnotatedValue, CommMarker, PipelineGraph, values_in
 from ...ir.graph import LogicalGraph, Phase, Ref, Row
 from ...layout.intervals import Sets
-from ...layout.layout import Factor, Layout, cuts_of_samples, has_unlike_copies, make_layout, whole
+from ...layout.layout import Factor, Layout, cuts_of_samples, has_unlike_copies, whole
 from ...layout.several_cuts import collapsed, is_plain
 from ...rules import rule_book  # noqa: F401  (rules register on import)
-from ...rules.call_rule import Alternative, CallRule, call_of
+from ...rules.call_rule import Alternative, CallRule, GraphCalls
 from ...rules.rules import batch_coupled
 from ...rules.unknown_operators import find_rule
 from ...strategy.strategy import PipelineSpec
@@ -35,22 +35,15 @@ Found = TypeVar("Found")
 
 
 @dataclass(slots=True)
-class DeducedPlace:
-    """The row that is being deduced, and in which stage."""
-
-    row: Row
-    stage: int
-
-
-@dataclass(slots=True)
 class Deducer:
     """One pipeline's deduction; implements `rules.rules.RuleContext`.
 
-    used_as: what operators take parameters in that lie in several cuts, by value. made_plain: values in
-    several cuts, by the plain value that was made of them. steps: sums over the batch, by what is summed.
-    gathered: of the whole batch, by the value per sample. made: the row of each value. calls: as in
-    GraphFacts. choices: by row, what a planner chose. products: how products met.
-    renamed: logical rows of values that a layout operator gives once more, in another layout.
+    row, stage: what is being deduced, and where. used_as: what operators take parameters in that lie in
+    several cuts, by value. made_plain: values in several cuts, by the plain value that was made of them.
+    steps: sums over the batch, by what is summed. gathered: of the whole batch, by the value per sample.
+    made: the row of each value. choices: by row, what a planner chose. products:
+    how products met. renamed: logical rows of values that a layout operator gives once more, in another
+    layout.
     """
 
     graph: LogicalGraph
@@ -60,7 +53,9 @@ class Deducer:
     kinds: RowKinds
     stages: list[int]
     operands: list[list[int]]
-    place: DeducedPlace
+    row: Row
+    calls: GraphCalls
+    stage: int = 0
     phase: Phase = Phase.FORWARD
     values: dict[tuple[int, int], AnnotatedValue | tuple[AnnotatedValue, ...]] = field(default_factory=dict)
     converted: dict[tuple[int, int, Layout], AnnotatedValue] = field(default_factory=dict)
@@ -75,14 +70,8 @@ class Deducer:
     used_as: dict[int, Layout] = field(default_factory=dict)
     made_plain: dict[int, AnnotatedValue] = field(default_factory=dict)
     next_id: int = 0
-    calls: dict[object, CallRule] = field(default_factory=dict)
     choices: Mapping[int, Alternative] = field(default_factory=dict)
     products: dict[object, Any] = field(default_factory=dict)
-
-    @property
-    def stage(self) -> int:
-        """Of the row that is being deduced."""
-        return self.place.stage
 
     def choice(self, row: Row) -> Alternative | None:
         """What a planner chose for a row; None: the rule's own preference."""
@@ -90,15 +79,7 @@ class Deducer:
 
     def call_rule(self, row: Row) -> CallRule:
         """The row's rule read against its call: of the graph alone, so that all pipelines share it."""
-        found = self.calls.get(row.id)
-        if found is None:
-            found = self.calls[row.id] = call_of(self.graph.rows, row, self.memo.signatures, self.calls)
-        return found
-
-    @property
-    def row(self) -> Row:
-        """The row that is being deduced."""
-        return self.place.row
+        return self.calls.of(row)
 
     @property
     def sequence_parallel(self) -> bool:
@@ -108,7 +89,7 @@ class Deducer:
     @property
     def stage_devices(self) -> tuple[int, ...]:
         """The devices of the current stage, in the order of its ranks."""
-        return self.pipeline.stages[self.place.stage].devices
+        return self.pipeline.stages[self.stage].devices
 
     @property
     def pipeline_devices(self) -> tuple[int, ...]:
@@ -149,7 +130,7 @@ class Deducer:
         """The value of a Ref in the current stage, as a marker or an override left it."""
         if not isinstance(argument, Ref):
             raise InternalError(f"{self.row.op} has no tensor at this argument", at=self.row.where)
-        value = self.value_of(argument.id, self.place.stage)
+        value = self.value_of(argument.id, self.stage)
         if isinstance(value, tuple):
             raise InternalError(f"{self.row.op} uses a tuple as a tensor", at=self.row.where)
         return value
@@ -178,22 +159,22 @@ class Deducer:
     def value_of(self, row: int, stage: int) -> AnnotatedValue | tuple[AnnotatedValue, ...]:
         """The value of a row in a stage: computed there on demand, or transferred from its stage."""
         found = self.values.get((row, stage))
-        if found is not None:
-            return found
-        home = self.stages[row]
-        if home >= 0 and home != stage:
-            found = sent(self, row, home, stage)
-        else:
-            logical = self.graph.rows[row]
-            found = self.within(logical, stage, lambda: self._compute(logical, stage))
-        self.values[row, stage] = found
+        if found is None:
+            home = self.stages[row]
+            if home >= 0 and home != stage:
+                found = sent(self, row, home, stage)
+            else:
+                before, self.row, self.stage = (self.row, self.stage), self.graph.rows[row], stage
+                found = self._compute(self.row, stage)
+                self.row, self.stage = before
+            self.values[row, stage] = found
         return found
 
     def within(self, row: Row, stage: int, work: Callable[[], Found]) -> Found:
         """Do `work` as part of another row's deduction; if it fails, that row is the place of the error."""
-        before, self.place = self.place, DeducedPlace(row, stage)
+        before, self.row, self.stage = (self.row, self.stage), row, stage
         found = work()
-        self.place = before
+        self.row, self.stage = before
         return found
 
     # Rows
@@ -202,7 +183,7 @@ class Deducer:
         """Deduce all rows, the loss and the gradients."""
         sums = untied_sums(self.graph, self.stages, self.operands)
         for row in self.graph.rows:
-            if row.op == "placeholder" or self.kinds.on_demand(row.id) or row.id in sums:
+            if row.op == "placeholder" or self.kinds.on_demand[row.id] or row.id in sums:
                 continue
             self.phase = row.phase
             self.value_of(row.id, self.stages[row.id])
@@ -240,7 +221,7 @@ class Deducer:
     def _again(self, made: MadeRow, read: list[AnnotatedValue]) -> AnnotatedValue:
         """A row that was made before, of other operands."""
         self.next_id += 1
-        local = again(made, read, self.next_id, self.place.row, self.place.stage, self.phase)
+        local = again(made, read, self.next_id, self.row, self.stage, self.phase)
         self.result.rows.append(local)
         self.made[local.out.id] = local
         return local.out
@@ -255,7 +236,7 @@ class Deducer:
             )
         if value.logical is None:
             value.logical = row.id
-        if self.kinds.on_demand(row.id):
+        if self.kinds.on_demand[row.id]:
             self.result.on_demand[row.id, value.stage] = value
         else:
             self.result.logical[row.id] = value
@@ -301,14 +282,14 @@ class Deducer:
         made_by = (self.row, via) if via is not None else None
         if dtype is None:
             dtype = self.row.dtype if self.row.dtype is not None else operands[0].dtype
-        out = self.new(layout, dtype, self.place.stage, pure=pure, constant=constant, via=made_by)
+        out = self.new(layout, dtype, self.stage, pure=pure, constant=constant, via=made_by)
         out.static = static
         if marker is not None and marker.combine is not Combine.COPY:  # the same on all ranks
             out.loose = marker.source.addends is not None  # but where they add other copies, in other orders
         else:
             out.loose = loose or has_unlike_copies(layout)
         row = AnnotatedRow(
-            out, op, args, kwargs or {}, self.place.stage, self.phase, self.row.where, marker, operands
+            out, op, args, kwargs or {}, self.stage, self.phase, self.row.where, marker, operands
         )
         self.made[out.id] = row
         if pure:
@@ -352,10 +333,9 @@ class Deducer:
 
     def convert(self, value: AnnotatedValue, layout: Layout) -> AnnotatedValue:
         """The value in another layout, each conversion done once."""
-        layout = make_layout(layout.dims, layout.partial, layout.addends)
-        if value.layout == layout:
+        if value.layout is layout:
             return value
-        key = (value.id, self.place.stage, layout)
+        key = (value.id, self.stage, layout)
         found = self.converted.get(key)
         if found is None:
             found = convert(self, value, layout)

@@ -12,7 +12,7 @@ from ...ir.graph import LogicalGraph
 from ...strategy.strategy import PipelineSpec, Strategy
 from .batch_warning import warn_of_batch_values
 from .computed_whole import warn_of_whole
-from .deduce import DeducedPlace, Deducer
+from .deduce import Deducer
 from .placement import GraphFacts, StartLayouts
 from .stages import assign_stages
 
@@ -56,9 +56,9 @@ def deduce(
     facts = GraphFacts.of(graph) if facts is None else facts
     operands, kinds = facts.operands, facts.kinds
     stages = assign_stages(graph, kinds, spec, operands)
-    result, start = PipelineGraph(pipeline), DeducedPlace(graph.rows[0], 0)
-    deducer = Deducer(graph, spec, placement, result, kinds, stages, operands, start)
-    deducer.memo.signatures, deducer.calls = facts.signatures, facts.calls
+    result = PipelineGraph(pipeline)
+    deducer = Deducer(graph, spec, placement, result, kinds, stages, operands, graph.rows[0], facts.calls)
+    deducer.memo.signatures = facts.signatures
     try:
         return deducer.run()
     except (HspmdError, DeduceError):

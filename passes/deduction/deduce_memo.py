@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ...ir.annotated import AnnotatedRow, AnnotatedValue
 from ...ir.graph import LogicalGraph, Phase, Ref, Row
@@ -26,7 +27,8 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class MadeRow:
-    """A local row with slots for its operands. via: the slot of the operand that its value is a view of."""
+    """A local row with slots for its operands. via: the slot of the operand that its value is a view of.
+    deep: whether slots stand inside lists of arguments, or in keywords."""
 
     op: str
     args: tuple[object, ...]
@@ -34,29 +36,33 @@ class MadeRow:
     reads: tuple[object, ...]
     out: AnnotatedValue
     via: int | None
+    deep: bool
 
 
 def signatures(graph: LogicalGraph) -> list[int]:
-    """A number per row; equal numbers mean equal operators, literals, shapes and patterns of operands."""
+    """A number per row; equal numbers mean equal operators, literals, results and operands, and patterns of
+    these: the same call."""
     numbers: dict[Hashable, int] = {}
-    return [numbers.setdefault(_signature(row), len(numbers)) for row in graph.rows]
+    return [numbers.setdefault(_signature(row, graph.rows), len(numbers)) for row in graph.rows]
 
 
-def _signature(row: Row) -> Hashable:
-    seen: dict[int, int] = {}
-    args = _literals(row.args, seen)
-    kwargs = tuple([(name, *_literals((value,), seen)) for name, value in row.kwargs.items()])
+def _signature(row: Row, rows: Sequence[Row]) -> Hashable:
+    seen: list[int] = []
+    args = _literals(row.args, seen, rows)
+    kwargs = tuple([(name, *_literals((value,), seen, rows)) for name, value in row.kwargs.items()])
     return row.op, args, kwargs, row.shape, row.dtype, row.outs
 
 
-def _literals(values: Sequence[object], seen: dict[int, int]) -> tuple[Hashable, ...]:
-    """With their types, as 1, 1.0 and True are equal; refs by which operand they are."""
+def _literals(values: Sequence[object], seen: list[int], rows: Sequence[Row]) -> tuple[Hashable, ...]:
+    """With their types, as 1, 1.0 and True are equal; refs by which operand they are, and what it is."""
     found: list[Hashable] = []
     for value in values:
         if type(value) is Ref:
-            found.append((Ref, seen.setdefault(value.id, len(seen))))
+            seen.append(value.id)
+            read = rows[value.id]
+            found.append((Ref, seen.index(value.id), read.shape, read.dtype))
         elif isinstance(value, (tuple, list)):
-            found.append(_literals(value, seen))
+            found.append(_literals(value, seen, rows))
         elif isinstance(value, float):
             found.append((float, value.hex()))
         else:
@@ -80,16 +86,17 @@ class RuleMemo:
         if not self.signatures:
             return None
         key: list[Hashable] = [self.signatures[row.id], stage]
-        first: dict[int, int] = {}
+        numbers = []
         for operand in operands:
             value = values.get((operand, stage))
-            if not isinstance(value, AnnotatedValue) or value.producer is not None:
+            if type(value) is not AnnotatedValue or value.producer is not None:
                 return None
-            same = first.setdefault(value.id, len(first))
+            number = value.id
+            numbers.append(number)
             if value.pure:  # layers share these; what was made of them before is theirs
-                key.append(value.id)
+                key.append(number)
             else:
-                key.append((value.layout, value.dtype, value.static, value.loose, same))
+                key += (value.layout, value.dtype, value.static, value.loose, numbers.index(number))
         return tuple(key)
 
     def find(self, key: MemoKey | None) -> MadeRow | None:
@@ -107,13 +114,19 @@ class RuleMemo:
         kwargs = {name: _with_slots(value, slots) for name, value in made.kwargs.items()}
         reads = tuple([slots.get(value.id, value) for value in made.reads])
         slot = None if via is None else slots[via].index
-        self._made[key] = MadeRow(made.op, args, kwargs, reads, made.out, slot)
+        deep = bool(_slots_in(tuple(kwargs.values()))) or any(map(_slots_in, args))
+        self._made[key] = MadeRow(made.op, args, kwargs, reads, made.out, slot, deep)
 
 
 def _with_slots(value: object, slots: Mapping[int, Slot]) -> object:
     if isinstance(value, AnnotatedValue):
         return slots.get(value.id, value)
     return tuple([_with_slots(item, slots) for item in value]) if isinstance(value, (tuple, list)) else value
+
+
+def _slots_in(value: object) -> bool:
+    """Whether slots stand in a list of arguments."""
+    return isinstance(value, tuple) and any(type(item) is Slot or _slots_in(item) for item in value)
 
 
 def filled(value: object, read: Sequence[AnnotatedValue]) -> object:
@@ -127,11 +140,16 @@ def again(
     made: MadeRow, read: Sequence[AnnotatedValue], number: int, row: Row, stage: int, phase: Phase
 ) -> AnnotatedRow:
     """The row once more, for a row like the one that it was made for; its value is `number`."""
-    first = made.out
+    it = made.out
     via = None if made.via is None else (row, read[made.via])
-    out = AnnotatedValue(number, first.layout, first.dtype, stage, static=first.static)
-    out.pure, out.constant, out.loose, out.via = first.pure, first.constant, first.loose, via
-    args = tuple([filled(value, read) for value in made.args])
-    kwargs = {name: filled(value, read) for name, value in made.kwargs.items()} if made.kwargs else {}
-    reads: tuple[AnnotatedValue, ...] = tuple([filled(value, read) for value in made.reads])  # type: ignore[misc]
+    out = AnnotatedValue(
+        number, it.layout, it.dtype, stage, it.pure, it.constant, it.static, it.loose, via=via
+    )
+    args, kwargs = made.args, made.kwargs
+    if made.deep:
+        args = tuple([filled(value, read) for value in args])
+        kwargs = {name: filled(value, read) for name, value in kwargs.items()}
+    else:
+        args = tuple([read[value.index] if type(value) is Slot else value for value in args])
+    reads: Any = tuple([read[value.index] if type(value) is Slot else value for value in made.reads])
     return AnnotatedRow(out, made.op, args, kwargs, stage, phase, row.where, None, reads)

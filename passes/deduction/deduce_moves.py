@@ -45,12 +45,12 @@ def _token_sets(deducer: Deducer, layout: Layout) -> Sets | None:
     shape = layout.shape
     if not deducer.sequence_parallel or len(shape) != 3 or shape[0] != deducer.batch:
         return None
-    return deducer.placement.tokens(deducer.place.stage, shape[1])
+    return deducer.placement.tokens(deducer.stage, shape[1])
 
 
 def all_reduce(deducer: Deducer, value: AnnotatedValue, combine: Combine) -> AnnotatedValue:
     """Reduce pieces that are whole on every rank of the stage."""
-    stage = deducer.place.stage
+    stage = deducer.stage
     if len(deducer.stage_devices) == 1:
         return value
     marker = CommMarker(value.layout, value.layout, combine, stage, stage)
@@ -64,7 +64,7 @@ def over_batch(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
     """
     if Axis.BATCH not in value.layout.partial:
         return settle_ranks(deducer, value)
-    shape, stage = value.layout.shape, deducer.place.stage
+    shape, stage = value.layout.shape, deducer.stage
     ranks = {Axis.TENSOR} if len(deducer.stage_devices) > 1 else set()
     pending = whole(shape, frozenset({Axis.BATCH, *ranks}))
     share = deducer.convert(value, pending)

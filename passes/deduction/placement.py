@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ...errors import InternalError
 from ...ir.graph import LogicalGraph
 from ...layout.intervals import Sets
 from ...layout.layout import Layout
-from ...rules.call_rule import CallRule
+from ...rules.call_rule import GraphCalls
 from ...strategy.strategy import Strategy
 from .deduce_memo import signatures
 from .stages import RowKinds, classify, operand_rows
@@ -46,16 +46,16 @@ def first_coordinate(strategy: Strategy, pipeline: int) -> int:
 class GraphFacts:
     """What all pipelines share: ids of the rows that each row reads, what each depends on, what is alike.
 
-    calls: rules read against calls, by row and by what rows have in common.
+    calls: rules read against calls.
     """
 
     operands: list[list[int]]
     kinds: RowKinds
     signatures: list[int]
-    calls: dict[object, CallRule] = field(default_factory=dict)
+    calls: GraphCalls
 
     @staticmethod
     def of(graph: LogicalGraph) -> GraphFacts:
         """Look at every row once."""
-        operands = operand_rows(graph)
-        return GraphFacts(operands, classify(graph, operands), signatures(graph))
+        operands, alike = operand_rows(graph), signatures(graph)
+        return GraphFacts(operands, classify(graph, operands), alike, GraphCalls(graph.rows, alike))

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import or_
 
 from ...errors import DeduceError
-from ...ir.graph import LogicalGraph, OriginKind, Phase, Row, row_inputs
+from ...ir.graph import LogicalGraph, OriginKind, Phase, row_inputs
 from ...strategy.strategy import PipelineSpec
 
 
 @dataclass(frozen=True, slots=True)
 class RowKinds:
-    """What a row depends on. constant: nothing. pure: no parameter. static: no input (parameters alone).
+    """What a row depends on. pure: no parameter. static: no input (parameters alone). on_demand: either, so
+    that every stage that uses the row computes it for itself.
 
-    Random masks are pure, and neither constant nor static: they differ between steps and samples.
+    Random masks are pure, and not static: they differ between steps and samples.
     """
 
-    constant: tuple[bool, ...]
     pure: tuple[bool, ...]
     static: tuple[bool, ...]
+    on_demand: tuple[bool, ...]
 
-    def on_demand(self, row: int) -> bool:
-        """Whether every stage that uses the row computes it for itself."""
-        return self.pure[row] or self.static[row]
+
+PURE = (OriginKind.BUFFER, OriginKind.TANGENT, OriginKind.INPUT, OriginKind.RANDOM)
+STATIC = (OriginKind.BUFFER, OriginKind.TANGENT, OriginKind.PARAM)
 
 
 def operand_rows(graph: LogicalGraph) -> list[list[int]]:
@@ -33,23 +35,13 @@ def operand_rows(graph: LogicalGraph) -> list[list[int]]:
 
 def classify(graph: LogicalGraph, operands: list[list[int]] | None = None) -> RowKinds:
     """Dependence of every row on parameters and inputs."""
-    operands = operand_rows(graph) if operands is None else operands
-    constant: list[bool] = []
     pure: list[bool] = []
     static: list[bool] = []
-    for row in graph.rows:
-        kind = row.origin.kind if row.op == "placeholder" else None
-        inputs = operands[row.id]
-        constant.append(_all(kind, (OriginKind.BUFFER, OriginKind.TANGENT), (constant[i] for i in inputs)))
-        pure_kinds = (OriginKind.BUFFER, OriginKind.TANGENT, OriginKind.INPUT, OriginKind.RANDOM)
-        pure.append(_all(kind, pure_kinds, (pure[i] for i in inputs)))
-        static_kinds = (OriginKind.BUFFER, OriginKind.TANGENT, OriginKind.PARAM)
-        static.append(_all(kind, static_kinds, (static[i] for i in inputs)))
-    return RowKinds(tuple(constant), tuple(pure), tuple(static))
-
-
-def _all(kind: OriginKind | None, accepted: tuple[OriginKind, ...], inputs: Iterable[bool]) -> bool:
-    return kind in accepted if kind is not None else all(inputs)
+    for row, read in zip(graph.rows, operand_rows(graph) if operands is None else operands, strict=True):
+        leaf = row.op == "placeholder"
+        pure.append(row.origin.kind in PURE if leaf else all(map(pure.__getitem__, read)))
+        static.append(row.origin.kind in STATIC if leaf else all(map(static.__getitem__, read)))
+    return RowKinds(tuple(pure), tuple(static), tuple(map(or_, pure, static)))
 
 
 def stage_of_layer(pipeline: PipelineSpec, layer: int) -> int:
@@ -79,42 +71,35 @@ def assign_stages(
     last = len(pipeline.stages) - 1
     first_use = _first_use(graph, kinds, home, last, operands)
     stages = [-1] * len(graph.rows)
+    forward = [row.phase is Phase.FORWARD for row in graph.rows]
     ran: dict[int, set[int]] = {layer: set() for layer in layers}
     for row in graph.rows:
-        if kinds.on_demand(row.id) or row.op == "placeholder":
+        number, layer = row.id, row.layer
+        if kinds.on_demand[number] or row.op == "placeholder":
             continue
-        held = [i for i in operands[row.id] if stages[i] >= 0]
-        if row.phase is Phase.FORWARD:
-            stages[row.id] = _forward_stage(row, [stages[i] for i in held], first_use[row.id], home)
-            if row.layer is not None:
-                ran[row.layer].add(stages[row.id])
+        held = [i for i in operands[number] if stages[i] >= 0]
+        if forward[number]:
+            found = [stages[i] for i in held]
+            if layer is not None:
+                found.append(home[layer])
+            stages[number] = max(found) if found else first_use[number]
+            if layer is not None:
+                ran[layer].add(stages[number])
         else:
-            saved = [stages[i] for i in held if graph.rows[i].phase is Phase.FORWARD]
-            gradients = [stages[i] for i in held if graph.rows[i].phase is Phase.BACKWARD]
-            own = None if row.layer is None else _used_at(home[row.layer], ran[row.layer], saved, gradients)
-            stages[row.id] = _backward_stage(own, saved, gradients, last)
+            saved = [stages[i] for i in held if forward[i]]
+            found = [stages[i] for i in held if not forward[i]]
+            if layer is not None:
+                found.append(_used_at(home[layer], ran[layer], saved, found))
+            stages[number] = min(found) if found else max(saved, default=last)
     return stages
-
-
-def _forward_stage(row: Row, operands: list[int], first_use: int, home: Mapping[int, int]) -> int:
-    own = [home[row.layer]] if row.layer is not None else []
-    if operands or own:
-        return max(operands + own)
-    return first_use
 
 
 def _used_at(home: int, ran: Iterable[int], saved: list[int], gradients: list[int]) -> int:
     """Where the use of a layer ran that a backward row differentiates: where the values are that it kept,
     else the last one that the gradient comes from. ran: stages of all uses."""
     if saved:
-        return max([home, *saved])
+        return max(home, *saved)
     return max((stage for stage in ran if stage <= min(gradients, default=stage)), default=home)
-
-
-def _backward_stage(own: int | None, saved: list[int], gradients: list[int], last: int) -> int:
-    if gradients or own is not None:
-        return min(gradients if own is None else [*gradients, own])
-    return max(saved, default=last)
 
 
 def _first_use(
@@ -123,10 +108,12 @@ def _first_use(
     """The earliest stage whose layers use a forward row, directly or through rows outside layers."""
     earliest = [last] * len(graph.rows)
     for row in reversed(graph.rows):
-        if row.phase is not Phase.FORWARD or kinds.on_demand(row.id):
+        if row.phase is not Phase.FORWARD or kinds.on_demand[row.id]:
             continue
         if row.layer is not None:
             earliest[row.id] = home[row.layer]
+        own = earliest[row.id]
         for i in operands[row.id]:
-            earliest[i] = min(earliest[i], earliest[row.id])
+            if own < earliest[i]:
+                earliest[i] = own
     return earliest

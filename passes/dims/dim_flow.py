@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ...errors import InternalError
 from ...ir.graph import Ref, Row
-from ...rules.call_rule import CallRule
+from ...rules.call_rule import GraphCalls
 from .dim_terms import DimTerms
 
 Dims: TypeAlias = tuple[int, ...]
@@ -22,10 +22,11 @@ class DimFlow:
     outs: dims of the outputs of a row with several. data: rows that depend on a batch input. ids:
     rows that hold elements of a batch input, rearranged or masked. classes: by row of a log-softmax,
     the classes it is over, and a new atom for the classes of its result. losses: rows of `classes`
-    whose result a negative log-likelihood reads. signatures, calls: as GraphFacts has them.
+    whose result a negative log-likelihood reads.
     """
 
     rows: list[Row]
+    calls: GraphCalls
     terms: DimTerms = field(default_factory=DimTerms)
     dims: dict[int, Dims] = field(default_factory=dict)
     outs: dict[int, list[Dims]] = field(default_factory=dict)
@@ -33,8 +34,6 @@ class DimFlow:
     ids: set[int] = field(default_factory=set)
     classes: dict[int, tuple[int, int]] = field(default_factory=dict)
     losses: set[int] = field(default_factory=set)
-    signatures: Sequence[int] = ()
-    calls: dict[object, CallRule] = field(default_factory=dict)
 
     def row(self, operand: object) -> Row:
         """The row an operand refers to."""

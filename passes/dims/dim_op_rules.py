@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import accumulate
 
 from ...ir.graph import Ref, Row
-from ...rules.call_rule import CallRule, call_of, tensors
+from ...rules.call_rule import CallRule
 from ...rules.op_rule import Dims, Letters
 from .dim_flow import DimFlow, Found
 
@@ -14,8 +15,8 @@ ATTENTION = "attention computes with whole heads"
 
 def by_value(flow: DimFlow, row: Row) -> Found:
     """Dims of the results, from the rule's letters."""
-    call = call_of(flow.rows, row, flow.signatures, flow.calls)
-    refs = [ref for ref in tensors(row) if ref is not None][: len(call.operands)]
+    call = flow.calls.of(row)
+    refs = call.refs(row)
     terms = _terms(flow, call, refs)
     for name in call.left_whole:
         if name in terms:
@@ -32,13 +33,13 @@ def by_value(flow: DimFlow, row: Row) -> Found:
 def _terms(flow: DimFlow, call: CallRule, refs: list[Ref]) -> dict[str, int]:
     """A term per letter, also of those side by side in a dim; a broadcast dim says nothing."""
     terms: dict[str, int] = {}
-    known, lengths = flow.terms.sizes, call.sizes
+    known, lengths, unify = flow.terms.sizes, call.sizes, flow.terms.unify
     for dims, ref in zip(call.operands, refs, strict=True):
-        for names, term in zip(dims, flow.of(ref), strict=True):
-            parts = (term,) if len(names) == 1 else _parts(flow, call, names, term)
-            for name, part in zip(names, parts, strict=True):
+        found = flow.dims.get(ref.id, ())  # without an entry all are FREE
+        for names, term in zip(dims, found, strict=False):
+            for name, part in ((names[0], term),) if len(names) == 1 else _parts(flow, call, names, term):
                 if known[part] == lengths[name]:
-                    terms[name] = flow.terms.unify(terms[name], part) if name in terms else part
+                    terms[name] = unify(terms[name], part) if name in terms else part
     for name in call.joins:
         if name not in terms:
             continue
@@ -48,13 +49,13 @@ def _terms(flow: DimFlow, call: CallRule, refs: list[Ref]) -> dict[str, int]:
     return terms
 
 
-def _parts(flow: DimFlow, call: CallRule, names: Letters, term: int) -> tuple[int, ...]:
+def _parts(flow: DimFlow, call: CallRule, names: Letters, term: int) -> Iterable[tuple[str, int]]:
     sizes = tuple(call.sizes[name] for name in names)
     found = flow.terms.regroup((term,), sizes)
     if found is None:
         flow.terms.mark_whole(term, call.rule.why or "a rule reads it across its parts")
-        return flow.free(sizes)
-    return found
+        found = flow.free(sizes)
+    return zip(names, found, strict=True)
 
 
 def _product(flow: DimFlow, row: Row, call: CallRule, refs: list[Ref], terms: dict[str, int]) -> None:
@@ -76,9 +77,10 @@ def _product(flow: DimFlow, row: Row, call: CallRule, refs: list[Ref], terms: di
 
 
 def _result(flow: DimFlow, call: CallRule, dims: Dims, terms: dict[str, int]) -> tuple[int, ...]:
-    for name in [name for names in dims for name in names if "|" in name]:
-        pieces = zip(name.split("|"), call.parts(name), strict=True)
-        terms[name] = flow.terms.concat([terms.get(piece, flow.terms.free(size)) for piece, size in pieces])
+    for name in call.joins:
+        if any(name in names for names in dims):
+            pieces = zip(name.split("|"), call.parts(name), strict=True)
+            terms[name] = flow.terms.concat([terms.get(part, flow.terms.free(size)) for part, size in pieces])
     found = []
     for names in dims:
         parts = [terms[name] if name in terms else flow.terms.free(call.sizes[name]) for name in names]

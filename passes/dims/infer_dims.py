@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ...ir.graph import LogicalGraph, OriginKind, Phase, Row, row_inputs
+from collections.abc import Sequence
+
+from ...ir.graph import LogicalGraph, OriginKind, Phase, Row
 from ...rules.lines.slice_lines import CUTS_AND_JOINS
 from ...rules.lines.view_lines import VIEWS_AND_COPIES
 from ...rules.op_apply import MOVED
@@ -29,14 +31,14 @@ _KEEP_IDS = MOVED.union(VIEWS_AND_COPIES, CUTS_AND_JOINS) | {
 def infer_dims(graph: LogicalGraph, facts: GraphFacts | None = None) -> DimFlow:
     """The dims of every forward row that depends on a parameter's dims. facts: of the graph, if known."""
     known = GraphFacts.of(graph) if facts is None else facts
-    flow = DimFlow(graph.rows, signatures=known.signatures, calls=known.calls)
+    flow = DimFlow(graph.rows, known.calls)
     for row in graph.rows:
         if row.phase is not Phase.FORWARD:
             continue
         if row.op == "placeholder":
             _visit_source(flow, row)
         elif row.op != "output":
-            _visit(flow, row)
+            _visit(flow, row, known.operands[row.id])
     _settle_classes(flow)
     return flow
 
@@ -49,9 +51,8 @@ def _visit_source(flow: DimFlow, row: Row) -> None:
         flow.ids.add(row.id)
 
 
-def _visit(flow: DimFlow, row: Row) -> None:
+def _visit(flow: DimFlow, row: Row, sources: Sequence[int]) -> None:
     flow.terms.row = row.id
-    sources = row_inputs(row)
     if not flow.data.isdisjoint(sources):
         flow.data.add(row.id)
     if row.op in _KEEP_IDS and not flow.ids.isdisjoint(sources):

@@ -80,7 +80,7 @@ def ways_of(sketch: OperandSketch, row: Row) -> tuple[Alternative, ...]:
     layouts = [values[ref.id].layout for ref in tensors(row) if ref is not None]
     if any(Axis.BATCH in layout.partial for layout in layouts):
         return ()
-    return alternatives(call_of(sketch.rows, row, (), {}), layouts, SHARES[: sketch.mesh.ranks])
+    return alternatives(call_of(sketch.rows, row), layouts, SHARES[: sketch.mesh.ranks])
 
 
 def equals_whole(sketch: OperandSketch, row: Row, way: Alternative) -> None:

@@ -15,7 +15,7 @@ from ...ir.fx_convert import target_of
 from ...ir.graph import LogicalGraph, Meta, Ref, Row, map_refs
 from ...layout.intervals import Sets, union
 from ...layout.layout import Coordinate, Layout, whole
-from ...passes.deduction.deduce import DeducedPlace, Deducer
+from ...passes.deduction.deduce import Deducer
 from ...passes.deduction.placement import GraphFacts, StartLayouts
 from ...passes.liveness import StageRows
 from ...passes.lower.lower_stage import StageLowering
@@ -143,11 +143,9 @@ def deduced(sketch: OperandSketch) -> tuple[Deducer, dict[int, AnnotatedValue]]:
         return tuple(union([pair]) for pair in pairwise(bounds))
 
     placement = StartLayouts(mesh.batch, lambda name, stage: Layout(()), tokens, sketch.sequence_parallel)
-    place = DeducedPlace(sketch.rows[0], 0)
     facts, stages = GraphFacts.of(graph), [0] * len(sketch.rows)
-    deducer = Deducer(
-        graph, spec, placement, PipelineGraph(0), facts.kinds, stages, facts.operands, place=place
-    )
+    first, result = sketch.rows[0], PipelineGraph(0)
+    deducer = Deducer(graph, spec, placement, result, facts.kinds, stages, facts.operands, first, facts.calls)
     deducer.choices = sketch.choices
     for number, layout in sketch.layouts.items():
         dtype = sketch.rows[number].dtype
