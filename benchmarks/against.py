@@ -21,11 +21,11 @@ from pathlib import Path
 from statistics import median
 
 from compile_overhead import homogeneous
-from hspmd_compiler.strategy_read import write_strategy
 from rich.console import Console
 from rich.table import Table
 
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.strategy.write import write_strategy
 
 HERE = Path(__file__).resolve().parents[1]
 MODEL, LAYERS, RANKS = "llama-32b", 60, 1024

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..ir.annotated import COMM, STEP_REDUCE, AnnotatedRow, AnnotatedValue, PipelineGraph
@@ -11,6 +11,9 @@ from .compile_state import Deduced, Live, grown
 from .pass_chain import Pass
 from .row_checks import live_problems
 from .texts.cells import Line, alike, joined, row_cells, value_cells
+
+Made = Mapping[int, AnnotatedRow | None]
+"""What makes a value, by its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +81,14 @@ def live_pipeline(graph: PipelineGraph, stages: int) -> LivePipeline:
     made = {row.out.id: row for row in graph.rows}
     roots = [term.value for term in graph.grads] + [update.value for update in graph.buffers]
     roots += [graph.loss] if graph.loss is not None else []
-    live, before = _closure(roots, made, is_step), _closure(roots, made, lambda _: False)
+    inner = made | {row.out.id: None for row in graph.rows if is_step(row)}
+    live = _closure(roots, inner)
+    steps = [row for row in graph.rows if row.out.id in live and is_step(row)]
+    before = _closure([value for row in steps for value in row.reads], made)
     result = LivePipeline([StageRows() for _ in range(stages)], made)
     for row in graph.rows:
-        if row.out.id in live or (is_step(row) and row.out.id in before):
-            _sort_in(row, result)
+        if row.out.id in live or (row.out.id in before and is_step(row)):
+            _sort_in(row, result, inner)
     return result
 
 
@@ -91,7 +97,8 @@ def is_step(row: AnnotatedRow) -> bool:
     return row.op == STEP_REDUCE and row.out.pure
 
 
-def _sort_in(row: AnnotatedRow, result: LivePipeline) -> None:
+def _sort_in(row: AnnotatedRow, result: LivePipeline, inner: Made) -> None:
+    """inner: what makes values, but for step values of inputs."""
     stage = result.stages[row.stage]
     marker = row.marker
     if row.op == COMM and marker is not None and marker.source_stage != marker.target_stage:
@@ -100,8 +107,8 @@ def _sort_in(row: AnnotatedRow, result: LivePipeline) -> None:
         result.stages[marker.source_stage].departures.append(crossing)
     elif is_step(row):
         share = row.reads[0]
-        needed = _closure([share], result.made, is_step)
-        rows = tuple(other for other in result.made.values() if other.out.id in needed and not is_step(other))
+        needed = _closure([share], inner)
+        rows = tuple(other for other in inner.values() if other is not None and other.out.id in needed)
         stage.steps.append(StepValue(row, share, rows))
     elif row.op == STEP_REDUCE:
         stage.sums.append(StepValue(row, row.reads[0]))
@@ -111,22 +118,17 @@ def _sort_in(row: AnnotatedRow, result: LivePipeline) -> None:
         stage.backward.append(row)
 
 
-def _closure(
-    roots: Iterable[AnnotatedValue],
-    made: dict[int, AnnotatedRow],
-    ends_at: Callable[[AnnotatedRow], bool],
-) -> set[int]:
-    """Ids of values that the roots need, up to what the rows make at which it ends."""
+def _closure(roots: Iterable[AnnotatedValue], made: Made) -> set[int]:
+    """Ids of values that the roots need, as far as it is said what makes them."""
     live: set[int] = set()
     queue = list(roots)
     while queue:
-        value = queue.pop()
-        if value.id in live:
-            continue
-        live.add(value.id)
-        row = made.get(value.id)
-        if row is not None and not ends_at(row):
-            queue += row.reads
+        number = queue.pop().id
+        if number not in live:
+            live.add(number)
+            row = made.get(number)
+            if row is not None:
+                queue += row.reads
     return live
 
 

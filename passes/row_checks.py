@@ -28,9 +28,7 @@ def graph_problems(graph: LogicalGraph) -> Iterator[str]:
 def deduced_problems(graph: PipelineGraph) -> Iterator[str]:
     """Of a deduced pipeline, before it is cut into stages."""
     known = _leaves(graph, None)
-    for row in graph.rows:
-        yield from _problems_of_row(row, known)
-        known.add(row.out.id)
+    yield from _problems_of_rows(graph.rows, known)
     yield from (f"{what} is not made" for what, value in _results(graph) if value.id not in known)
 
 
@@ -57,25 +55,26 @@ def _stage_problems(rows: StageRows, known: set[int], made: set[int]) -> Iterato
     known |= {step.row.out.id for step in (*rows.steps, *rows.sums)}
     for step in rows.steps:
         shares = set(known)
-        for row in step.rows:
-            yield from _problems_of_row(row, shares)
-            shares.add(row.out.id)
+        yield from _problems_of_rows(step.rows, shares)
         if step.share.id not in shares:
             yield f"the share of {value_name(step.row.out)} is not made"
-    for row in (*rows.forward, *rows.backward):
-        yield from _problems_of_row(row, known)
-        known.add(row.out.id)
+    yield from _problems_of_rows((*rows.forward, *rows.backward), known)
     given = [crossing.source for crossing in rows.departures] + [step.share for step in rows.sums]
     yield from (f"{value_name(value)} is sent, and not made" for value in given if value.id not in known)
     made |= known
 
 
-def _problems_of_row(row: AnnotatedRow, known: set[int]) -> Iterator[str]:
-    if row.out.id in known and row.op != GATHER:
-        yield f"{value_name(row.out)}, {row.op}, is made twice"
-    for value in row.reads:
-        if value.id not in known:
-            yield f"{value_name(row.out)}, {row.op}, reads {value_name(value)}, which is not made before it"
+def _problems_of_rows(rows: Iterable[AnnotatedRow], known: set[int]) -> Iterator[str]:
+    """known: what is made before; grows with what rows make."""
+    for row in rows:
+        number = row.out.id
+        if number in known and row.op != GATHER:
+            yield f"{value_name(row.out)}, {row.op}, is made twice"
+        for value in row.reads:
+            if value.id not in known:
+                late = value_name(value)
+                yield f"{value_name(row.out)}, {row.op}, reads {late}, which is not made before it"
+        known.add(number)
 
 
 def _leaves(graph: PipelineGraph, stage: int | None) -> set[int]:

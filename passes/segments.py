@@ -125,8 +125,7 @@ class StagePlanner:
 
 def sample_cuts(rows: StageRows) -> list[Factor]:
     """How micro-batches cut values; of a slice over samples, those of one size may hold unlike pieces."""
-    values = (value for row in _every(rows) for value in (row.out, *row.reads))
-    layouts = dict.fromkeys(value.layout for value in values)
+    layouts = dict.fromkeys(value.layout for row in _every(rows) for value in (row.out, *row.reads))
     factors = (factor for layout in layouts for factor in layout.factors())
     return list(dict.fromkeys(factor for factor in factors if factor.axis is Axis.BATCH))
 
@@ -145,7 +144,7 @@ def _every(rows: StageRows) -> list[AnnotatedRow]:
 
 def _collect_literals(values: Sequence[object], found: list[PerCoordinate]) -> None:
     for value in values:
-        if isinstance(value, PerCoordinate):
+        if type(value) is PerCoordinate:
             found.append(value)
         elif isinstance(value, (tuple, list)):
             _collect_literals(value, found)

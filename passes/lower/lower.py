@@ -177,11 +177,11 @@ def _placed_values(plan: StagePlan, numbers: StageLowering, graph: PipelineGraph
     made = {row.out.id for row in (*plan.rows.forward, *plan.rows.backward, *once)}
     on_demand = ((row, value) for (row, _), value in graph.on_demand.items())
     return [
-        PlacedValue(logical, numbers.number(value), value.layout)
+        PlacedValue(logical, numbers.value(value).id, value.layout)
         for logical, value in (*graph.logical.items(), *on_demand)
         if value.stage == plan.stage and value.id in made
     ] + [
-        PlacedValue(step.row.out.logical, numbers.number(step.share), step.share.layout)
+        PlacedValue(step.row.out.logical, numbers.value(step.share).id, step.share.layout)
         for step in counts
         if step.row.out.logical is not None
     ]

@@ -43,7 +43,7 @@ class StageLowering:
     logical_rows: int
     rows: StageRows
     rounds: Sequence[int] = ()
-    numbers: dict[int, int] = field(default_factory=dict)
+    values: dict[int, Value] = field(default_factory=dict)
     taken: set[int] = field(default_factory=set)
     literals: list[list[object]] = field(default_factory=list)
     renamed: dict[int, AnnotatedValue] = field(default_factory=dict)
@@ -65,22 +65,20 @@ class StageLowering:
         self.leaves |= {value.id: (InputKind.STORED, name) for name, value in self.rows.stored.items()}
         self.renamed = {step.row.out.id: step.share for step in (*self.rows.steps, *self.rows.sums)}
 
-    def number(self, value: AnnotatedValue) -> int:
-        """The value's id in the class program: its logical row's id, else a fresh one."""
-        if self.renamed:
-            value = self.renamed.get(value.id, value)
-        found = self.numbers.get(value.id)
+    def value(self, value: AnnotatedValue) -> Value:
+        """The value in the class program: by its logical row's id, else by a fresh one."""
+        found = self.values.get(value.id)
         if found is None:
-            found = self._new_number(value)
-            self.numbers[value.id] = found
-            self.taken.add(found)
+            share = self.renamed.get(value.id)
+            found = self._new_value(value) if share is None else self.value(share)
+            self.values[value.id] = found
         return found
 
-    def _new_number(self, value: AnnotatedValue) -> int:
-        if value.logical is not None and value.logical not in self.taken:
-            return value.logical
-        self.next_number += 1
-        return self.next_number - 1
+    def _new_value(self, value: AnnotatedValue) -> Value:
+        if value.logical is None or value.logical in self.taken:
+            return self._unnamed()
+        self.taken.add(value.logical)
+        return Value(value.logical)
 
     def segment(self, name: str, rows: Sequence[AnnotatedRow], outputs: Outputs, batch: int) -> Segment:
         """Rows of one phase as a segment for the micro-batch at coordinate `batch`."""
@@ -91,15 +89,13 @@ class StageLowering:
         for value in (*(operand for row in rows for operand in row.reads), *given):
             if value.id not in made and value.id not in inputs:
                 inputs[value.id] = self._input(value)
-        numbers = sorted(self.number(value) for value in outputs.micro)
+        numbers = sorted(self.value(value).id for value in outputs.micro)
         results = [SegmentOutput(OutputKind.MICRO, Value(number)) for number in numbers]
-        results += [
-            SegmentOutput(kind, Value(self.number(value)), name) for kind, value, name in outputs.special
-        ]
+        results += [SegmentOutput(kind, self.value(value), name) for kind, value, name in outputs.special]
         return Segment(name, list(inputs.values()), local, results)
 
     def _input(self, value: AnnotatedValue) -> SegmentInput:
-        number = Value(self.number(value))
+        number = self.value(value)
         if value.id in self.renamed:
             return SegmentInput(InputKind.STEP, number)
         kind, name = self.leaves.get(value.id, (InputKind.MICRO, ""))
@@ -112,7 +108,7 @@ class StageLowering:
 
     def _rounds(self, row: AnnotatedRow) -> list[LocalRow]:
         """A communication, one row for each of its rounds."""
-        source, out = Value(self.number(row.reads[0])), Value(self.number(row.out))
+        source, out = self.value(row.reads[0]), self.value(row.out)
         last = self.rounds[self.communicated] - 1
         self.communicated += 1
         made: list[LocalRow] = []
@@ -130,7 +126,7 @@ class StageLowering:
         return Value(self.next_number - 1)
 
     def _row(self, row: AnnotatedRow, batch: int) -> LocalRow:
-        out = Value(self.number(row.out))
+        out = self.value(row.out)
         logical = row.out.logical
         if row.op in SAME_VALUE:
             return LocalRow(out, ALIAS, (self._argument(row.args[0], batch),), {}, logical)
@@ -147,7 +143,7 @@ class StageLowering:
     def _argument(self, argument: object, batch: int) -> object:
         kind = type(argument)
         if kind is AnnotatedValue:
-            return Value(self.number(argument))  # type: ignore[arg-type]
+            return self.value(argument)  # type: ignore[arg-type]
         if kind is int:
             return argument
         if isinstance(argument, PerCoordinate):

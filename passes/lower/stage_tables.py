@@ -59,7 +59,7 @@ class StageTables:
     def _reductions(self, shares: Collection[int]) -> list[Instruction]:
         """Of the sums whose shares these are."""
         return [
-            Instruction(Op.STEP_REDUCE, value=self.numbers.number(step.share), slot=slot)
+            Instruction(Op.STEP_REDUCE, value=self.numbers.value(step.share).id, slot=slot)
             for step, slot in self.comm.reduced
             if step.share.id in shares
         ]
@@ -87,7 +87,7 @@ class StageTables:
     def _move(self, op: Op, crossing: Crossing, value: AnnotatedValue, mb: int) -> Instruction:
         slot = self.comm.crossings[id(crossing.row), self.plan.variants[mb]]
         tag = self.tags[self.plan.pipeline, id(crossing.row)] + mb
-        return Instruction(op, mb=mb, value=self.numbers.number(value), slot=slot, tag=tag)
+        return Instruction(op, mb=mb, value=self.numbers.value(value).id, slot=slot, tag=tag)
 
 
 def _made(plan: StagePlan, part: PassLevel) -> set[int]:

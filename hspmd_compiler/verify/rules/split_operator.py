@@ -187,7 +187,7 @@ def run(sketch: OperandSketch, graph: PipelineGraph, values: dict[int, Annotated
 
 def _local(lowering: StageLowering, row: AnnotatedRow, at: Coordinate, held: dict[int, Locals]) -> Tensor:
     segment = lowering.segment("row", [row], Outputs(), at.batch)
-    values = {lowering.number(value): held[value.id][at] for value in row.reads}
+    values = {lowering.value(value).id: held[value.id][at] for value in row.reads}
     result = compute_row(read_row(segment.rows[0], lowering.literals[at.rank]), values, "cpu")
     return result  # type: ignore[no-any-return]
 
