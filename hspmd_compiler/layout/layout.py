@@ -1,10 +1,11 @@
 """Local form of an annotation: each dim a product of factors, each factor cut into interval sets.
 
 A value of one pipeline lies on a small mesh of axes. TENSOR and SEQUENCE are the ranks of its stage
-(the same coordinate; SEQUENCE says that tokens, not features, are cut), BATCH the micro-batches of
-all pipelines. A factor names the axis that cuts it and, per coordinate, the sorted disjoint
-intervals that this coordinate holds. Overlapping pieces are consistent copies, or, with `contrib`,
-addends (what nobody holds is then zero). `partial` lists axes with a pending sum of whole values.
+(the same coordinate; SEQUENCE says that tokens, not features, are cut, which products rather gather;
+`placement` leaves that out), BATCH the micro-batches of all pipelines. A factor names the axis that cuts
+it and, per coordinate, the sorted disjoint intervals that this coordinate holds. Overlapping pieces are
+consistent copies, or, with `contrib`, addends (what nobody holds is then zero). `partial` lists axes with
+a pending sum of whole values.
 
 A hand-written annotation may say more (`several_cuts.py`): ranks cut several dims, or the samples of a
 micro-batch; the addends of a sum over ranks are cut, or have copies. Operators never see such a layout.
@@ -213,6 +214,16 @@ def make_layout(
 def sum_axis(axis: Axis | None) -> Axis:
     """A pending sum over a stage's ranks is over TENSOR, whichever way they cut before."""
     return Axis.BATCH if axis is Axis.BATCH else Axis.TENSOR
+
+
+@cache
+def placement(layout: Layout) -> Layout:
+    """Where elements lie: the same for two layouts that place the same elements on the same ranks."""
+    dims = tuple(
+        tuple(Factor(f.size, Axis.TENSOR, f.sets, f.contrib) if f.axis is Axis.SEQUENCE else f for f in dim)
+        for dim in layout.dims
+    )
+    return layout.with_dims(dims)
 
 
 def _check_bounds(factor: Factor) -> None:

@@ -64,15 +64,6 @@ def alternatives(
     return found  # type: ignore[no-any-return]
 
 
-def same_ranks(layout: Layout) -> Layout:
-    """The layout with one label for all cuts over ranks: that these are tokens is a preference, not a cut."""
-    dims = tuple(
-        tuple(Factor(f.size, Axis.TENSOR, f.sets, f.contrib) if f.axis is Axis.SEQUENCE else f for f in dim)
-        for dim in layout.dims
-    )
-    return make_layout(dims, layout.partial, layout.addends)
-
-
 def _batch_only(layout: Layout) -> Layout:
     bare = uncut(layout, ranks=True)
     return make_layout(bare.dims, bare.partial - TENSOR)

@@ -14,7 +14,7 @@ from ...errors import InternalError
 from ...ir.annotated import AnnotatedRow, AnnotatedValue, CommMarker, PipelineGraph, values_in
 from ...ir.graph import LogicalGraph, Phase, Ref, Row
 from ...layout.intervals import Sets
-from ...layout.layout import Factor, Layout, cuts_of_samples, has_unlike_copies, whole
+from ...layout.layout import Factor, Layout, cuts_of_samples, has_unlike_copies, placement, whole
 from ...layout.several_cuts import collapsed, is_plain
 from ...rules import rule_book  # noqa: F401  (rules register on import)
 from ...rules.call_rule import Alternative, CallRule, GraphCalls
@@ -333,7 +333,7 @@ class Deducer:
 
     def convert(self, value: AnnotatedValue, layout: Layout) -> AnnotatedValue:
         """The value in another layout, each conversion done once."""
-        if value.layout is layout:
+        if value.layout is layout or placement(value.layout) is placement(layout):
             return value
         key = (value.id, self.stage, layout)
         found = self.converted.get(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -31,6 +32,7 @@ from hspmd_compiler.layout.layout import (
     canonical_dim,
     dim_size,
     make_layout,
+    placement,
 )
 from hspmd_compiler.layout.refine import cut_factor, refine, refine_dim
 from hspmd_compiler.layout.view_maps import flat_factor, map_view
@@ -90,6 +92,22 @@ def test_the_canonical_form_holds_the_same_and_is_final(dim: Dim) -> None:
     assert canonical_dim(canonical) == canonical
     assert dim_size(canonical) == dim_size(dim)
     assert pieces(canonical) == pieces(dim)
+
+
+@SOME
+@given(dims(), dims())
+def test_a_placement_says_where_elements_lie(dim: Dim, other: Dim) -> None:
+    """That a cut is one of tokens is left out, nothing else is."""
+
+    def relabelled(axis: Axis) -> Layout:
+        factors = (
+            replace(f, axis=axis) if f.axis is not None and f.axis.on_ranks else f for f in (*dim, *other)
+        )
+        return make_layout((tuple(factors),))
+
+    tokens, features = relabelled(Axis.SEQUENCE), relabelled(Axis.TENSOR)
+    assert placement(tokens) is placement(features) is features
+    assert [pieces(d) for d in placement(tokens).dims] == [pieces(d) for d in tokens.dims]
 
 
 @SOME

@@ -10,8 +10,8 @@ import torch
 
 from ...errors import DeduceError, HspmdError
 from ...ir.graph import Ref, Row
-from ...layout.layout import Axis, Layout
-from ...rules.alternatives import alternatives, same_ranks
+from ...layout.layout import Axis, Layout, placement
+from ...rules.alternatives import alternatives
 from ...rules.call_rule import Alternative, call_of, tensors
 from .rule_calls import DrawnCall, drawn_calls
 from .split_operands import Operand, StageMesh, random_layout
@@ -89,7 +89,7 @@ def equals_whole(sketch: OperandSketch, row: Row, way: Alternative) -> None:
     check(sketch)
     for place, layout in made_layouts(sketch, row):
         wanted = way.results[place]
-        assert wanted is not None and same_ranks(layout) == same_ranks(wanted), (
+        assert wanted is not None and placement(layout) is placement(wanted), (
             f"cut {way.letter!r}: result {place} lies in {layout}, not in {wanted}"
         )
 
