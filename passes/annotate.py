@@ -8,6 +8,7 @@ from functools import partial
 from itertools import pairwise
 
 from ..annotations.annotation import Annotation
+from ..annotations.of_layout import layout_states
 from ..annotations.split import consecutive, even_lengths
 from ..annotations.text import parse_annotation
 from ..errors import AnnotationError, StrategyError
@@ -25,7 +26,6 @@ from .dims.split_units import Member, SplitGroup, SplitKind, assign, split_group
 from .dims.whole_parameters import WholeParameter, warn_of_kept, whole_lines, whole_parameters
 from .grad_buckets import is_covered
 from .pass_chain import Pass
-from .texts.states_text import states_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ def parameter_text(layouts: ParameterLayouts) -> str:
         if info.is_buffer:
             continue
         cells = [
-            states_text(layouts.layout(p, name, s), stage.tp)
+            str(layout_states(layouts.layout(p, name, s), stage.tp))
             for p, pipeline in enumerate(layouts.strategy.pipelines)
             for s, stage in enumerate(pipeline.stages)
         ]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..annotations.of_layout import layout_states
 from ..artifact.store import Artifact
 from ..artifact.value_layouts import ValueLayouts
 from ..base.log import unheard
@@ -20,7 +21,6 @@ from ..passes.pipeline import planning
 from ..passes.recompute import made_again
 from ..passes.segments import SegmentPlan
 from ..passes.texts.cells import ranks_text
-from ..passes.texts.states_text import states_text
 from ..program.program import ClassProgram
 from ..strategy.form import strategy_from
 from ..strategy.strategy import Strategy
@@ -135,7 +135,7 @@ class Life:
             for name, stage in graph.params:
                 if name == self.param:
                     spec = self.strategy.pipelines[p].stages[stage]
-                    states = states_text(self.layouts.layout(p, name, stage), spec.tp)
+                    states = layout_states(self.layouts.layout(p, name, stage), spec.tp)
                     yield "annotate", place(p, stage), f"{states}: {self._why(spec.tp)}"
 
     def _why(self, ranks: int) -> str:
@@ -160,7 +160,7 @@ class Life:
         for p, graph in enumerate(self.end.pipelines):
             for value in self._values(graph):
                 ranks = len(self.strategy.pipelines[p].stages[value.stage].devices)
-                yield "deduce", place(p, value.stage), states_text(value.layout, ranks)
+                yield "deduce", place(p, value.stage), str(layout_states(value.layout, ranks))
                 for row in conversions(graph, value):
                     yield "deduce", place(p, row.stage), self._conversion(p, row)
 
@@ -177,7 +177,7 @@ class Life:
         assert marker is not None, "a communication has one"
         stages = self.strategy.pipelines[p].stages
         source, target = stages[marker.source_stage], stages[marker.target_stage]
-        before, after = states_text(marker.source, source.tp), states_text(marker.target, target.tp)
+        before, after = layout_states(marker.source, source.tp), layout_states(marker.target, target.tp)
         if marker.source_stage != marker.target_stage:
             return f"sent from stage {marker.source_stage} ({before} -> {after})"
         change = f"{marker.combine.value} of {before}" if before == after else f"{before} -> {after}"

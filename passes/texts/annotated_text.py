@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...annotations.of_layout import layout_states
 from ...ir.annotated import COMM, AnnotatedRow, AnnotatedValue, PipelineGraph
 from ...ir.graph import LogicalGraph, Row
 from ...ir.printer import aligned
@@ -12,7 +13,6 @@ from ...strategy.strategy import Strategy
 from ..deduction.placement import first_coordinate
 from ..resolve_layouts import WantedLayouts, plan_text
 from .cells import line_cell, type_cell
-from .states_text import states_text
 
 
 def hetero_text(layout: Layout, pipelines: int) -> str:
@@ -54,7 +54,7 @@ def _line(row: Row, strategy: Strategy, held: Sequence[AnnotatedValue | None]) -
         if value is not None:
             devices = strategy.pipelines[pipeline].stages[value.stage].devices
             groups.append(",".join(map(str, devices)))
-            states.append(states_text(value.layout, len(devices)))
+            states.append(str(layout_states(value.layout, len(devices))))
     name = f"{row.origin.kind.value} {row.origin.name}" if row.op == "placeholder" else row.op
     hetero = hetero_text(first.layout, len(held))
     union = f"[{' | '.join(groups)}]"
@@ -91,7 +91,7 @@ def _move_line(strategy: Strategy, pipeline: int, row: AnnotatedRow) -> tuple[st
     assert marker is not None
     stages = strategy.pipelines[pipeline].stages
     source, target = stages[marker.source_stage].devices, stages[marker.target_stage].devices
-    before, after = states_text(marker.source, len(source)), states_text(marker.target, len(target))
+    before, after = layout_states(marker.source, len(source)), layout_states(marker.target, len(target))
     groups = ",".join(map(str, source))
     if source != target:
         groups += " -> " + ",".join(map(str, target))

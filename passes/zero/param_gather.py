@@ -13,6 +13,7 @@ from itertools import count
 
 import torch
 
+from ...annotations.of_layout import layout_states
 from ...ir.annotated import GATHER, AnnotatedRow, AnnotatedValue, PipelineGraph
 from ...ir.graph import Phase
 from ...program.program import ZERO_PARAMS
@@ -24,7 +25,6 @@ from ..pass_chain import Pass
 from ..recompute import with_clones
 from ..row_checks import live_problems
 from ..texts.cells import Line, joined, ranks_text
-from ..texts.states_text import states_text
 
 CAST = "aten._to_copy.default"
 NAME = "name"
@@ -181,7 +181,7 @@ def places_text(places: ParamPlaces, inside: frozenset[str]) -> str:
     """Per parameter how the ranks of each stage hold it, which addends its gradient has, and of what kind."""
     lines: list[Line] = []
     for name, held in places.places.items():
-        cells = [f"{states_text(layout, len(ranks))} on {ranks_text(ranks)}" for layout, ranks in held]
+        cells = [f"{layout_states(layout, len(ranks))} on {ranks_text(ranks)}" for layout, ranks in held]
         lines.append((name, " | ".join(cells), "gathered where it is used" if name in inside else ""))
         if name in places.gradients:
             terms = places.gradients[name].terms
