@@ -17,7 +17,9 @@ from .strategy.strategy import Strategy
 
 if TYPE_CHECKING:
     from .artifact.store import Artifact
+    from .cluster.cluster import ClusterSpec
     from .compiler import Compiled, Factory
+    from .cost_models.estimate import Estimate
     from .models.models import ModelSource
     from .pages.sections import Section
     from .runtime.engine import Engine
@@ -91,6 +93,17 @@ class CompiledProgram:
             examples=examples,
             batches=_given(self.artifact, batch),
         )
+
+    def estimate(self, cluster: ClusterSpec | str | Path | Mapping[str, object]) -> Estimate:
+        """The price of a step on a cluster, given as a file, its form or a ClusterSpec."""
+        from .cluster.cluster import ClusterSpec
+        from .cluster.read import read_cluster
+        from .cost_models.estimate import estimate_artifact
+
+        if isinstance(cluster, ClusterSpec):
+            return estimate_artifact(self.artifact, cluster)
+        at = "" if isinstance(cluster, Mapping) else str(cluster)
+        return estimate_artifact(self.artifact, read_cluster(cluster), at)
 
     def fx(self, rank: int) -> torch.fx.GraphModule:
         """The program of one rank as a runnable GraphModule."""

@@ -16,10 +16,10 @@ from ..base.comm_plan import Combine, CommKind, CommStep
 from ..errors import InternalError, RunError
 from ..program import boxes
 from ..program.arrays import TorchArrays
+from ..program.exchange_plan import ExchangePlan, Shortcut
 from ..program.literals import torch_dtype
 from ..program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Request, Send
 from .device import CUDA
-from .exchange_plan import ExchangePlan, Shortcut
 from .groups import Groups
 from .transport import from_wire, peer_lost_in, to_wire, wire_dtype
 from .watching.watch import Watch

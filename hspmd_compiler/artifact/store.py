@@ -63,10 +63,13 @@ class Artifact:
         return replace(self, program=replace(self.program, ranks=[self.rank_program(rank)]))
 
 
-def load(directory: str | Path, rank: int | None = None) -> Artifact:
-    """Reads an artifact, or of it only what one rank needs; every file that is read is checked first."""
+def load(directory: str | Path, rank: int | None = None, *, with_graph: bool = True) -> Artifact:
+    """Reads an artifact, or of it only what one rank needs; every file that is read is checked first.
+
+    with_graph: the logical graph and the layouts of its values too, where all ranks are read.
+    """
     try:
-        return _loaded(directory, rank)
+        return _loaded(directory, rank, with_graph)
     except RecursionError as error:
         raise ArtifactError(
             "a file of the artifact is nested too deep",
@@ -75,7 +78,7 @@ def load(directory: str | Path, rank: int | None = None) -> Artifact:
         ) from error
 
 
-def _loaded(directory: str | Path, rank: int | None) -> Artifact:
+def _loaded(directory: str | Path, rank: int | None, with_graph: bool) -> Artifact:
     files = Files(Path(directory))
     sharing = SharingReader()
     present = paths.ranks_of(files.manifest.files)
@@ -89,7 +92,7 @@ def _loaded(directory: str | Path, rank: int | None) -> Artifact:
             progress.advance()
         program = _read_program(files, ranks)
         check(program)
-    whole = rank is None and files.manifest.rank is None
+    whole = with_graph and rank is None and files.manifest.rank is None
     graph = files.json(paths.GRAPH) if whole else None
     strategy = files.json(paths.STRATEGY)
     if whole:

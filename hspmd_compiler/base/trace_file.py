@@ -162,7 +162,7 @@ def read_trace(path: Path) -> tuple[Timeline, ...]:
     except UnicodeDecodeError as error:
         what = f"the trace {path} isn't a text: byte {error.start} is not UTF-8"
         raise TimelineError(what, fix=TRACE.fix) from error
-    return _timelines(read_json(text, TRACE, str(path), TRACE_VALUES), str(path))
+    return _timelines(read_json(text, TRACE, str(path), most_values=TRACE_VALUES), str(path))
 
 
 def read_timeline(path: Path, source: str) -> Timeline:

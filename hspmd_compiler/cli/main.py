@@ -13,7 +13,20 @@ from pathlib import Path
 
 from .. import __version__
 from ..errors import OUR_FAILURE, HspmdError, InternalError, OptionError
-from . import cluster, compile, coverage, demo, inspect, launch, rules, run, strategy, trace, verify
+from . import (
+    cluster,
+    compile,
+    coverage,
+    demo,
+    estimate,
+    inspect,
+    launch,
+    rules,
+    run,
+    strategy,
+    trace,
+    verify,
+)
 from .command import Command
 
 COMMANDS: tuple[Command, ...] = (
@@ -23,6 +36,7 @@ COMMANDS: tuple[Command, ...] = (
     run.COMMAND,
     launch.COMMAND,
     cluster.COMMAND,
+    estimate.COMMAND,
     inspect.COMMAND,
     strategy.COMMAND,
     rules.COMMAND,

@@ -14,8 +14,8 @@ from typing import Protocol
 from ...base.by_key import by_key
 from ...base.comm_plan import CommKind
 from ...errors import RankLost, RunError
+from ...program.exchange_plan import ExchangePlan, Shortcut
 from ...program.program import Op, RankProgram
-from ..exchange_plan import ExchangePlan, Shortcut
 from ..transport import peer_lost_in
 from .same_start import unlike
 

@@ -49,6 +49,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "twice.json").write_text(json.dumps(TWICE))
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "hosts").write_text("a slots=4\n")
     (tmp_path / "machines.yaml").write_text(MACHINES)
     return tmp_path
 
@@ -121,6 +122,12 @@ CASES: dict[str, list[str]] = {
     "run-resume-nowhere": ["run", "good", "--data", "m:f", "--steps", "1", "--resume", "nowhere"],
     "run-missing": ["run", "nowhere", "--data", "m:f", "--steps", "1"],
     "run-schema": ["run", "schema", "--data", "m:f", "--steps", "1"],
+    "estimate-nothing": ["estimate", "--cluster", "notes.txt"],
+    "estimate-two-things": ["estimate", "good", "--model", "mlp", "--cluster", "notes.txt"],
+    "estimate-no-strategy": ["estimate", "--model", "mlp", "--cluster", "notes.txt"],
+    "estimate-missing": ["estimate", "nowhere", "--cluster", "hosts"],
+    "estimate-no-cluster": ["estimate", "good", "--cluster", "nowhere.yaml"],
+    "estimate-part": ["estimate", "part", "--cluster", "hosts"],
     "launch-no-artifact": ["launch", "nowhere", "--hosts", "notes.txt"],
     "launch-bad-hosts": ["launch", "three", "--hosts", "notes.txt"],
     "cluster-no-node": ["cluster", "new", "-o", "c.yaml"],

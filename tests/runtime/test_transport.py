@@ -12,8 +12,8 @@ import torch.distributed as dist
 from hspmd_compiler.base.comm_plan import Box, Combine, CommKind, CommStep, GradBucket, Piece
 from hspmd_compiler.errors import RunError
 from hspmd_compiler.program import boxes
+from hspmd_compiler.program.exchange_plan import ExchangePlan, Shortcut
 from hspmd_compiler.program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Send
-from hspmd_compiler.runtime.exchange_plan import ExchangePlan, Shortcut
 from hspmd_compiler.runtime.start.processes import run_ranks
 from hspmd_compiler.runtime.start.rank_process import Emit, LocalRank
 from hspmd_compiler.runtime.start.rendezvous import listen, use_loopback

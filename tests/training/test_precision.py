@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 import hspmd_compiler as hspmd
 from hspmd_compiler.compiler import trace_graph
+from hspmd_compiler.cost_models.steps.stored_bytes import stored_bytes
 from hspmd_compiler.errors import TraceError
 from hspmd_compiler.ir.graph import LogicalGraph
 from hspmd_compiler.options import OptimizerConfig, Precision
-from hspmd_compiler.pages.memory_page import stored_bytes
 from hspmd_compiler.program.check import check
 from hspmd_compiler.program.program import InputKind, OutputKind, Program
 from hspmd_compiler.strategy.strategy import Strategy

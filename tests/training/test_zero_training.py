@@ -11,11 +11,11 @@ import torch
 
 import hspmd_compiler as hspmd
 from hspmd_compiler.base.comm_plan import Box, box_volume
+from hspmd_compiler.cost_models.steps.stored_bytes import stored_bytes
 from hspmd_compiler.errors import ArtifactError, VerifyError
 from hspmd_compiler.ir.graph import LogicalGraph
 from hspmd_compiler.options import OptimizerConfig
 from hspmd_compiler.pages.inspect import comm_page
-from hspmd_compiler.pages.memory_page import stored_bytes
 from hspmd_compiler.pages.sections import Table
 from hspmd_compiler.program import boxes
 from hspmd_compiler.program.boxes import slices

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensor
 
 from ...errors import RunError
+from .shape_only import is_shape_only
 
 SHOWN = 5
 IndexProblem = tuple[str, str, str]
@@ -68,7 +68,7 @@ def checked_index(
 
     On CUDA nothing is read back here: each use is noted, and whoever reads the loss asks `count_outside`.
     """
-    if isinstance(index, FakeTensor) or not index.numel():
+    if is_shape_only(index) or not index.numel():
         return index
     outside = index.clamp(0, size - 1) != index
     if ignored is not None:

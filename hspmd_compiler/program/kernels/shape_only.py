@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 from torch import Tensor
-from torch._subclasses import FakeTensor
+
+FAKES = "torch._subclasses.fake_tensor"
+"""Its import takes as long as the rest of torch; where nobody has imported it, there is no fake tensor."""
 
 
 def is_shape_only(tensor: Tensor) -> bool:
     """Whether a kernel that looks at numbers must do without: on meta, and where types are found by fakes."""
-    return tensor.is_meta or isinstance(tensor, FakeTensor)
+    fakes = sys.modules.get(FAKES)
+    return tensor.is_meta or (fakes is not None and isinstance(tensor, fakes.FakeTensor))

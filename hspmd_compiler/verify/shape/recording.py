@@ -11,9 +11,9 @@ from ...program.interpret import RowCall, read_rows, walk_rows
 from ...program.kernels.kernels import COMM
 from ...program.literals import torch_dtype
 from ...program.liveness import unread_inputs
+from ...program.operator_types import MadeTensor, Memory, OperatorBook, Sketch, SketchResult, Typed, span
 from ...program.program import Segment
 from ...program.requests import SegmentRun
-from .operator_types import MadeTensor, Memory, OperatorBook, Sketch, SketchResult, Typed, span
 from .shapes import dense_stride
 
 

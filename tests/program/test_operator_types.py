@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hspmd_compiler.program.interpret import read_row
 from hspmd_compiler.program.kernels.kernels import kernel
+from hspmd_compiler.program.operator_types import Memory, OperatorBook, Sketch, Typed, span, typed_of
 from hspmd_compiler.program.program import LocalRow, Value
-from hspmd_compiler.verify.shape.operator_types import Memory, OperatorBook, Sketch, Typed, span, typed_of
 
 Call = Callable[[torch.dtype], tuple[str, tuple[object, ...]]]
 NORM = "aten.native_layer_norm.default"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ..base.comm_plan import Box, Combine, CommKind, CommStep, Piece
-from ..program.boxes import full_box, received_volumes, sent_volumes
+from .boxes import full_box, received_volumes, sent_volumes
 
 
 class Shortcut(Enum):

@@ -11,22 +11,22 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard, cast
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensorMode
 
-from ...base.devices import DeviceKind
-from ...errors import HspmdError, InternalError
-from ...program.arguments import map_leaves
-from ...program.interpret import RowCall, compute_row, not_computed
-from ...program.operator_names import ATEN_NAME
-from ...program.program import Value
+from ..base.devices import DeviceKind
+from ..errors import HspmdError, InternalError
+from .arguments import map_leaves
+from .interpret import RowCall, compute_row, not_computed
+from .operator_names import ATEN_NAME
+from .program import Value
 
 Typed = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]
 """(shape, element type, strides)."""
+TypedResult = Typed | tuple[Typed | None, ...]
 
 
 class Memory:
@@ -60,7 +60,7 @@ class MadeTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class TypeAnswer:
     """What an operator makes of operands of one type. single: a tensor, not a tuple of tensors."""
 
     made: tuple[MadeTensor | None, ...]
@@ -72,7 +72,9 @@ class OperatorBook:
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._answers: dict[tuple[object, ...], _Answer] = {}
+        self._answers: dict[tuple[object, ...], TypeAnswer] = {}
+        from torch._subclasses import FakeTensorMode  # late: it takes as long as the rest of torch
+
         self._mode = FakeTensorMode()
 
     @property
@@ -95,15 +97,16 @@ class OperatorBook:
     ) -> SketchResult:
         """What a row makes of what it reads, on one kind of device."""
         operands = {value: values[value] for value in call.reads}
+        types = {value: _types(result) for value, result in operands.items()}
         kind = device if ATEN_NAME.fullmatch(call.row.op) else DeviceKind.CPU.value
-        key = (kind, number, *(_types(result) for result in operands.values()))
+        key = (kind, number, *types.values())
         if key not in self._answers:
             with self._mode:
-                self._answers[key] = _computed(call, operands, kind)
+                self._answers[key] = answer_of(call, types, kind)
         return _placed(self._answers[key], list(_tensors(operands.values())))
 
 
-def _types(result: SketchResult) -> object:
+def _types(result: SketchResult) -> TypedResult:
     if isinstance(result, Sketch):
         return result.typed
     return tuple(None if item is None else item.typed for item in result)
@@ -117,9 +120,13 @@ def _tensors(results: Iterable[SketchResult]) -> Iterator[Sketch]:
             yield from (item for item in result if item is not None)
 
 
-def _computed(call: RowCall, operands: Mapping[int, SketchResult], device: str) -> _Answer:
+def answer_of(call: RowCall, operands: Mapping[int, TypedResult], device: str) -> TypeAnswer:
+    """What a row makes of operands of these types; an InternalError where its operator refuses them.
+
+    device: `meta`, or under FakeTensorMode one that need not be there.
+    """
     fakes: list[Tensor] = []
-    values = {number: _as_fake(result, fakes, device) for number, result in operands.items()}
+    values = {number: _without_data(result, fakes, device) for number, result in operands.items()}
     try:
         with quiet_fakes():
             result = compute_row(call, values, device)
@@ -130,7 +137,7 @@ def _computed(call: RowCall, operands: Mapping[int, SketchResult], device: str) 
     single = isinstance(result, Tensor)
     if not single and not (isinstance(result, (tuple, list)) and all(map(_is_result, result))):
         raise InternalError(f"{call.row.op} gives no tensor", at=f"v{call.row.out.id}")
-    return _Answer(tuple(_recorded((result,) if single else result, fakes)), single)
+    return TypeAnswer(tuple(_recorded((result,) if single else result, fakes)), single)
 
 
 def quiet_fakes() -> AbstractContextManager[object]:
@@ -142,12 +149,13 @@ def _is_result(item: object) -> bool:
     return item is None or isinstance(item, Tensor)
 
 
-def _as_fake(result: SketchResult, fakes: list[Tensor], device: str) -> Any:
-    if isinstance(result, tuple):
-        return tuple(None if item is None else _as_fake(item, fakes, device) for item in result)
-    shape, dtype, stride = result.typed
-    fakes.append(torch.empty_strided(shape, stride, dtype=dtype, device=device))
-    return fakes[-1]
+def _without_data(result: TypedResult, fakes: list[Tensor], device: str) -> Any:
+    if is_typed(result):
+        shape, dtype, stride = result
+        fakes.append(torch.empty_strided(shape, stride, dtype=dtype, device=device))
+        return fakes[-1]
+    several = cast("tuple[Typed | None, ...]", result)
+    return tuple(None if item is None else _without_data(item, fakes, device) for item in several)
 
 
 def _recorded(results: Sequence[Tensor | None], fakes: Sequence[Tensor]) -> Iterator[MadeTensor | None]:
@@ -163,7 +171,7 @@ def _recorded(results: Sequence[Tensor | None], fakes: Sequence[Tensor]) -> Iter
         yield MadeTensor(typed_of(result), operands.get(storage, -1), number, size)
 
 
-def _placed(answer: _Answer, operands: Sequence[Sketch]) -> SketchResult:
+def _placed(answer: TypeAnswer, operands: Sequence[Sketch]) -> SketchResult:
     new: dict[int, Memory] = {}
 
     def place(made: MadeTensor) -> Sketch:
@@ -176,6 +184,11 @@ def _placed(answer: _Answer, operands: Sequence[Sketch]) -> SketchResult:
     placed = tuple(None if made is None else place(made) for made in answer.made)
     first = placed[0] if answer.single else None
     return placed if first is None else first
+
+
+def is_typed(result: TypedResult) -> TypeGuard[Typed]:
+    """Whether it is the type of one tensor."""
+    return len(result) == 3 and isinstance(result[1], torch.dtype)
 
 
 def typed_of(value: Tensor) -> Typed:

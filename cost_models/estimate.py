@@ -1,0 +1,359 @@
+"""The price of a program on a cluster: how long a step is, where time goes, what bounds it, if it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..artifact.store import Artifact
+from ..base.collection import without_collection
+from ..base.devices import DeviceKind
+from ..base.log import task
+from ..base.timeline import MemoryPoint, SpanKind, Timeline
+from ..cluster.cluster import ClusterSpec, NodeSlot
+from ..cluster.completed import completed_cluster
+from ..cluster.launch_plan import bind_ranks
+from ..errors import EstimateError
+from ..options import OptimizerConfig
+from ..program.liveness import COMPUTE_OPS
+from ..program.program import Op, Program
+from ..strategy.form import strategy_from
+from .compute import DeviceRates, SegmentPrices
+from .links import ClusterCost
+from .operator_classes import ATTENTION_GRADIENTS, is_heavy
+from .semantics import Hosts, SendMode, SendSemantics
+from .simulate import simulate
+from .steps.advice import Advice, Layers, find_advice
+from .steps.bound import StagedRank, bound_text
+from .steps.critical_path import PathShare, critical_path
+from .steps.figures import check_figures, notes_on
+from .steps.memory import RankMemory, rank_memory
+from .steps.priced_actions import StepPricer
+from .steps.rank_shapes import RankShape, ShapeTable
+from .steps.traffic import LinkBytes, link_bytes, rank_volumes
+
+FITS = 0.95
+"""Of a device's memory: beyond it a step may not fit, since allocators do not use all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankEstimate:
+    """One rank. phases_s: seconds by kind of span, waiting too. capacity_bytes: of its device."""
+
+    rank: int
+    node: str
+    device: str
+    pipeline: int
+    stage: int
+    phases_s: Mapping[SpanKind, float]
+    end_s: float
+    memory: RankMemory
+    capacity_bytes: int
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which it does not wait."""
+        return sum(seconds for kind, seconds in self.phases_s.items() if kind is not SpanKind.WAIT)
+
+    @property
+    def fits(self) -> bool:
+        """Whether its most is at most 95 % of what its device has."""
+        return self.memory.peak.total <= FITS * self.capacity_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One step.
+
+    bubble: share of all ranks' time that is waiting. mfu: model flops per second over the sum of all
+    peaks; None where a peak is not told. bound: what bounds the step, in words. path: what its
+    critical path consists of. least_s: by rank and position, of computing instructions alone. traffic:
+    bytes by (sender, receiver). notes: what to know of the figures.
+    """
+
+    step_s: float
+    samples: int
+    ranks: tuple[RankEstimate, ...]
+    bubble: float
+    model_flops: float
+    mfu: float | None
+    links: tuple[LinkBytes, ...]
+    path: tuple[PathShare, ...]
+    bound: str
+    advice: tuple[Advice, ...]
+    timeline: Timeline
+    semantics: SendSemantics
+    least_s: Mapping[int, Mapping[int, float]]
+    traffic: Mapping[tuple[int, int], int]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples of the global batch in a second."""
+        return self.samples / self.step_s if self.step_s else 0.0
+
+    @property
+    def misfits(self) -> tuple[RankEstimate, ...]:
+        """Ranks whose memory is too small."""
+        return tuple(one for one in self.ranks if not one.fits)
+
+
+def estimate(
+    program: Program,
+    cluster: ClusterSpec,
+    optimizer: OptimizerConfig,
+    *,
+    devices: Sequence[int] | None = None,
+    layers: Layers | None = None,
+    semantics: SendSemantics | None = None,
+    at: str = "",
+) -> Estimate:
+    """Price a program of all its ranks.
+
+    devices: of the strategy, by rank; None: as the ranks name them. layers: of each (pipeline, stage), for
+    advice that moves some. semantics: of sends; None: the calibration's, or those of our runtime. at: where
+    the cluster comes from, for errors.
+    """
+    with task("price the step"), torch.no_grad(), without_collection():
+        return StepEstimator(program, cluster, optimizer, devices, layers or {}, semantics, at).run()
+
+
+def estimate_artifact(artifact: Artifact, cluster: ClusterSpec, at: str = "") -> Estimate:
+    """Price the step of an artifact that holds all ranks. at: where the cluster comes from, for errors."""
+    if artifact.manifest.rank is not None:
+        raise EstimateError(
+            f"the artifact holds only rank {artifact.manifest.rank}",
+            rule="a step is priced from the programs of all ranks",
+            fix="compile without --rank",
+        )
+    strategy = strategy_from(artifact.strategy)
+    layers = {
+        (number, place): stage.num_layers
+        for number, pipeline in enumerate(strategy.pipelines)
+        for place, stage in enumerate(pipeline.stages)
+    }
+    return estimate(
+        artifact.program,
+        cluster,
+        artifact.manifest.optimizer,
+        devices=strategy.devices,
+        layers=layers,
+        at=at,
+    )
+
+
+class StepEstimator:
+    """All that is worked out once for a program on a cluster."""
+
+    def __init__(
+        self,
+        program: Program,
+        cluster: ClusterSpec,
+        optimizer: OptimizerConfig,
+        devices: Sequence[int] | None,
+        layers: Layers,
+        semantics: SendSemantics | None,
+        at: str,
+    ) -> None:
+        self.program, self.optimizer, self.layers = program, optimizer, layers
+        owns = program.ranks
+        wanted = [own.device for own in owns] if devices is None else devices
+        slots = bind_ranks(wanted, [own.device_kind for own in owns], cluster, at)
+        self.slots: dict[int, NodeSlot] = {own.rank: slot for own, slot in zip(owns, slots, strict=True)}
+        self.table = ShapeTable(program)
+        self.shapes = [self.table.of(own) for own in owns]
+        completed = completed_cluster(cluster, slots, self._dtypes())
+        self.cluster, self.notes = completed.cluster, completed.notes
+        self.semantics = semantics or semantics_of(cluster)
+        self.rates = self._rates()
+        by_rank = dict(zip(self.slots, self.rates, strict=True))
+        check_figures(program, self.cluster, self.slots, by_rank, self._dtypes())
+        self.prices = SegmentPrices(self.table.book)
+
+    def _rates(self) -> list[DeviceRates]:
+        """One object for ranks whose devices are alike."""
+        made: dict[object, DeviceRates] = {}
+        found = []
+        for own in self.program.ranks:
+            spec = self.cluster.device_of(self.slots[own.rank])
+            alike = replace(spec, id=None)
+            key = (repr(alike), own.device_family)
+            if key not in made:
+                made[key] = DeviceRates.of(alike, own.device_family, self.cluster.calibration)
+            found.append(made[key])
+        return found
+
+    def _dtypes(self) -> list[str]:
+        """Types that products are computed in."""
+        return sorted({kind.work.dtype for kind in self.table.book.kinds if is_heavy(kind.work.of)})
+
+    def pricer(self, cluster: ClusterSpec | None = None, kept: frozenset[int] | None = None) -> StepPricer:
+        """Prices on this cluster or on one with other links."""
+        cost = ClusterCost(cluster or self.cluster, self.slots)
+        return StepPricer(
+            self.program,
+            self.shapes,
+            self.rates,
+            self.prices,
+            cost,
+            self.optimizer,
+            kept,
+            bool(self.hosts.of),
+        )
+
+    @property
+    def hosts(self) -> Hosts:
+        """Nodes whose cpu ranks are more than their processors. A paced rank needs its part of one only."""
+        needs: dict[int, float] = {}
+        of: dict[int, int] = {}
+        for own, rate in zip(self.program.ranks, self.rates, strict=True):
+            node = self.slots[own.rank].node
+            if own.device_family == DeviceKind.CPU and self.cluster.nodes[node].cores is not None:
+                needs[node] = needs.get(node, 0.0) + 1 / rate.device.pace
+                of[own.rank] = node
+        cores = {node: self.cluster.nodes[node].cores or 1 for node in needs}
+        crowded = {node for node, need in needs.items() if need > cores[node]}
+        return Hosts({rank: node for rank, node in of.items() if node in crowded}, cores)
+
+    def run(self) -> Estimate:
+        """The step and all that is told of it."""
+        pricer = self.pricer()
+        actions = pricer.actions()
+        timeline = pricer.split(simulate(actions, self.semantics, self.hosts))
+        memories = self._memories()
+        timeline = replace(timeline, memory=self._points(timeline, memories), labels=self._labels())
+        ranks = self._ranks(timeline, memories)
+        path = critical_path(timeline, pricer.cost.link_name)
+        flops = self._model_flops()
+        step_s = timeline.end_s
+        total = step_s * len(ranks)
+        volumes = rank_volumes(pricer)
+        links = link_bytes(pricer, volumes, step_s)
+        return Estimate(
+            step_s=step_s,
+            samples=self.program.batch,
+            ranks=tuple(ranks),
+            bubble=1 - sum(one.busy_s for one in ranks) / total if total else 0.0,
+            model_flops=flops,
+            mfu=self._mfu(flops, step_s),
+            links=tuple(links),
+            path=tuple(path),
+            bound=bound_text(path, [_stage_of(one) for one in ranks]),
+            advice=tuple(find_advice(self, timeline, path)),
+            timeline=timeline,
+            semantics=self.semantics,
+            least_s=pricer.least_s(),
+            traffic={pair: int(size) for pair, size in volumes.items()},
+            notes=(*self.notes, *notes_on(self.cluster, self.rates, torch.__version__)),
+        )
+
+    def _memories(self) -> list[RankMemory]:
+        platform = self.cluster.calibration.platform_bytes if self.cluster.calibration else 0
+        known: dict[int, RankMemory] = {}
+        for shape in self.shapes:
+            if id(shape) not in known:
+                known[id(shape)] = rank_memory(self.program, shape, self.optimizer, platform)
+        return [known[id(shape)] for shape in self.shapes]
+
+    def _points(self, timeline: Timeline, memories: Sequence[RankMemory]) -> tuple[MemoryPoint, ...]:
+        """What each rank holds: the most within an instruction from its start, the rest from its end."""
+        bounds: dict[tuple[int, int], list[float]] = {}
+        for span in timeline.spans:
+            if span.position >= 0 and span.kind is not SpanKind.WAIT:
+                held = bounds.setdefault((span.rank, span.position), [span.start_s, span.end_s])
+                held[0], held[1] = min(held[0], span.start_s), max(held[1], span.end_s)
+        points = []
+        for own, memory in zip(self.program.ranks, memories, strict=True):
+            points.append(MemoryPoint(own.rank, 0.0, memory.start))
+            for position, (peak, after) in enumerate(zip(memory.peaks, memory.held, strict=True)):
+                if (own.rank, position) in bounds:
+                    start, end = bounds[own.rank, position]
+                    points += [MemoryPoint(own.rank, start, peak), MemoryPoint(own.rank, end, after)]
+        return tuple(points)
+
+    def _labels(self) -> dict[int, str]:
+        return {
+            own.rank: f"rank {own.rank}: {_device_name(rate)}, pipeline {own.pipeline} stage {own.stage}"
+            for own, rate in zip(self.program.ranks, self.rates, strict=True)
+        }
+
+    def _ranks(self, timeline: Timeline, memories: Sequence[RankMemory]) -> list[RankEstimate]:
+        phases: dict[int, dict[SpanKind, float]] = {own.rank: {} for own in self.program.ranks}
+        ends = dict.fromkeys(phases, 0.0)
+        for span in timeline.spans:
+            held = phases[span.rank]
+            held[span.kind] = held.get(span.kind, 0.0) + span.end_s - span.start_s
+            ends[span.rank] = max(ends[span.rank], span.end_s)
+        end_s = max(ends.values(), default=0.0)
+        for rank, held in phases.items():
+            held[SpanKind.WAIT] = held.get(SpanKind.WAIT, 0.0) + end_s - ends[rank]
+        return [
+            RankEstimate(
+                own.rank,
+                self.cluster.nodes[self.slots[own.rank].node].address,
+                _device_name(rate),
+                own.pipeline,
+                own.stage,
+                phases[own.rank],
+                ends[own.rank],
+                memory,
+                rate.device.memory or 0,
+            )
+            for own, rate, memory in zip(self.program.ranks, self.rates, memories, strict=True)
+        ]
+
+    def _model_flops(self) -> float:
+        """Products and attention of all segments, without what the backward pass computes again."""
+        known: dict[int, float] = {}
+        for shape in self.shapes:
+            if id(shape) not in known:
+                known[id(shape)] = self._flops_of(shape)
+        return sum(known[id(shape)] for shape in self.shapes)
+
+    def _flops_of(self, shape: RankShape) -> float:
+        """As many as are done, but in backward at most what the gradients of the forward pass take."""
+        forward = backward = wanted = 0.0
+        for instruction, step in zip(shape.own.instructions, shape.steps, strict=True):
+            if instruction.op not in COMPUTE_OPS or step is None or step.walked is None:
+                continue
+            products, attention = self.prices.flops(step.walked)
+            if instruction.op is Op.BACKWARD:
+                backward += products + attention
+            else:
+                forward += products + attention
+                wanted += 2 * products + ATTENTION_GRADIENTS * attention
+        return forward + min(backward, wanted)
+
+    def _mfu(self, flops: float, step_s: float) -> float | None:
+        """Over the peaks in the type that most products are computed in."""
+        by_type: dict[str, float] = {}
+        for kind in self.table.book.kinds:
+            if is_heavy(kind.work.of):
+                by_type[kind.work.dtype] = by_type.get(kind.work.dtype, 0.0) + kind.work.flops
+        if not by_type or not step_s:
+            return None
+        dtype = max(by_type, key=lambda name: by_type[name])
+        peaks = [rate.device.peak(dtype) for rate in self.rates]
+        known = [peak for peak in peaks if peak is not None]
+        return flops / (step_s * sum(known)) if len(known) == len(peaks) else None
+
+
+def semantics_of(cluster: ClusterSpec) -> SendSemantics:
+    """As measured; else our runtime's: sends don't wait, and a receive is posted when its value is needed."""
+    calibration = cluster.calibration
+    if calibration is None:
+        return SendSemantics()
+    return SendSemantics(SendMode(calibration.sends), calibration.buffer_bytes, calibration.posted_ahead)
+
+
+def _device_name(rate: DeviceRates) -> str:
+    kind = rate.device.kind or rate.family
+    pace = f" at pace {rate.device.pace:g}" if rate.device.pace != 1 else ""
+    return (kind.partition(" ")[2] or kind) + pace
+
+
+def _stage_of(one: RankEstimate) -> StagedRank:
+    share = one.memory.peak.total / one.capacity_bytes if one.capacity_bytes else 0.0
+    return StagedRank(one.rank, one.device, one.pipeline, one.stage, share, one.fits)

@@ -1,0 +1,110 @@
+"""Figures of a cluster that a price needs, and what is to be said of those that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+from ...base.comm_plan import CommStep
+from ...base.devices import DeviceKind
+from ...base.number_ranges import number_ranges
+from ...cluster.cluster import ClusterSpec, NodeSlot
+from ...cluster.completed import unknown_text
+from ...errors import EstimateError
+from ...program.program import Program
+from ..compute import DeviceRates
+
+FIX = (
+    "add them to the cluster, or take devices of the catalogue with `hspmd cluster new`, or measure with"
+    " `hspmd profile`"
+)
+
+
+def check_figures(
+    program: Program,
+    cluster: ClusterSpec,
+    slots: Mapping[int, NodeSlot],
+    rates: Mapping[int, DeviceRates],
+    dtypes: Sequence[str],
+) -> None:
+    """Raise one EstimateError that lists every figure that is missing, with the ranks that need it."""
+    missing: dict[str, set[int]] = {}
+    for rank, rate in rates.items():
+        for what in _of_device(rate, dtypes):
+            missing.setdefault(what, set()).add(rank)
+    for first, second in _pairs(program, slots):
+        if cluster.path(slots[first], slots[second]) is None:
+            name = _link_name(cluster, slots[first].node, slots[second].node)
+            missing.setdefault(name, set()).update((first, second))
+    if missing:
+        unknown = unknown_text(rate.device for rate in rates.values())
+        details = [(what, f"for ranks {number_ranges(sorted(ranks))}") for what, ranks in missing.items()]
+        raise EstimateError(
+            "the cluster lacks figures that a price needs",
+            details=[*details, *([("devices", unknown)] if unknown else [])],
+            rule="a price needs each device's memory, its peak and memory bandwidth or a calibration of it,"
+            " and every link that the step uses",
+            fix=FIX,
+        )
+
+
+def _of_device(rate: DeviceRates, dtypes: Sequence[str]) -> Iterator[str]:
+    device = rate.device
+    name = device.kind or rate.family
+    if device.memory is None:
+        yield f"memory of {name}"
+    if rate.measured:
+        return
+    for dtype in dtypes:
+        if device.peak(dtype) is None:
+            yield f"peak in {dtype} of {name}"
+    if device.memory_bandwidth is None:
+        yield f"memory bandwidth of {name}"
+
+
+def _pairs(program: Program, slots: Mapping[int, NodeSlot]) -> set[tuple[int, int]]:
+    """Two ranks of each pair of slots' nodes that meet."""
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    groups = {own_step.group for own in program.ranks for own_step in _steps(own.comms, own.transfers)}
+    groups |= {bucket.group for own in program.ranks for bucket in own.grad_buckets}
+    if len(program.ranks) > 1:
+        groups.add(tuple(own.rank for own in program.ranks))
+    for group in groups:
+        by_node: dict[int, list[int]] = {}
+        for rank in group:
+            by_node.setdefault(slots[rank].node, []).append(rank)
+        for node, ranks in by_node.items():
+            if len(ranks) > 1:
+                found.setdefault((node, node), (ranks[0], ranks[1]))
+        for one, other in combinations(sorted(by_node), 2):
+            found.setdefault((one, other), (by_node[one][0], by_node[other][0]))
+    return set(found.values())
+
+
+def _steps(*tables: Sequence[CommStep]) -> Iterator[CommStep]:
+    for table in tables:
+        yield from table
+
+
+def _link_name(cluster: ClusterSpec, one: int, other: int) -> str:
+    names = [cluster.nodes[node].address for node in (one, other)]
+    return f"link inside {names[0]}" if one == other else f"link {names[0]} - {names[1]}"
+
+
+def notes_on(cluster: ClusterSpec, rates: Sequence[DeviceRates], torch_version: str) -> list[str]:
+    """What a reader should know: a profile of another torch, devices that were not measured."""
+    notes = []
+    calibration = cluster.calibration
+    if calibration is not None:
+        if calibration.torch.partition("+")[0] != torch_version.partition("+")[0]:
+            notes.append(
+                f"the profile is of torch {calibration.torch}, this is {torch_version}: measure again"
+            )
+        others = sorted({rate.device.kind or rate.family for rate in rates if not rate.measured})
+        if others:
+            notes.append(
+                f"the profile is of {calibration.device}: {', '.join(others)} is priced by its figures"
+            )
+    if any(rate.family == DeviceKind.CPU and not rate.measured for rate in rates):
+        notes.append("CPUs are priced by their figures: `hspmd profile` measures them")
+    return notes

@@ -1,0 +1,212 @@
+"""The memory of a rank over its instructions: stored, kept alive by its schedule, held for a moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from math import prod
+
+from ...base.comm_plan import GradBucket, GradPiece
+from ...base.dtypes import BYTES
+from ...options import OptimizerConfig, OptimizerName
+from ...program.boxes import full_box, volume
+from ...program.liveness import last_pieces
+from ...program.program import ZERO_GRADS, ZERO_PARAMS, Instruction, Op, Program, Shard
+from .rank_shapes import MicroStep, RankShape
+from .stored_bytes import gradient_bytes, moments_of, parameter_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryParts:
+    """Bytes by what they are for. kept: from forward to backward. buffers: of communication."""
+
+    parameters: int = 0
+    optimizer: int = 0
+    gradients: int = 0
+    kept: int = 0
+    transient: int = 0
+    buffers: int = 0
+    batch: int = 0
+    platform: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(getattr(self, name) for name in PARTS)
+
+
+PARTS = tuple(part.name for part in fields(MemoryParts))
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """peaks, held: bytes within, and after, each instruction. peak: the parts of the most, at `position`."""
+
+    peaks: tuple[int, ...]
+    held: tuple[int, ...]
+    start: int
+    peak: MemoryParts
+    position: int
+
+
+def rank_memory(
+    program: Program, shape: RankShape, optimizer: OptimizerConfig, platform_bytes: int = 0
+) -> RankMemory:
+    """One step of one rank, the optimizer's state being there already."""
+    return _Ledger(program, shape, optimizer, platform_bytes).run()
+
+
+class _Ledger:
+    """What is held now, instruction by instruction."""
+
+    def __init__(
+        self, program: Program, shape: RankShape, optimizer: OptimizerConfig, platform_bytes: int
+    ) -> None:
+        own = shape.own
+        self.shape, self.own, self.optimizer = shape, own, optimizer
+        self.shards: dict[str, Shard] = {shard.name: shard for shard in own.shards}
+        updated = {piece.param for bucket in own.grad_buckets for piece in bucket.kept}
+        self.trained = [shard for shard in own.shards if shard.name in updated]
+        moments = moments_of(optimizer)
+        rows = sum(high - low for low, high in own.rows)
+        self.now = MemoryParts(
+            parameters=sum(map(parameter_bytes, own.shards)),
+            optimizer=sum(moments * volume(shard.kept) * BYTES[shard.dtype] for shard in self.trained),
+            batch=sum(rows * prod(dims[1:]) * BYTES[dtype] for dims, dtype in program.inputs.values()),
+            platform=platform_bytes,
+        )
+        self.grads: dict[str, int] = {}
+        self.until_sent = 0
+        self.peaks: list[int] = []
+        self.held: list[int] = []
+        self.start = self.now.total
+        self.most = self.now
+        self.position = -1
+
+    def run(self) -> RankMemory:
+        """All instructions in order."""
+        for position, instruction in enumerate(self.own.instructions):
+            step = self.shape.steps[position]
+            peak = self._micro(step) if step is not None else self._other(instruction)
+            if peak.total > self.most.total:
+                self.most, self.position = peak, position
+            self.peaks.append(peak.total)
+            self.held.append(self.now.total)
+        return RankMemory(tuple(self.peaks), tuple(self.held), self.start, self.most, self.position)
+
+    def _micro(self, step: MicroStep) -> MemoryParts:
+        """A segment or a message; then gradients are added to their sums, while all that it gave is there."""
+        now = self.now
+        inside = replace(now, transient=now.transient + step.extra)
+        fresh = {name: size for name, (size, _) in step.grads.items() if name not in self.grads}
+        apart = sum(size for name, size in fresh.items() if step.grads[name][1])
+        widened = [size for name, (size, wide) in step.grads.items() if wide and name not in fresh]
+        after = replace(
+            now,
+            kept=now.kept + step.delta - step.until_sent,
+            buffers=now.buffers + step.until_sent,
+        )
+        adding = replace(after, transient=step.new - step.kept + max(widened, default=0) + apart)
+        self.until_sent += step.until_sent
+        self.grads |= fresh
+        self.now = replace(after, gradients=now.gradients + sum(fresh.values()))
+        return max(inside, adding, self.now, key=lambda parts: parts.total)
+
+    def _other(self, instruction: Instruction) -> MemoryParts:
+        if instruction.op in (Op.GRAD_SYNC, Op.GRAD_SCATTER):
+            return self._reduce(instruction)
+        if instruction.op is Op.OPTIMIZER:
+            return self._update()
+        if instruction.op is Op.PARAM_GATHER:
+            return self._gather()
+        if instruction.op is Op.PARAM_DROP:
+            self.now = replace(self.now, parameters=self.now.parameters - self._gathered)
+        return self.now
+
+    def _reduce(self, instruction: Instruction) -> MemoryParts:
+        """Bucket after bucket: its flat form beside the sums, which go when no later bucket reads them."""
+        most = self.now
+        scattered = self.own.scattered
+        for bucket, done in zip(self.own.grad_buckets, last_pieces(self.own.grad_buckets), strict=True):
+            is_scattered = bool(bucket.pieces) and bucket.pieces[0].param in scattered
+            if instruction.op is Op.GRAD_SCATTER and not is_scattered:
+                continue
+            peak = self._reduce_bucket(bucket)
+            most = max(most, peak, key=lambda parts: parts.total)
+            gone = sum(self.grads.pop(name, 0) for name in done)
+            self.now = replace(self.now, gradients=self.now.gradients - gone)
+        if instruction.op is Op.GRAD_SYNC:
+            left = sum(self.grads.values())
+            self.grads.clear()
+            self.now = replace(self.now, gradients=self.now.gradients - left)
+        return most
+
+    def _reduce_bucket(self, bucket: GradBucket) -> MemoryParts:
+        """What it holds at most; the sums that it leaves are gradients from then on."""
+        size = BYTES[bucket.dtype]
+        given = sum(piece.length for piece in bucket.given) * size
+        kept = sum(piece.length for piece in bucket.kept) * size
+        filled = sum(piece.length for piece in bucket.kept if not _is_whole(piece)) * size
+        copied = sum(piece.length for piece in bucket.given if not _is_given_whole(piece)) * size
+        if len(bucket.group) == 1:
+            peak = replace(self.now, buffers=self.now.buffers + copied)
+            held = kept
+        elif bucket.slot >= 0:  # the flat bucket, what arrives, and what is pasted of it
+            arrived = kept * len(bucket.group)
+            peak = replace(self.now, buffers=self.now.buffers + given + max(copied, arrived + kept))
+            held = kept
+        else:
+            twice = given if len(bucket.pieces) == 1 else 0
+            peak = replace(self.now, buffers=self.now.buffers + given + max(copied, twice, filled))
+            held = filled + (given if kept > filled else 0)
+        self.now = replace(self.now, gradients=self.now.gradients + held)
+        return peak
+
+    def _update(self) -> MemoryParts:
+        """Sends are over; then the update's own tensors, at worst one for each element that is trained."""
+        self.now = replace(self.now, buffers=self.now.buffers - self.until_sent)
+        self.until_sent = 0
+        by_decay: dict[float, int] = {}
+        apart = 0
+        for shard in self.trained:
+            size = volume(shard.kept) * BYTES[shard.dtype]
+            decay = self.optimizer.decay_of(shard.name)
+            by_decay[decay] = by_decay.get(decay, 0) + size
+            apart += size if shard.zero and not shard.is_flat else 0
+            cut = (shard.is_flat or shard.zero) and shard.zero < ZERO_GRADS
+            whole = shard.kept == (full_box(shard.view),)
+            apart += gradient_bytes(shard) if cut and not whole else 0
+        is_adam = self.optimizer.name is OptimizerName.ADAMW
+        needs = is_adam or (any(by_decay) and bool(self.optimizer.momentum or any(by_decay)))
+        room = max(by_decay.values(), default=0) if needs else 0
+        return replace(self.now, transient=self.now.transient + room + apart)
+
+    @cached_property
+    def _gathered(self) -> int:
+        """Bytes of the local tensors that are there only while they are used."""
+        names = {piece.param for bucket in self.own.param_buckets for piece in bucket.pieces}
+        shards = [self.shards[name] for name in names]
+        return sum(
+            prod(shard.shape) * BYTES[shard.local_dtype] for shard in shards if shard.zero >= ZERO_PARAMS
+        )
+
+    def _gather(self) -> MemoryParts:
+        flat = 0
+        for bucket in self.own.param_buckets:  # rows and their join; then what arrives, and what is pasted
+            stored = sum(piece.row[1] - piece.row[0] for piece in bucket.pieces)
+            whole = sum(piece.length for piece in bucket.pieces)
+            arrived = 2 * whole if bucket.slot >= 0 else 0
+            flat = max(flat, (stored + max(stored, arrived)) * BYTES[bucket.dtype])
+        drops = any(i.op is Op.PARAM_DROP for i in self.own.instructions)
+        self.now = replace(self.now, parameters=self.now.parameters + (self._gathered if drops else 0))
+        return replace(self.now, buffers=self.now.buffers + flat)
+
+
+def _is_whole(piece: GradPiece) -> bool:
+    """Whether a synchronised gradient is a view of the bucket."""
+    return piece.dst_view is not None and piece.dst_boxes == (full_box(piece.dst_view),)
+
+
+def _is_given_whole(piece: GradPiece) -> bool:
+    """Whether it goes into the bucket without a copy of its own."""
+    return piece.src_view is not None and piece.src_boxes == (full_box(piece.src_view),)

@@ -1,0 +1,261 @@
+"""The instruction lists of ranks as priced actions for the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+
+from ...base.comm_plan import ParamBucket
+from ...base.dtypes import BYTES
+from ...base.timeline import Span, SpanKind, Timeline
+from ...options import OptimizerConfig
+from ...program.boxes import volume
+from ...program.liveness import COMPUTE_OPS
+from ...program.program import Instruction, Op, Program, RankProgram
+from ..actions import Compute, FinishSends, Meet, PostRecv, RecvFrom, SendTo, TimedAction
+from ..compute import ACCUMULATE, PACK, UNPACK, DeviceRates, SegmentPrices
+from ..links import ClusterCost
+from .comm_prices import StepComm
+from .rank_shapes import MicroStep, RankShape
+from .segment_prices import COPIES, PricedSegment, SegmentPricer
+
+KINDS = {
+    Op.FORWARD: SpanKind.FORWARD,
+    Op.BACKWARD: SpanKind.BACKWARD,
+    Op.STEP_COMPUTE: SpanKind.STEP_VALUE,
+}
+NUMBERS_BYTES = 16
+"""Of the loss, of a norm and of a value of the step: few numbers."""
+
+
+class StepPricer:
+    """Prices of a program's instructions on a cluster.
+
+    rates: of each rank's device. kept: ranks that are simulated; the prices are those of all. apart: see
+    SegmentPricer.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        shapes: Sequence[RankShape],
+        rates: Sequence[DeviceRates],
+        prices: SegmentPrices,
+        cost: ClusterCost,
+        optimizer: OptimizerConfig,
+        kept: frozenset[int] | None = None,
+        apart: bool = False,
+    ) -> None:
+        self.program, self.optimizer, self.cost, self.kept = program, optimizer, cost, kept
+        self.owns: dict[int, RankProgram] = {own.rank: own for own in program.ranks}
+        self.shapes = {own.rank: shape for own, shape in zip(program.ranks, shapes, strict=True)}
+        self.rates = {own.rank: rate for own, rate in zip(program.ranks, rates, strict=True)}
+        self.comm = StepComm(self.owns, cost)
+        self.segments = SegmentPricer(self.owns, self.shapes, self.rates, prices, self.comm, apart)
+        self._everyone = tuple(self.owns)
+        self._counts: dict[tuple[int, Hashable], int] = {}
+        self._adding: dict[tuple[int, int], float] = {}
+
+    def actions(self) -> dict[int, list[TimedAction]]:
+        """The actions of every rank that is simulated."""
+        ranks = [rank for rank in self.owns if self.kept is None or rank in self.kept]
+        return {rank: self._of_rank(rank) for rank in ranks}
+
+    def split(self, timeline: Timeline) -> Timeline:
+        """The timeline with what is computed inside a meeting as spans of their own, before it."""
+        return replace(timeline, spans=tuple(one for span in timeline.spans for one in self._split(span)))
+
+    def least_s(self) -> dict[int, dict[int, float]]:
+        """Seconds that each computing instruction takes at least, by rank and position."""
+        return {
+            rank: {
+                position: self._priced(rank, step).compute_s + self.rates[rank].instruction_s
+                for position, (instruction, step) in enumerate(
+                    zip(own.instructions, self.shapes[rank].steps, strict=True)
+                )
+                if instruction.op in COMPUTE_OPS and step is not None
+            }
+            for rank, own in self.owns.items()
+        }
+
+    def _priced(self, rank: int, step: MicroStep) -> PricedSegment:
+        assert step.walked is not None, "a segment was walked"
+        return self.segments.of(rank, step.walked)
+
+    def _split(self, span: Span) -> Iterator[Span]:
+        instruction = self.owns[span.rank].instructions[span.position]
+        step = self.shapes[span.rank].steps[span.position]
+        if span.kind is not SpanKind.COLLECTIVE or step is None or instruction.op not in COMPUTE_OPS:
+            yield span
+            return
+        runs = self._priced(span.rank, step).runs
+        inner = sum(run.inner_s for run in runs if _others(run.group, span.rank, span.peers, self.kept))
+        middle = min(span.end_s, span.start_s + inner)
+        if inner:
+            yield replace(
+                span, end_s=middle, kind=KINDS[instruction.op], peers=(), size_bytes=0, label=span.label
+            )
+        yield replace(span, start_s=middle)
+
+    def _of_rank(self, rank: int) -> list[TimedAction]:
+        own, steps = self.owns[rank], self.shapes[rank].steps
+        made: list[TimedAction] = []
+        grads: set[str] = set()
+        for position, instruction in enumerate(own.instructions):
+            step = steps[position]
+            if step is not None and instruction.op in COMPUTE_OPS:
+                made += self._compute(rank, position, instruction, step, grads)
+            elif instruction.op is Op.SEND:
+                made += self._send(rank, position, instruction)
+            elif instruction.op is Op.RECV:
+                made += self._recv(rank, position, instruction)
+            else:
+                made += self._other(rank, position, instruction)
+        made.append(FinishSends("sends end", len(own.instructions) - 1))
+        return made
+
+    def _compute(
+        self, rank: int, position: int, instruction: Instruction, step: MicroStep, grads: set[str]
+    ) -> list[TimedAction]:
+        priced = self._priced(rank, step)
+        kind, mb = KINDS[instruction.op], instruction.mb
+        name = self.program.classes[self.owns[rank].class_name].segments[instruction.segment].name
+        rates = self.rates[rank]
+        seconds = [*priced.computed]
+        seconds[0] += rates.instruction_s
+        seconds[-1] += self._adding_s(rates, step, grads)
+        made: list[TimedAction] = [Compute(seconds[0], kind, name, position, mb)]
+        for run, after in zip(priced.runs, seconds[1:], strict=True):
+            key, group = self._occurrence(rank, run.key), self._present(run.group)
+            collective = SpanKind.COLLECTIVE
+            made.append(Meet(key, group, run.seconds, collective, name, position, mb, run.size_bytes))
+            made.append(Compute(after, kind, name, position, mb))
+        return made
+
+    def _adding_s(self, rates: DeviceRates, step: MicroStep, grads: set[str]) -> float:
+        """Gradients added to what is there of each, found once for the micro-batches after the first."""
+        if not step.grads:
+            return 0.0
+        known = self._adding.get((id(rates), id(step)))
+        if known is None:
+            is_later = step.grads.keys() <= grads
+            known = _adding_s(rates, step, grads)
+            grads |= step.grads.keys()
+            if is_later:
+                self._adding[id(rates), id(step)] = known
+        return known
+
+    def _send(self, rank: int, position: int, instruction: Instruction) -> list[TimedAction]:
+        step = self.owns[rank].transfers[instruction.slot]
+        mb = instruction.mb
+        made: list[TimedAction] = [Compute(self.rates[rank].instruction_s, SpanKind.SEND, "", position, mb)]
+        for peer, size, seconds in self.comm.sends(step, rank):
+            if self._is_there(peer):
+                made.append(SendTo(peer, instruction.tag, size, seconds, f"mb {mb}", position, mb))
+        return made
+
+    def _recv(self, rank: int, position: int, instruction: Instruction) -> list[TimedAction]:
+        """All pieces are posted, then waited for."""
+        step = self.owns[rank].transfers[instruction.slot]
+        tag, mb = instruction.tag, instruction.mb
+        peers = [peer for peer in self.comm.senders(step, rank) if self._is_there(peer)]
+        made: list[TimedAction] = [Compute(self.rates[rank].instruction_s, SpanKind.RECV, "", position, mb)]
+        made += [PostRecv(peer, tag) for peer in peers if len(peers) > 1]
+        made += [RecvFrom(peer, tag, f"mb {mb}", position, mb) for peer in peers]
+        return made
+
+    def _other(self, rank: int, position: int, instruction: Instruction) -> list[TimedAction]:
+        own, op = self.owns[rank], instruction.op
+        if op is Op.STEP_REDUCE:
+            step = own.comms[instruction.slot]
+            return self._few_numbers(rank, (step.id, step.group), step.group, SpanKind.STEP_VALUE, position)
+        if op is Op.LOSS:
+            return self._few_numbers(rank, "loss", self._everyone, SpanKind.LOSS, position)
+        if op in (Op.GRAD_SYNC, Op.GRAD_SCATTER):
+            return self._reduce(rank, position, op)
+        if op is Op.PARAM_GATHER:
+            return [one for bucket in own.param_buckets for one in self._gather(rank, position, bucket)]
+        return self._update(rank, position) if op is Op.OPTIMIZER else []
+
+    def _few_numbers(
+        self, rank: int, key: Hashable, group: tuple[int, ...], kind: SpanKind, position: int
+    ) -> list[TimedAction]:
+        if len(group) < 2:
+            return []
+        seconds = self.cost.all_reduce_s(group, NUMBERS_BYTES)
+        name = self._occurrence(rank, key)
+        return [Meet(name, self._present(group), seconds, kind, kind.value, position, -1, NUMBERS_BYTES)]
+
+    def _reduce(self, rank: int, position: int, op: Op) -> list[TimedAction]:
+        own, rates = self.owns[rank], self.rates[rank]
+        kind = SpanKind.GRADIENT
+        made: list[TimedAction] = [Compute(rates.instruction_s, kind, "", position)]
+        for bucket in own.grad_buckets:
+            is_scattered = bool(bucket.pieces) and bucket.pieces[0].param in own.scattered
+            size = self.comm.bucket_bytes(bucket)
+            if len(bucket.group) < 2 or not size or (op is Op.GRAD_SCATTER and not is_scattered):
+                continue
+            label = f"bucket {bucket.id}"
+            packing = rates.named_s(PACK, bucket.dtype, size, len(bucket.given), COPIES)
+            made.append(Compute(packing, kind, label, position))
+            key = self._occurrence(rank, ("bucket", bucket.id))
+            seconds = self.comm.bucket_s(bucket, own.comms)
+            made.append(Meet(key, self._present(bucket.group), seconds, kind, label, position, -1, size))
+        return made
+
+    def _gather(self, rank: int, position: int, bucket: ParamBucket) -> list[TimedAction]:
+        own, rates = self.owns[rank], self.rates[rank]
+        kind, label = SpanKind.GATHER, f"parameters {bucket.id}"
+        size = self.comm.bucket_bytes(bucket)
+        copying = rates.named_s(UNPACK, bucket.dtype, size, len(bucket.pieces), COPIES)
+        made: list[TimedAction] = [Compute(copying, kind, label, position)]
+        if bucket.slot >= 0 and len(bucket.group) > 1:
+            key = self._occurrence(rank, ("gather", bucket.id))
+            seconds = self.comm.bucket_s(bucket, own.comms)
+            made.append(Meet(key, self._present(bucket.group), seconds, kind, label, position, -1, size))
+        return made
+
+    def _update(self, rank: int, position: int) -> list[TimedAction]:
+        """Sends are over, gradients clipped, parameters updated and handed to the segments."""
+        own, rates = self.owns[rank], self.rates[rank]
+        updated = {piece.param for bucket in own.grad_buckets for piece in bucket.kept}
+        shards = [shard for shard in own.shards if shard.name in updated]
+        sizes = [volume(shard.kept) * BYTES[shard.dtype] for shard in shards]
+        kind = SpanKind.UPDATE
+        made: list[TimedAction] = [FinishSends("sends end", position)]
+        if self.optimizer.max_grad_norm is not None:
+            made.append(Compute(rates.moved_s(2.0 * sum(sizes)), kind, "norm", position))
+            made += self._few_numbers(rank, "norm", self._everyone, kind, position)
+        apart = sum(size for size, shard in zip(sizes, shards, strict=True) if shard.is_flat or shard.zero)
+        seconds = rates.update_s(sizes, self.optimizer) + rates.moved_s(COPIES * apart)
+        made.append(Compute(seconds + rates.instruction_s, kind, "update", position))
+        return made
+
+    def _is_there(self, rank: int) -> bool:
+        return self.kept is None or rank in self.kept
+
+    def _present(self, group: tuple[int, ...]) -> tuple[int, ...]:
+        return group if self.kept is None else tuple(rank for rank in group if rank in self.kept)
+
+    def _occurrence(self, rank: int, key: Hashable) -> Hashable:
+        """The n-th meeting of a step: ids come again with each micro-batch."""
+        count = self._counts.get((rank, key), 0)
+        self._counts[rank, key] = count + 1
+        return key, count
+
+
+def _adding_s(rates: DeviceRates, step: MicroStep, grads: set[str]) -> float:
+    """Gradients are added to their sums, two reads and a write each; of narrow ones wider copies are made."""
+    seconds = 0.0
+    widened = sum(size for size, is_wide in step.grads.values() if is_wide)
+    if widened:
+        seconds += rates.moved_s(1.5 * widened, len(step.grads))
+    again = [size for name, (size, _) in step.grads.items() if name in grads]
+    if again:
+        seconds += rates.named_s(ACCUMULATE, "float32", sum(again), len(again), 3)
+    return seconds
+
+
+def _others(group: tuple[int, ...], rank: int, peers: tuple[int, ...], kept: frozenset[int] | None) -> bool:
+    """Whether a span's partners are those of a group."""
+    return {one for one in group if one != rank and (kept is None or one in kept)} == set(peers)

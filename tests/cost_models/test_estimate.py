@@ -1,0 +1,233 @@
+"""Whole estimates: sums, flops, pipelines, memory, advice and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hspmd_compiler.api import compile
+from hspmd_compiler.artifact.store import Artifact, load
+from hspmd_compiler.artifact.write import write
+from hspmd_compiler.base.timeline import SpanKind
+from hspmd_compiler.cluster.calibration import Calibration, Fit
+from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec
+from hspmd_compiler.cluster.link import LinkSpec
+from hspmd_compiler.cluster.read import write_cluster
+from hspmd_compiler.cost_models import estimate as module
+from hspmd_compiler.cost_models.estimate import Estimate, estimate, estimate_artifact
+from hspmd_compiler.cost_models.steps import advice
+from hspmd_compiler.errors import ClusterError, EstimateError
+from hspmd_compiler.program.program import Op
+from tests.cost_models.priced import DP, MIXED, NIC, PP, TP, cluster, compiled, device, layers_of
+
+Expect = Callable[[str, str], None]
+SAME = [
+    {"stages": [{"devices": [0], "layers": 2}, {"devices": [1], "layers": 2}], "micro_batches": [1, 1]},
+    {"stages": [{"devices": [2], "layers": 2}, {"devices": [3], "layers": 2}], "micro_batches": [1, 1]},
+]
+
+
+def priced(artifact: Artifact, spec: ClusterSpec, **more: Any) -> Estimate:
+    return estimate(artifact.program, spec, artifact.manifest.optimizer, layers=layers_of(artifact), **more)
+
+
+def fits(**more: Any) -> Calibration:
+    """Every operator takes 1 ms, all else nothing."""
+    given: dict[str, Any] = {
+        "operators": {"other:float32": Fit(1e-3)},
+        "exchange": {},
+        "collectives": {},
+        "update": Fit(0.0),
+        "instruction_s": 0.0,
+        "platform_bytes": 0,
+        "sends": "async",
+        **more,
+    }
+    return Calibration("2026-11-28", torch.__version__, "cpu", 1, **given)
+
+
+def test_one_rank_is_busy_all_the_time() -> None:
+    found = priced(compiled(DP[:1]), cluster([device()]))
+    (rank,) = found.ranks
+    assert rank.busy_s == pytest.approx(found.step_s)
+    assert found.bubble == pytest.approx(0)
+    assert found.mfu == pytest.approx(found.model_flops / (found.step_s * 1e13))
+    assert found.links == ()
+    assert found.bound.startswith("compute of rank 0")
+
+
+def test_a_compiled_program_says_what_it_costs(tmp_path: Path) -> None:
+    """From the cluster as a value and as a file."""
+    program = compile("llama-tiny", strategy={"pipelines": DP[:1]})
+    spec = cluster([device()])
+    write_cluster(spec, tmp_path / "c.yaml")
+    assert program.estimate(tmp_path / "c.yaml").step_s == program.estimate(spec).step_s > 0
+
+
+def test_an_artifact_is_priced_without_its_graph(tmp_path: Path) -> None:
+    artifact = compiled(MIXED)
+    write(tmp_path / "a", artifact)
+    read = load(tmp_path / "a", with_graph=False)
+    spec = cluster([device()] * 2, [device()] * 2)
+    assert (read.graph, read.layouts) == (None, None)
+    assert estimate_artifact(read, spec).step_s == priced(artifact, spec).step_s
+
+
+def test_model_flops_do_not_depend_on_the_strategy() -> None:
+    spec = cluster([device()] * 2)
+    whole = priced(compiled(DP[:1]), cluster([device()])).model_flops
+    split = priced(compiled(TP), spec).model_flops
+    again = priced(compiled([{**DP[0], "recompute": "full"}]), cluster([device()])).model_flops
+    assert split == pytest.approx(whole)
+    assert again == pytest.approx(whole, rel=0.01)
+
+
+def test_a_pipeline_fills_and_drains() -> None:
+    """As busy as its slowest stage, and longer by what the other does before and behind."""
+    found = priced(compiled(PP), cluster([device()], [device()]))
+    busy = [rank.busy_s for rank in found.ranks]
+    assert max(busy) < found.step_s < sum(busy)
+    assert found.bubble == pytest.approx(1 - sum(busy) / (2 * found.step_s))
+    assert {share.kind for share in found.path} == {"compute", "link"}
+    assert sum(share.seconds for share in found.path) == pytest.approx(found.step_s, rel=1e-6)
+
+
+def test_the_timeline_has_every_instruction() -> None:
+    artifact = compiled(MIXED)
+    found = priced(artifact, cluster([device()] * 2, [device()] * 2))
+    for own in artifact.program.ranks:
+        spans = {span.position for span in found.timeline.of(own.rank)}
+        assert spans == set(range(len(own.instructions)))
+    assert found.timeline.labels[2] == "rank 2: cpu, pipeline 0 stage 1"
+    assert {point.rank for point in found.timeline.memory} == {0, 1, 2, 3}
+
+
+def test_a_slower_device_bounds_the_step() -> None:
+    quick, slow = device(), device(peak=1e12)
+    found = priced(compiled(PP), cluster([quick, slow]))
+    assert found.bound.startswith("compute of rank 1 (pipeline 0 stage 1, cpu)")
+    assert found.step_s > priced(compiled(PP), cluster([quick, quick])).step_s
+
+
+def test_faster_links_are_worth_what_is_said() -> None:
+    spec = cluster([device()] * 2, [device()] * 2)
+    found = priced(compiled(MIXED), spec)
+    told = {one.change: one.step_s for one in found.advice}
+    faster = replace(NIC, bandwidth=2 * NIC.bandwidth)
+    with_it = replace(spec, nodes=tuple(replace(node, nic=faster) for node in spec.nodes))
+    assert told["twice the bandwidth between nodes"] == pytest.approx(priced(compiled(MIXED), with_it).step_s)
+    assert len(found.advice) <= 3
+    assert [one.gain for one in found.advice] == sorted((one.gain for one in found.advice), reverse=True)
+
+
+def test_a_layer_moves_from_the_slow_device() -> None:
+    found = priced(compiled(PP), cluster([device(), device(peak=1e11)]))
+    first = found.advice[0]
+    assert first.change == "move one layer of pipeline 0 from stage 1 to stage 0"
+    assert 0.1 < first.gain < 0.6
+
+
+def test_rows_move_to_the_faster_pipeline() -> None:
+    artifact = compiled(SAME)
+    found = priced(artifact, cluster([device(), device()], [device(pace=4), device(pace=4)]))
+    assert "move 1 micro-batch from pipeline 1 to pipeline 0" in [one.change for one in found.advice]
+
+
+def test_alike_pipelines_are_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried on one of two alike pipelines takes as long as on both."""
+    spec = cluster([device()] * 2, [device()] * 2)
+    both = priced(compiled(SAME), spec).advice
+    monkeypatch.setattr(advice, "SIMULATED", 0)
+    first = priced(compiled(SAME), spec).advice
+    assert [one.change for one in first] == [one.change for one in both]
+    assert [one.step_s for one in first] == pytest.approx([one.step_s for one in both])
+
+
+def test_meetings_one_by_one_end_as_those_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that share processors meet at each collective, others once for all that follow on each other."""
+    spec = cluster([device()] * 2)
+    together = priced(compiled(TP), spec)
+    nodes = tuple(replace(node, cores=64) for node in spec.nodes)
+    monkeypatch.setattr(module.StepPricer, "__init__", _apart(module.StepPricer.__init__))
+    one_by_one = priced(compiled(TP), replace(spec, nodes=nodes))
+    assert one_by_one.step_s == pytest.approx(together.step_s)
+    assert len(one_by_one.timeline.spans) > len(together.timeline.spans)
+
+
+def _apart(made: Callable[..., None]) -> Callable[..., None]:
+    return lambda self, *given: made(self, *given[:-1], True)
+
+
+def test_cpu_ranks_share_the_processors_of_their_node() -> None:
+    spec = cluster([device()] * 2)
+    crowded = replace(spec, nodes=tuple(replace(node, cores=1) for node in spec.nodes))
+    free, shared = priced(compiled(DP), spec), priced(compiled(DP), crowded)
+    assert shared.step_s > 1.2 * free.step_s
+
+
+def test_measured_operators_and_pace() -> None:
+    """A pace makes computing longer, and says how long each instruction takes at least."""
+    spec = replace(cluster([device()] * 2), calibration=fits())
+    slow = replace(
+        spec, nodes=tuple(replace(node, devices=(device(), device(pace=4.0))) for node in spec.nodes)
+    )
+    even, paced = priced(compiled(PP), spec), priced(compiled(PP), slow)
+    forward = [rank.phases_s[SpanKind.FORWARD] for rank in paced.ranks]
+    assert forward[0] == pytest.approx(even.ranks[0].phases_s[SpanKind.FORWARD])
+    assert forward[1] == pytest.approx(4 * even.ranks[1].phases_s[SpanKind.FORWARD])
+    (own,) = [own for own in compiled(PP).program.ranks if own.rank == 1]
+    computing = [at for at, i in enumerate(own.instructions) if i.op in (Op.FORWARD, Op.BACKWARD)]
+    assert set(computing) <= set(paced.least_s[1])
+    assert paced.least_s[1][computing[0]] == pytest.approx(4 * even.least_s[1][computing[0]])
+
+
+def test_platform_bytes_are_held_all_the_time() -> None:
+    spec = cluster([device()])
+    more = replace(spec, calibration=fits(platform_bytes=1 << 20))
+    bare, held = (priced(compiled(DP[:1]), one).ranks[0].memory for one in (spec, more))
+    assert held.peak.total - bare.peak.total == held.start - bare.start == 1 << 20
+
+
+def test_a_profile_of_another_torch_says_so() -> None:
+    old = replace(fits(), torch="1.0", device="cuda NVIDIA A100")
+    found = priced(compiled(DP[:1]), replace(cluster([device()]), calibration=old))
+    assert f"the profile is of torch 1.0, this is {torch.__version__}: measure again" in found.notes
+    assert "the profile is of cuda NVIDIA A100: cpu is priced by its figures" in found.notes
+    assert not any("profile is of" in note for note in priced(compiled(DP[:1]), cluster([device()])).notes)
+
+
+def test_too_little_memory_bounds_a_step() -> None:
+    found = priced(compiled(DP[:1]), cluster([device(memory=4 << 20)]))
+    assert [one.rank for one in found.misfits] == [0]
+    assert found.bound.startswith("memory: rank 0 needs ")
+
+
+def test_missing_figures_are_told_all_at_once(expect: Expect) -> None:
+    spec = cluster([device(), DeviceSpec("cpu")], [DeviceSpec("cpu"), device()])
+    bare = replace(spec, nodes=tuple(replace(node, nic=None) for node in spec.nodes))
+    with pytest.raises(EstimateError) as caught:
+        priced(compiled(MIXED), bare)
+    expect("estimate/missing_figures", str(caught.value))
+
+
+def test_more_ranks_than_devices(expect: Expect) -> None:
+    with pytest.raises(ClusterError) as caught:
+        priced(compiled(MIXED), cluster([device()], [device()]), at="cluster.yaml")
+    expect("estimate/too_few_devices", str(caught.value))
+
+
+def test_bytes_of_a_link_are_those_of_the_messages() -> None:
+    """Two stages, six micro-batches of one sample: its activations there, their gradients back."""
+    found = priced(compiled(PP), cluster([device()], [device()], link=LinkSpec(1e9)))
+    (link,) = found.links
+    activation = 1 * 64 * 64 * 4
+    gradients = found.traffic[0, 1] - 6 * activation
+    assert link.name == "a - b"
+    assert found.traffic[0, 1] == found.traffic[1, 0]
+    assert gradients >= 0
+    assert link.bytes == 2 * link.busiest_bytes == 2 * found.traffic[0, 1]

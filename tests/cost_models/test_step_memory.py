@@ -1,0 +1,109 @@
+"""The memory of a rank over its instructions is what the walk by shape holds, plus what that leaves out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from hspmd_compiler.cost_models import operator_classes
+from hspmd_compiler.cost_models.steps.memory import RankMemory, rank_memory
+from hspmd_compiler.cost_models.steps.rank_shapes import ShapeTable
+from hspmd_compiler.options import OptimizerConfig
+from hspmd_compiler.program.execute import plan_rank
+from hspmd_compiler.program.program import Op, Program, RankProgram
+from hspmd_compiler.verify.shape.shape_segments import ShapeBook
+from hspmd_compiler.verify.shape.solo import solo
+from tests.cost_models.priced import DP, MIXED, PP, TP, TP3, compiled
+
+LOSS_BYTES = 16
+"""The running loss, and its sum over ranks, which are told in no part."""
+
+CASES: list[tuple[str, str, list[Any], dict[str, Any]]] = [
+    ("three ranks", "model", TP3, {}),
+    ("sequence parallel", "bfloat16", TP, {"sequence_parallel": True}),
+    ("zero 1", "bfloat16", DP, {"zero": 1}),
+    ("zero 2", "model", DP, {"zero": 2}),
+    ("zero 3", "bfloat16", DP, {"zero": 3}),
+]
+
+
+@pytest.fixture(autouse=True)
+def without_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What kernels hold inside a call is in no walk by shape."""
+    monkeypatch.setattr(operator_classes, "TWICE_ITS_RESULT", frozenset())
+
+
+def memory_of(program: Program, own: RankProgram, optimizer: OptimizerConfig) -> RankMemory:
+    with torch.no_grad():
+        return rank_memory(program, ShapeTable(program).of(own), optimizer)
+
+
+def walked_peak(program: Program, rank: int) -> int:
+    book = ShapeBook()
+    with torch.no_grad():
+        solo(program, plan_rank(program, rank), book)  # PyTorch's first calls keep values alive
+        return solo(program, plan_rank(program, rank), book).peak
+
+
+def last_answer(program: Program, own: RankProgram) -> int:
+    """What a rank has received last stays until it asks again: a value that crosses its stage."""
+    steps = ShapeTable(program).of(own).steps
+    walked = [step.walked for step in steps if step is not None and step.walked is not None]
+    return max((comm.size for walk in walked for comm in walk.comms), default=0)
+
+
+def peak_without_optimizer(program: Program, own: RankProgram) -> int:
+    """Of SGD without momentum, which has no state, and without what its update makes."""
+    memory = memory_of(program, own, OptimizerConfig.from_json({"name": "sgd"}))
+    steps = zip(own.instructions, memory.peaks, strict=True)
+    return max(peak for instruction, peak in steps if instruction.op is not Op.OPTIMIZER)
+
+
+@pytest.mark.parametrize(
+    ("precision", "pipelines", "more"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_peak_is_that_of_the_walk_by_shape(
+    precision: str, pipelines: list[Any], more: dict[str, Any]
+) -> None:
+    program = compiled(pipelines, precision, **more).program
+    for own in program.ranks:
+        found = peak_without_optimizer(program, own)
+        assert 0 <= walked_peak(program, own.rank) - found <= LOSS_BYTES + last_answer(program, own)
+
+
+def test_what_is_sent_lives_until_sends_are_over() -> None:
+    """The walk lets go of a message at once; the transport keeps it until the update."""
+    program = compiled(MIXED).program
+    for own in program.ranks:
+        sent = memory_of(program, own, OptimizerConfig()).peak.buffers
+        walked = walked_peak(program, own.rank)
+        assert walked - LOSS_BYTES <= peak_without_optimizer(program, own) <= walked + sent
+    last = program.ranks[-1]
+    memory = memory_of(program, last, OptimizerConfig())
+    update = [instruction.op for instruction in last.instructions].index(Op.OPTIMIZER)
+    assert memory.held[update] <= memory.held[update - 1]
+
+
+def test_first_stage_keeps_more_micro_batches_than_the_last() -> None:
+    """1F1B: as many as there are stages behind it, and one."""
+    program = compiled(PP).program
+    first, last = (memory_of(program, own, OptimizerConfig()).peak for own in program.ranks)
+    assert first.kept + first.transient > 1.5 * (last.kept + last.transient)
+
+
+def test_optimizer_state_follows_the_rule() -> None:
+    program = compiled(PP).program
+    own = program.ranks[0]
+    sizes = {
+        text: memory_of(program, own, OptimizerConfig.from_json({"name": name, **more})).peak.optimizer
+        for text, name, more in (("adamw", "adamw", {}), ("sgd", "sgd", {}), ("m", "sgd", {"momentum": 0.9}))
+    }
+    assert sizes["sgd"] == 0
+    assert (
+        sizes["adamw"]
+        == 2 * sizes["m"]
+        == 2 * memory_of(program, own, OptimizerConfig()).peak.parameters
+        - (2 * sum(4 * torch.Size(shard.shape).numel() for shard in own.shards if shard.is_buffer))
+    )
