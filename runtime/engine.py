@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,8 +15,8 @@ from ..program.codegen import SegmentCache
 from ..program.execute import RankState, plan_rank, run_step
 from ..program.kernels.index_check import outside_error
 from ..program.kernels.random_kernels import step_keys
-from ..program.program import ClassProgram, InputKind, Program, Shard
-from ..program.requests import LossReduce, OptimizerStep
+from ..program.program import ClassProgram, InputKind, Program, RankProgram, Shard
+from ..program.requests import LossReduce, OptimizerStep, Request
 from ..program.segments import CompiledSegments
 from ..program.trained import started, store, trained_value
 from .batches.batch_check import BatchCheck
@@ -26,6 +27,7 @@ from .optimizer import ShardOptimizer
 from .saved.loaded_names import ModelNames, agreeing, match_names
 from .shards import ReadBox, boxes_of, fill_kept, fill_shard, owned_grads, owned_value
 from .step_checks import StepChecks, checking
+from .timing.step_timer import Untimed
 from .transport import Transport
 from .update import update_shards
 
@@ -37,7 +39,8 @@ class Engine:
     rate, which the schedule scales; it may be set between steps. grad_norm: of the last step, None
     where the optimizer has no `max_grad_norm`. seed: of dropout, with `steps` and the place of each
     element; it may be set between steps. shape: what a batch must look like. keys: inputs that this
-    rank's program reads. places: host and device of each rank, where a launcher knows.
+    rank's program reads. places: host and device of each rank, and held_before: bytes that this one held
+    before its parameters, where a launcher knows. timing: told what a step does; it may be set between steps.
     """
 
     def __init__(
@@ -51,6 +54,8 @@ class Engine:
         self.seed = 0
         self.grad_norm: float | None = None
         self.places: tuple[str, ...] = ()
+        self.held_before = 0
+        self.timing = Untimed()
         device = str(transport.device)
         self._plan = plan_rank(program, transport.rank)
         self._state: RankState[Tensor] = started(self._plan.program.shards, params)
@@ -69,6 +74,11 @@ class Engine:
     def rows(self) -> list[tuple[int, int]]:
         """Rows of the global batch that this rank takes, [low, high) per micro-batch."""
         return self._plan.program.rows
+
+    @property
+    def rank_program(self) -> RankProgram:
+        """What is this rank's own."""
+        return self._plan.program
 
     @property
     def class_program(self) -> ClassProgram:
@@ -119,24 +129,29 @@ class Engine:
 
     def _run(self, micro_batches: list[Batch], checks: StepChecks) -> float:
         self._state.keys = step_keys(self.rows, self.seed, self.steps)
-        run = run_step(self._plan, self._state, micro_batches, self._segments, self._arrays)
+        timing = self.timing
+        run = run_step(self._plan, self._state, micro_batches, self._segments, self._arrays, timing.finished)
         answer: Tensor | None = None
+        timing.begins()
         try:
             while True:
                 request = run.send(answer)
                 answer = None
                 if isinstance(request, OptimizerStep):
                     self._update()
-                elif isinstance(request, LossReduce):
-                    answer = checks.sum_of(request.value)
                 else:
-                    answer = self.transport.answer(request)
+                    answer = timing.exchanges(request, partial(self._answer, request, checks))
                 del request
         except StopIteration as end:
             self.transport.finish_sends()
             return float(end.value)
         except IndexError as error:  # from an operator that refuses such an index itself
             raise outside_error([("an index", str(error), "")]) from error
+
+    def _answer(self, request: Request[Tensor], checks: StepChecks) -> Tensor | None:
+        if isinstance(request, LossReduce):
+            return checks.sum_of(request.value)
+        return self.transport.answer(request)
 
     def state_dict(self, everywhere: bool = True) -> dict[str, Tensor]:
         """The whole model by its own names, aliases too, on the CPU of every rank, or of rank 0 only.
@@ -236,11 +251,15 @@ class Engine:
 
     def _update(self) -> None:
         """Clip, then update the shards from the synchronised gradients."""
-        self.transport.finish_sends()  # what is being sent may share memory with a parameter
+        # What is being sent may share memory with a parameter.
+        self.timing.exchanges(None, self.transport.finish_sends)
         if self.optimizer.config.max_grad_norm is not None:
             owned = owned_grads(self.shards, self._state.synced)
-            self.grad_norm = global_norm(owned, self.transport.device, self.transport.sum_over_ranks)
+            self.grad_norm = global_norm(owned, self.transport.device, self._sum_over_ranks)
         update_shards(self.shards, self._state, self.optimizer, self.grad_norm, self.current_lr)
+
+    def _sum_over_ranks(self, value: Tensor) -> Tensor:
+        return self.timing.exchanges(None, partial(self.transport.sum_over_ranks, value))
 
     def _of_global(self, batch: Mapping[str, Tensor]) -> list[Batch]:
         self.shape.check(batch)

@@ -42,6 +42,7 @@ FLOORS = {
     "pages": 17,
     "compiler": 18,
     "runtime": 18,
+    "profiling": 19,
     "verify": 19,
     "coverage": 20,
     "api": 21,

@@ -10,22 +10,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..base.limits import MOST_DEVICES
+from ..base.pace import Pace, check_pace, read_pace
 from ..errors import OptionError
 from .command import Command
 from .training_view import LEFT_OUT, view_for
 
 if TYPE_CHECKING:
+    from ..program.program import Program
     from ..runtime.batches.data import DataSource
     from ..runtime.engine import Engine
     from ..runtime.start.rank_process import Emit
     from ..runtime.start.rendezvous import Timeouts
+    from ..runtime.train import StepRecord
 
 SEEDS = range(-(2**63), 2**63)
 """Those that torch's generators take and a tensor of integers holds."""
-ALIKE = ("data", "steps", "epochs", "lr", "start_timeout", "timeout")
-WRITTEN = ("save", "save_state")
+ALIKE = ("data", "steps", "epochs", "lr", "start_timeout", "timeout", "trace_steps")
+WRITTEN = ("save", "save_state", "trace")
 RANK_DIGITS = 9
 MOST_THREADS = 1 << 10
+MOST_TRACED = 100
 LONGEST_WAIT = 30 * 24 * 3600.0  # a month
 
 
@@ -73,6 +77,19 @@ def add_flags(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         help="for one message between ranks, or a silent rank (default: 300)",
     )
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="time all ranks in a step, write what they did when"
+    )
+    parser.add_argument(
+        "--trace-steps",
+        type=int,
+        default=1,
+        metavar="N",
+        help="time so many steps after the first two, write the one of median length (default: 1)",
+    )
+    parser.add_argument(
+        "--pace", type=Path, metavar="FILE", help="seconds that instructions take at least, by rank"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON line per step")
 
 
@@ -86,13 +103,24 @@ def run(args: Namespace) -> int:
     from ..runtime.start.opening import StartOptions
     from ..verify.shape.fit import check_rank
 
-    for flag, path in (("--save", args.save), ("--save-state", args.save_state)):
+    for flag, path in (("--save", args.save), ("--save-state", args.save_state), ("--trace", args.trace)):
         if path is not None:
             check_writable(path, flag)
-    options = StartOptions(args.seed, args.init, _timeouts(args), args.threads, _flags(args), check_rank)
+    pace = Pace({}) if args.pace is None else read_pace(args.pace)
+
+    def check(program: Program, rank: int) -> None:
+        check_rank(program, rank)
+        own = next(each for each in program.ranks if each.rank == rank)
+        check_pace(pace, program.world_size, rank, len(own.instructions), str(args.pace))
+
+    options = StartOptions(args.seed, args.init, _timeouts(args), args.threads, _flags(args), check)
     with view_for(args.json, args.steps) as view:
         launch(
-            args.directory, lambda engine, emit: _train(engine, emit, args), options, args.ranks, view.show
+            args.directory,
+            lambda engine, emit: _train(engine, emit, args, pace),
+            options,
+            args.ranks,
+            view.show,
         )
     return 0
 
@@ -103,7 +131,11 @@ def _flags(args: Namespace) -> dict[str, str]:
 
     flags = {f"--{name.replace('_', '-')}": str(getattr(args, name)) for name in ALIKE}
     flags |= {f"--{name.replace('_', '-')}": str(getattr(args, name) is not None) for name in WRITTEN}
-    read = {"--text": args.text, "--resume": args.resume and [args.resume]}
+    read = {
+        "--text": args.text,
+        "--resume": args.resume and [args.resume],
+        "--pace": args.pace and [args.pace],
+    }
     if args.tokenizer is not None and args.tokenizer.is_dir():
         read["--tokenizer"] = sorted(path for path in args.tokenizer.iterdir() if path.is_file())
     return flags | {name: files_digest(files) if files else "None" for name, files in read.items()}
@@ -126,6 +158,8 @@ def _check(args: Namespace) -> None:
         bad.append(("--lr", f"{args.lr}: a number of 0 or more"))
     if args.seed not in SEEDS:
         bad.append(("--seed", f"{args.seed}: a whole number from -2**63 to 2**63 - 1"))
+    if args.trace_steps > MOST_TRACED:
+        bad.append(("--trace-steps", f"{args.trace_steps}: at most {MOST_TRACED}"))
     waits = (("--start-timeout", args.start_timeout), ("--timeout", args.timeout))
     bad += [
         (name, f"{value:g}: seconds above 0, at most {LONGEST_WAIT:.0f}")
@@ -151,12 +185,14 @@ def _no_file(path: Path) -> str:
 
 def _counts(args: Namespace) -> list[tuple[str, int]]:
     named = [("steps", args.steps), ("epochs", args.epochs), ("threads", args.threads)]
+    named.append(("trace-steps", args.trace_steps))
     return [(name, value) for name, value in named if value is not None]
 
 
-def _train(engine: Engine, emit: Emit, args: Namespace) -> None:
+def _train(engine: Engine, emit: Emit, args: Namespace, pace: Pace) -> None:
     """What every rank does."""
     from ..runtime.saved.checkpoint import save
+    from ..runtime.timing.tracing import timing_of
     from ..runtime.train import train
     from ..runtime.training_state import load_state, save_state
 
@@ -166,14 +202,14 @@ def _train(engine: Engine, emit: Emit, args: Namespace) -> None:
     if args.resume is not None:
         load_state(engine, data, args.resume)
     emit({"ranks": list(engine.places)})
-    train(
-        engine,
-        data,
-        args.steps,
-        args.epochs,
-        lambda record: emit(asdict(record)),
-        lambda left: emit({LEFT_OUT: asdict(left)}),
-    )
+    timing = timing_of(engine, pace, args.trace, args.steps, args.trace_steps)
+
+    def on_step(record: StepRecord) -> None:
+        timing.step_done()
+        emit(asdict(record))
+
+    train(engine, data, args.steps, args.epochs, on_step, lambda left: emit({LEFT_OUT: asdict(left)}))
+    timing.write()
     if args.save is not None:
         save(engine, args.save)
     if args.save_state is not None:

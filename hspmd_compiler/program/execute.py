@@ -142,8 +142,12 @@ def run_step(
     batches: Sequence[Mapping[str, V]],
     segments: SegmentRunner[V],
     arrays: Arrays[V],
+    finished: Callable[[int], None] = lambda position: None,
 ) -> StepRun[V]:
-    """One training step; `batches` holds one dict per local micro-batch. Returns the loss."""
+    """One training step; `batches` holds one dict per local micro-batch. Returns the loss.
+
+    finished: called when the instruction at a position is done.
+    """
     walk = Walk(plan, state, batches, segments, arrays)
     state.loss = None
     state.steps.clear()
@@ -154,6 +158,7 @@ def run_step(
         if action is None:
             raise _unknown(instruction, position)
         yield from action(walk, instruction)
+        finished(position)
     state.params.update(state.buffers)
     state.buffers.clear()
     state.position = len(plan.program.instructions)

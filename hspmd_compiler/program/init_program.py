@@ -53,6 +53,7 @@ _REDUCTIONS = """
     _linalg_eigh linalg_inv_ex linalg_cholesky_ex linalg_householder_product geqrf orgqr qr
 """
 
+POINTWISE_NAMES = frozenset(_POINTWISE.split())
 ALLOWED_NAMES = frozenset(" ".join((_RANDOM, _CREATION, _VIEWS, _POINTWISE, _REDUCTIONS)).split())
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import cast
 
 import torch
@@ -14,6 +15,7 @@ from .init_program import (
     DTYPE,
     FLOAT,
     MEMORY_FORMAT,
+    POINTWISE_NAMES,
     RESEED,
     RESTORE,
     TRUNC_NORMAL,
@@ -32,6 +34,9 @@ MOST_ELEMENTS = 1 << 28
 AT_ONCE = 8
 PLACED = frozenset({"device", "layout", "pin_memory"})
 META = torch.device("meta")
+RANGE = "arange"
+"""PyTorch finds its size, and that of pointwise operators, by its compiler, which takes seconds and 100 MB to
+load on each rank. They are counted here instead."""
 
 
 def replay(program: InitProgram, seed: int, keep: Keep, largest: int = 0) -> None:
@@ -98,7 +103,20 @@ class _Replay:
             self.tensors[id] = tensor
 
     def _check_size(self, op: str, args: list[object], kwargs: dict[str, object]) -> None:
-        """Compute the result's shape first, without memory, where PyTorch can."""
+        """Find the result's size first, without memory, where that can be done."""
+        name = op.split(".")[1]
+        if name == RANGE:
+            size = range_size(args)
+        elif name in POINTWISE_NAMES:
+            size = pointwise_size([*args, *kwargs.values()])
+        else:
+            size = self._shadow_size(op, args, kwargs)
+        alive = sum(each.numel() for each in self.tensors.values())
+        if size > self.most or alive + size > AT_ONCE * self.most:
+            raise ArtifactError(f"it makes {size:,} elements, and {alive:,} are there already")
+
+    def _shadow_size(self, op: str, args: list[object], kwargs: dict[str, object]) -> int:
+        """By the operator itself, on tensors without memory; 0 where it has no such form."""
         shadows = [_shadow(arg) for arg in args]
         named = {key: _shadow(item) for key, item in kwargs.items()}
         place = {"device": META} if _takes_device(op) else {}
@@ -106,12 +124,9 @@ class _Replay:
             with META:
                 made = operator(op)(*shadows, **named, **place)
         except NotImplementedError:
-            return
+            return 0
         results = made if isinstance(made, (tuple, list)) else (made,)
-        size = sum(each.numel() for each in results if isinstance(each, torch.Tensor))
-        alive = sum(each.numel() for each in self.tensors.values())
-        if size > self.most or alive + size > AT_ONCE * self.most:
-            raise ArtifactError(f"it makes {size:,} elements, and {alive:,} are there already")
+        return sum(each.numel() for each in results if isinstance(each, torch.Tensor))
 
     def _constant(self, step: InitStep) -> torch.Tensor:
         dtype, shape, numbers = step.args
@@ -132,6 +147,21 @@ class _Replay:
         if kind in (DTYPE, MEMORY_FORMAT):
             return torch_constant(content, torch.dtype if kind == DTYPE else torch.memory_format)
         raise ArtifactError(f"the initialisation has an argument of unknown kind {kind!r}")
+
+
+def range_size(args: Sequence[object]) -> int:
+    """Elements from start to end by step; what isn't that, PyTorch refuses."""
+    numbers = [item for item in args if isinstance(item, (int, float)) and math.isfinite(item)]
+    if not numbers or len(numbers) < len(args):
+        return 0
+    start, end, step = (0, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
+    return max(0, math.ceil((end - start) / step)) if step else 0
+
+
+def pointwise_size(args: Sequence[object]) -> int:
+    """Elements of operands broadcast to each other."""
+    shapes = [arg.shape[::-1] for arg in args if isinstance(arg, torch.Tensor)]
+    return math.prod(0 if 0 in sizes else max(sizes) for sizes in zip_longest(*shapes, fillvalue=1))
 
 
 def _refused(place: int, step: InitStep, reason: str) -> ArtifactError:

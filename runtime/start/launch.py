@@ -19,7 +19,7 @@ from .processes import run_ranks
 from .rank_process import Emit, LocalRank
 from .rendezvous import RankPlace, is_under_torchrun, listen, use_loopback
 
-__all__ = ["Job", "StartOptions", "launch"]
+__all__ = ["Job", "StartOptions", "fork_here", "launch"]
 
 Job = Callable[[Engine, Emit], None]
 
@@ -42,7 +42,12 @@ def launch(
         return
     needed = len(read_manifest(Path(directory)).device_kinds)
     if ranks is None:
-        _fork_all(Path(directory), job, options, needed, on_record)
+        fork_here(
+            needed,
+            lambda place, emit: _run_one(Path(directory), job, options, place, emit),
+            options.threads,
+            on_record,
+        )
     else:
         _fork_some(Path(directory), job, options, _checked(ranks, needed), needed, on_record)
 
@@ -64,17 +69,17 @@ def _run_one(directory: Path, job: Job, options: StartOptions, place: RankPlace,
     transport.close()
 
 
-def _fork_all(directory: Path, job: Job, options: StartOptions, count: int, on_record: Emit) -> None:
+def fork_here(count: int, run: Callable[[RankPlace, Emit], None], threads: int, on_record: Emit) -> None:
+    """Run `run(place, emit)` as each of so many ranks, all on this host, each in a process of its own."""
     with listen() as listener:
         port = listener.getsockname()[1]
 
         def body(local: LocalRank, emit: Emit) -> None:
-            torch.set_num_threads(options.threads)
+            torch.set_num_threads(threads)
             use_loopback()
             own = os.dup(listener.fileno()) if local.rank == 0 else None  # the store closes it itself
             listener.close()
-            place = RankPlace(local.rank, count, local.local_index, port=port, listener=own)
-            _run_one(directory, job, options, place, emit)
+            run(RankPlace(local.rank, count, local.local_index, port=port, listener=own), emit)
 
         run_ranks(range(count), body, on_record)
 

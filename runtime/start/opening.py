@@ -10,6 +10,7 @@ from ...artifact.store import load, read_manifest
 from ...program.program import Program
 from ..engine import Engine
 from ..saved.initial_params import InitialState
+from ..timing.resident import held_bytes
 from .rendezvous import RankPlace, Timeouts, check_world_size, connect, is_under_torchrun
 from .roll_call import Store
 from .same_start import files_digest, same_start
@@ -60,6 +61,7 @@ def open_engine(
     initial = InitialState.of(artifact, options.seed, options.weights)
     same = same_start(manifest, own, _flags(options))
     connected = connect(place, artifact.program, own, same, options.timeouts)
+    held = held_bytes(connected.transport.device)
     try:
         with connected.transport.call("load", meets=False):
             params = initial.shards_of(artifact.program, own.shards, connected.transport)
@@ -68,7 +70,7 @@ def open_engine(
         connected.transport.close()  # what was wrong with a file can be mended, and the engine opened again
         raise
     engine.seed = options.seed
-    engine.places = connected.roll.places
+    engine.places, engine.held_before = connected.roll.places, held
     return Opened(engine, connected.store)
 
 

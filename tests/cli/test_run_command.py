@@ -13,6 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from hspmd_compiler.base.pace import Pace, write_pace
+from hspmd_compiler.base.trace_file import read_timeline
 from hspmd_compiler.cli.main import main
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from tests.runtime import hand_made
@@ -131,6 +133,29 @@ def test_goes_on_where_it_stopped(run_here: Command) -> None:
         loss.backward()
         optimizer.step()
         assert record["loss"] == pytest.approx(loss.item(), abs=1e-12)
+
+
+def test_writes_what_all_ranks_did_when(workplace: Path, run_here: Command) -> None:
+    write_pace(Pace({2: {0: 0.05}}), workplace / "pace.json")
+    flags = ["--steps", "4", "--trace", "trace.json", "--trace-steps", "2", "--pace", "pace.json"]
+    done = run_here("made", "--data", "own_data:batches", *flags)
+    assert done.returncode == 0, done.stderr
+    timeline = read_timeline(workplace / "trace.json", "measured")
+    assert timeline.ranks == (0, 1, 2)
+    assert sum(span.length_s for span in timeline.of(2) if span.position == 0) >= 0.05
+
+
+def test_a_pace_that_does_not_fit_starts_nothing(workplace: Path, run_here: Command) -> None:
+    run = ["made", "--data", "own_data:batches", "--steps", "1", "--pace", "pace.json"]
+    (workplace / "pace.json").write_text('{"ranks": {"0": {"1": -1, "2": "x"}}}')
+    done = run_here(*run)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "ranks.0.2" in done.stderr
+    write_pace(Pace({1: {10_000: 0.1}, 7: {}}), workplace / "pace.json")
+    done = run_here(*run, "--trace-steps", "0")
+    assert done.returncode == 2 and "--trace-steps" in done.stderr
+    done = run_here(*run)
+    assert done.returncode == 2 and "ranks.7" in done.stderr, done.stderr
 
 
 def test_samples_that_fill_no_batch_are_told(run_here: Command) -> None:

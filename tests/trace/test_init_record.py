@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from hspmd_compiler.errors import ArtifactError, TraceError
@@ -246,3 +250,33 @@ def test_damage_is_named(steps: list[InitStep], word: str) -> None:
 def test_not_a_program(data: object) -> None:
     with pytest.raises(ArtifactError):
         from_json(data)
+
+
+@given(st.lists(st.integers(-40, 40), min_size=1, max_size=2), st.integers(1, 7))
+def test_sizes_are_found_without_the_operator(ends: list[int], step: int) -> None:
+    args = [*ends, step] if len(ends) == 2 else ends
+    low, high = (0, ends[0]) if len(ends) == 1 else ends
+    assert initial.range_size(args) == len(range(low, high, step if len(ends) == 2 else 1))
+
+
+@given(st.lists(st.sampled_from([(), (3,), (1,), (2, 1), (2, 3), (4, 1, 1)]), max_size=3))
+def test_operands_are_broadcast_as_pytorch_does(shapes: list[tuple[int, ...]]) -> None:
+    operands = [torch.zeros(shape) for shape in shapes]
+    found = initial.pointwise_size([*operands, 2.0])
+    assert found == sum(operands, torch.zeros(())).numel()
+
+
+def test_a_replay_loads_no_compiler() -> None:
+    """It would take seconds and 100 MB on each rank."""
+    code = (
+        "import sys, torch\n"
+        "from hspmd_compiler.program.init_program import InitProgram, InitStep\n"
+        "from hspmd_compiler.program.initial import replay\n"
+        "steps = (InitStep('aten.arange.default', (8,), {}, (0,)),"
+        " InitStep('aten.div.Tensor', ({'value': 0}, 2), {}, (1,), done=('x',)))\n"
+        "replay(InitProgram({'x': 1}, steps), 0, lambda name, value: print(name, value.sum()))\n"
+        "assert 'torch._dynamo' not in sys.modules and 'sympy' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "x tensor(14.)\n"

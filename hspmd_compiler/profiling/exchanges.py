@@ -1,0 +1,186 @@
+"""Messages and collectives between ranks, timed as our transport does them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter, sleep
+
+import torch
+from torch import Tensor
+
+from ..base.comm_plan import Box, Combine, CommKind, CommStep, Piece
+from ..program.requests import AllReduce, Exchange, Recv, Request, Send
+from ..runtime.torch_dist import TorchDist
+
+DTYPE, ELEMENT_BYTES = "float32", 4
+COLLECTIVES = (
+    CommKind.ALL_REDUCE,
+    CommKind.ALL_GATHER,
+    CommKind.REDUCE_SCATTER,
+    CommKind.ALL_TO_ALL,
+)
+SMALL_BYTES, SMALL_REPEATS = 1 << 18, 4
+"""Up to this size a message is sent so many times as often: it is over soon, and disturbed easily."""
+LATE_S = 0.1
+"""How long a receiver lets its sender wait, to see whether it does."""
+
+
+def transfer_step(number: int, source: int, target: int, elements: int, padded: bool = False) -> CommStep:
+    """A message. padded: cut out of a wider tensor, and put into one, so that it is packed and unpacked."""
+    width = 2 if padded else 1
+    box: Box = ((0, elements), (0, 1))
+    view = (elements, width)
+    return CommStep(
+        number,
+        CommKind.SEND_RECV,
+        (min(source, target), max(source, target)),
+        src_view=view,
+        dst_view=view,
+        dst_shape=view,
+        sends=(Piece(target, (box,)),),
+        recvs=(Piece(source, (box,)),),
+        dtype=DTYPE,
+    )
+
+
+def collective_step(kind: CommKind, number: int, group: Sequence[int], elements: int) -> CommStep:
+    """A collective of which each member gives or gets `elements` in all, all pieces equal."""
+    group = tuple(group)
+    if kind is CommKind.ALL_REDUCE:
+        return CommStep(number, kind, group, Combine.SUM, dtype=DTYPE)
+    part = elements // len(group)
+    whole: Box = ((0, part),)
+    parts = [Piece(peer, (((at * part, (at + 1) * part),),)) for at, peer in enumerate(group)]
+    all_of_it = [Piece(peer, (whole,)) for peer in group]
+    gathers, scatters = kind is CommKind.ALL_GATHER, kind is CommKind.REDUCE_SCATTER
+    src, dst = (part if gathers else part * len(group)), (part if scatters else part * len(group))
+    return CommStep(
+        number,
+        kind,
+        group,
+        Combine.SUM if scatters else Combine.COPY,
+        (src,),
+        (dst,),
+        (dst,),
+        tuple(all_of_it if gathers else parts),
+        tuple(all_of_it if scatters else parts),
+        dtype=DTYPE,
+    )
+
+
+@dataclass(slots=True)
+class Meetings:
+    """One rank's side of what is timed between ranks. All ranks call the same methods in the same order.
+
+    Of repetitions the quickest counts: whatever else a machine does only adds to a message.
+    """
+
+    transport: TorchDist
+    repeats: int
+    _tag: int = 0
+
+    def together(self) -> None:
+        """Begin at the same time."""
+        self.transport.sum_over_ranks(torch.zeros((), device=self.transport.device))
+        self._now()
+
+    def one_way_s(self, pairs: Sequence[tuple[int, int]], size_bytes: int, padded: bool = False) -> float:
+        """Seconds of a message between pairs of ranks that send it to and fro, all at once; 0.0 elsewhere."""
+
+        def there_and_back(source: int, target: int, tensor: Tensor) -> None:
+            for one, two in ((source, target), (target, source)):
+                step = transfer_step(self._tag, one, two, tensor.shape[0], padded)
+                self._move(step, one, tensor)
+
+        return self._of_pairs(pairs, size_bytes, padded, there_and_back) / 2
+
+    def both_ways_s(self, pair: tuple[int, int], size_bytes: int) -> float:
+        """Seconds of two messages that two ranks send each other at once."""
+
+        def both(source: int, target: int, tensor: Tensor) -> None:
+            other = target if self.transport.rank == source else source
+            rank = self.transport.rank
+            self._answer(Send(transfer_step(self._tag, rank, other, tensor.shape[0]), tensor, self._tag))
+            self._answer(Recv(transfer_step(self._tag, other, rank, tensor.shape[0]), self._tag))
+
+        return self._of_pairs([pair], size_bytes, False, both)
+
+    def late_receiver(self, pair: tuple[int, int], size_bytes: int) -> tuple[float, float]:
+        """Seconds that the sender's call takes, and its wait for the end, where the receiver comes late."""
+        source, target = pair
+        self.together()
+        if self.transport.rank == target:
+            sleep(LATE_S)
+        if self.transport.rank not in pair:
+            return 0.0, 0.0
+        tensor = self._tensor(size_bytes, False)
+        start = self._now()
+        self._move(transfer_step(self._tag, source, target, tensor.shape[0]), source, tensor)
+        posted = self._now()
+        self.transport.finish_sends()
+        return posted - start, self._now() - posted
+
+    def collective_s(self, kind: CommKind, number: int, group: Sequence[int], size_bytes: int) -> float:
+        """Seconds of a collective, from when all members are there; 0.0 elsewhere. number: of the step."""
+        elements = max(len(group), size_bytes // ELEMENT_BYTES)
+        step = collective_step(kind, number, group, elements)
+        mine = self.transport.rank in group and len(group) > 1
+        elements = elements if step.src_view is None else step.src_view[0]
+        tensor = torch.zeros(elements if mine else 1, device=self.transport.device)
+        taken = []
+        for _ in range(self._often(size_bytes) + 1):
+            self.together()
+            start = self._now()
+            if mine and kind is CommKind.ALL_REDUCE:
+                self._answer(AllReduce(step, tensor, may_overwrite=True))
+            elif mine:
+                self._answer(Exchange(step, tensor))
+            taken.append(self._now() - start)
+        return min(taken[1:]) if mine else 0.0
+
+    def _of_pairs(
+        self,
+        pairs: Sequence[tuple[int, int]],
+        size_bytes: int,
+        padded: bool,
+        call: Callable[[int, int, Tensor], None],
+    ) -> float:
+        mine = next((pair for pair in pairs if self.transport.rank in pair), None)
+        tensor = self._tensor(size_bytes if mine else ELEMENT_BYTES, padded)
+        taken = []
+        self.together()
+        for _ in range(self._often(size_bytes) + 1):
+            tag = self._next_tag()
+            start = self._now()
+            if mine is not None:
+                call(*mine, tensor)
+                self.transport.finish_sends()
+            self._tag = tag
+            taken.append(self._now() - start)
+        return min(taken[1:]) if mine is not None else 0.0
+
+    def _often(self, size_bytes: int) -> int:
+        return self.repeats * (SMALL_REPEATS if size_bytes <= SMALL_BYTES else 1)
+
+    def _move(self, step: CommStep, source: int, tensor: Tensor) -> None:
+        if self.transport.rank == source:
+            self._answer(Send(step, tensor, self._tag))
+        else:
+            self._answer(Recv(step, self._tag))
+
+    def _answer(self, request: Request[Tensor]) -> None:
+        self.transport.answer(request)
+
+    def _next_tag(self) -> int:
+        self._tag += 1
+        return self._tag
+
+    def _tensor(self, size_bytes: int, padded: bool) -> Tensor:
+        elements = max(1, size_bytes // ELEMENT_BYTES)
+        return torch.zeros(elements, 2 if padded else 1, device=self.transport.device)
+
+    def _now(self) -> float:
+        if self.transport.device.type != "cpu":
+            torch.cuda.synchronize(self.transport.device)
+        return perf_counter()
