@@ -47,11 +47,10 @@ def run(args: Namespace) -> int:
     from ..runtime.saved.checkpoint import check_writable
     from ..verify.shape.fit import check_rank
 
-    assert check_rank, "loaded: a rank holds at least what one of `hspmd run` does"
     check_writable(args.out, "--out")
     given = None if args.cluster is None else read_cluster(args.cluster)
     device = DeviceKind(args.device)
-    request = ProfileRequest(args.out, device, args.ranks, args.quick, args.threads, given)
+    request = ProfileRequest(args.out, device, args.ranks, args.quick, args.threads, given, check_rank)
     with _shown(args.json) as show:
         profile(request, show)
     if not args.json:

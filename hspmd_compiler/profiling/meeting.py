@@ -1,4 +1,4 @@
-"""The ranks of a profile brought together by the runtime, as the ranks of a program that computes nothing."""
+"""The program by which the runtime brings the ranks of a profile together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from ..base.comm_plan import CommKind
 from ..program.program import ClassProgram, Program, RankProgram
-from ..runtime.start.rendezvous import Connected, RankPlace, Timeouts, connect
 from .exchanges import COLLECTIVES, collective_step
 from .plan import GroupShape
 
@@ -22,18 +21,13 @@ def hosts_of(world_size: int, environment: Mapping[str, str] = os.environ) -> tu
     return tuple(rank // local for rank in range(world_size))
 
 
-def meet(place: RankPlace, device_kind: str, shapes: Sequence[GroupShape], timeouts: Timeouts) -> Connected:
-    """Meet the other ranks, with a process group for each shape."""
-    program = _program(place.world_size, device_kind, shapes)
-    return connect(place, program, program.ranks[place.rank], {}, timeouts)
-
-
 def step_number(shape: int, kind: CommKind) -> int:
     """The id of a collective in a group, by the number of its shape."""
     return shape * len(COLLECTIVES) + COLLECTIVES.index(kind)
 
 
-def _program(world_size: int, device_kind: str, shapes: Sequence[GroupShape]) -> Program:
+def meeting_program(world_size: int, device_kind: str, shapes: Sequence[GroupShape]) -> Program:
+    """What computes nothing, with a process group for each shape."""
     everyone = tuple(range(world_size))
     groups = list(dict.fromkeys((*(shape.ranks for shape in shapes), everyone)))
     ranks = [_rank(rank, device_kind, shapes) for rank in everyone]

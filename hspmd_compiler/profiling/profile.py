@@ -14,11 +14,12 @@ from ..cluster.calibration import Calibration
 from ..cluster.cluster import ClusterSpec
 from ..cluster.read import write_cluster
 from ..errors import OptionError
+from ..program.program import Program
 from ..runtime.start.launch import fork_here
 from ..runtime.start.rank_process import Emit
-from ..runtime.start.rendezvous import RankPlace, Timeouts, is_under_torchrun
+from ..runtime.start.rendezvous import RankPlace, Timeouts, connect, is_under_torchrun
 from .calibrated import Machine, calibrated, physical_bytes, this_machine, usable_cores
-from .meeting import hosts_of, meet
+from .meeting import hosts_of, meeting_program
 from .plan import MIB, ProfilePlan, group_shapes, plan_for
 from .session import Session
 
@@ -26,12 +27,16 @@ PROGRESS, SUMMARY = "progress", "summary"
 DEFAULT_RANKS = 4
 MEMORY_SHARE = 8
 """A message takes at most one part in so many of a rank's memory: both ends hold it twice."""
+Check = Callable[[Program, int], None]
 OnRecord = Callable[[Mapping[str, object]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileRequest:
-    """What is asked for. ranks: of this machine, None for as many as fit. given: describes the cluster."""
+    """What is asked for. ranks: of this machine, None for as many as fit. given: describes the cluster.
+
+    check: what a rank's program goes through before it meets the others, for what it loads belongs to a rank.
+    """
 
     out: Path
     device: DeviceKind
@@ -39,6 +44,7 @@ class ProfileRequest:
     quick: bool = False
     threads: int = 1
     given: ClusterSpec | None = None
+    check: Check | None = None
 
 
 def profile(request: ProfileRequest, on_record: OnRecord) -> None:
@@ -71,7 +77,10 @@ def _measure(
     """One rank; rank 0 writes the file."""
     hosts = hosts_of(place.world_size)
     shapes = group_shapes(hosts)
-    connected = meet(place, request.device.value, shapes, Timeouts())
+    program = meeting_program(place.world_size, request.device.value, shapes)
+    if request.check is not None:
+        request.check(program, place.rank)
+    connected = connect(place, program, program.ranks[place.rank], {}, Timeouts())
     transport = connected.transport
 
     def told(text: str, done: int, of: int) -> None:
