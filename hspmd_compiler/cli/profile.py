@@ -53,8 +53,6 @@ def run(args: Namespace) -> int:
     request = ProfileRequest(args.out, device, args.ranks, args.quick, args.threads, given, check_rank)
     with _shown(args.json) as show:
         profile(request, show)
-    if not args.json:
-        print(f"written: {args.out}")
     return 0
 
 

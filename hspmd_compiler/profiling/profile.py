@@ -96,7 +96,7 @@ def _measure(
         firsts = [machines[hosts.index(host)] for host in dict.fromkeys(hosts)]
         cluster = calibrated(measured, firsts, request.threads, request.given)
         write_cluster(cluster, request.out)
-        emit({SUMMARY: summary(cluster)})
+        emit({SUMMARY: [*summary(cluster), f"written: {request.out}"]})
     session.end()
     transport.close()
 
