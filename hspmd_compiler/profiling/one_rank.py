@@ -142,7 +142,7 @@ class OneRank:
         try:
             while True:
                 request = run.send(answer)
-                answer = request.share if isinstance(request, LossReduce) else None
+                answer = request.value if isinstance(request, LossReduce) else None
                 if isinstance(request, OptimizerStep):
                     shards = self.plan.program.shards
                     update_shards(shards, self._state, self._optimizer, None, LEARNING_RATE)
