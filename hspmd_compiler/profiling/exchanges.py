@@ -107,7 +107,10 @@ class Meetings:
         return self._of_pairs([pair], size_bytes, False, both)
 
     def late_receiver(self, pair: tuple[int, int], size_bytes: int) -> tuple[float, float]:
-        """Seconds that the sender's call takes, and its wait for the end, where the receiver comes late."""
+        """Seconds that the sender's call takes, and its wait for the end, where the receiver comes late.
+
+        0.0 on other ranks: the receiver's own time is that of the message.
+        """
         source, target = pair
         self.together()
         if self.transport.rank == target:
@@ -119,7 +122,7 @@ class Meetings:
         self._move(transfer_step(self._tag, source, target, tensor.shape[0]), source, tensor)
         posted = self._now()
         self.transport.finish_sends()
-        return posted - start, self._now() - posted
+        return (posted - start, self._now() - posted) if self.transport.rank == source else (0.0, 0.0)
 
     def collective_s(self, kind: CommKind, number: int, group: Sequence[int], size_bytes: int) -> float:
         """Seconds of a collective, from when all members are there; 0.0 elsewhere. number: of the step."""
