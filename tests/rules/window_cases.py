@@ -105,9 +105,12 @@ def numbers() -> Iterator[Case]:
     yield Case("aten.view_as_complex.default", lambda s, take: _as_complex(s, take, pairs))
     yield Case("aten.view_as_real.default", lambda s, take: _as_complex(s, take, pairs))
     yield Case("aten._conj.default", lambda s, take: _conjugate(s, take, pairs))
-    op = "aten.searchsorted.Tensor"
+    op, other = "aten.searchsorted.Tensor", "aten.bucketize.Tensor"
     bounds = Operand((3,), lambda shape: torch.arange(*shape) - 1.3, sample=None, linear=False)
     yield Case(op, lambda s, take: s.call(op, (take(bounds), take(FULL))))
+    yield Case(other, lambda s, take: s.call(other, (take(FULL), take(bounds))))
+    more = {"right": True, "out_int32": True}
+    yield Case(other, lambda s, take: s.call(other, (take(FULL), take(bounds)), more))
 
 
 def _as_complex(s: OperandSketch, take: Take, pairs: Operand) -> None:

@@ -99,7 +99,6 @@ for _op, _dim in (("aten.mean.dim", "dim"), ("aten.mean.default", "")):
     )
 for _op in ("aten.var.correction", "aten.var_mean.correction"):
     line(_op, "... -> ...", along=Along("dim"), code=variance, flops=3)
-line("aten.searchsorted.Tensor", "bound, ... -> ...", whole="bound")
 
 for _op in SCATTERS:
     _operands = "..., ..." if _op == "aten.scatter.value" else "..., ..., ..."

@@ -1,4 +1,4 @@
-"""The table's lines of lookups: tables of embeddings, and dims that tensors of places index."""
+"""The table's lines of lookups: embeddings, dims that tensors of places index, places among bounds."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ PICKED = "elements of it are picked by an index"
 line(EMBEDDING, "v d, ... -> ... d", sum="v", code=embedding, flops=0)
 line(EMBEDDING_BACKWARD, "... d, ... -> v d", sum="...", linear=Linear.FIRST, code=embedding_backward)
 line(CHECKED, "... -> ...", emit=checked_index)
+line("aten.searchsorted.Tensor", "bound, ... -> ...", whole="bound")
+line("aten.bucketize.Tensor", "..., bound -> ...", whole="bound")
 
 
 def _index(row: Row, ranks: Ranks) -> OpRule:
