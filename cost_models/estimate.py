@@ -17,7 +17,7 @@ from ..cluster.completed import completed_cluster
 from ..cluster.launch_plan import bind_ranks
 from ..errors import EstimateError
 from ..options import OptimizerConfig
-from ..program.liveness import COMPUTE_OPS
+from ..program.lifetimes import COMPUTE_OPS
 from ..program.program import Op, Program
 from ..strategy.form import strategy_from
 from .compute import DeviceRates, SegmentPrices

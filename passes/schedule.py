@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..strategy.schedules.schedule import PipelineSchedule
-from ..strategy.schedules.schedule_text import schedule_problems
+from ..strategy.schedules.schedule_check import schedule_problems
 from ..strategy.schedules.schedules_text import schedules_text
 from .compile_state import Resolved, Scheduled, grown
 from .pass_chain import Pass

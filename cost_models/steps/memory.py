@@ -10,7 +10,7 @@ from ...base.comm_plan import GradBucket, GradPiece
 from ...base.dtypes import BYTES
 from ...options import OptimizerConfig, OptimizerName
 from ...program.boxes import full_box, volume
-from ...program.liveness import last_pieces
+from ...program.lifetimes import last_pieces
 from ...program.program import ZERO_GRADS, ZERO_PARAMS, Instruction, Op, Program, Shard
 from .rank_shapes import MicroStep, RankShape
 from .stored_bytes import gradient_bytes, moments_of, parameter_bytes

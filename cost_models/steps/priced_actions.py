@@ -10,7 +10,7 @@ from ...base.dtypes import BYTES
 from ...base.timeline import Span, SpanKind, Timeline
 from ...options import OptimizerConfig
 from ...program.boxes import volume
-from ...program.liveness import COMPUTE_OPS
+from ...program.lifetimes import COMPUTE_OPS
 from ...program.program import Instruction, Op, Program, RankProgram
 from ..actions import Compute, FinishSends, Meet, PostRecv, RecvFrom, SendTo, TimedAction
 from ..compute import ACCUMULATE, PACK, UNPACK, DeviceRates, SegmentPrices

@@ -11,8 +11,8 @@ from ...base.dtypes import BYTES
 from ...program.arguments import holes_of
 from ...program.boxes import full_box, received_volumes, volume
 from ...program.kernels.counter_random import KEY_SIZE
+from ...program.lifetimes import COMPUTE_OPS
 from ...program.literals import torch_dtype
-from ...program.liveness import COMPUTE_OPS
 from ...program.operator_types import Typed
 from ...program.program import (
     ClassProgram,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...base.comm_plan import CommKind
 from ...base.dtypes import BYTES
-from ...program.liveness import COMPUTE_OPS
+from ...program.lifetimes import COMPUTE_OPS
 from ...program.program import Op
 
 if TYPE_CHECKING:

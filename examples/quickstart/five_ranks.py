@@ -13,7 +13,7 @@ from trained import EARLY, Trained
 
 from hspmd_compiler.runtime.batches.sources import text_source
 from hspmd_compiler.runtime.engine import Engine
-from hspmd_compiler.runtime.saved.checkpoint import save
+from hspmd_compiler.runtime.saved.weights_file import save
 from hspmd_compiler.runtime.start.launch import StartOptions, launch
 
 LOSS = "loss"

@@ -12,8 +12,8 @@ from typing import Annotated
 from ..errors import OptionError
 from .bad_values import Problem, ProblemSubject
 from .forms import VERSION, Version, problems_of
+from .json_yaml import read_json, write_text
 from .plain_content import text_of
-from .plain_texts import read_json, write_text
 from .typed import Misfits, Wanted, read
 
 LONGEST_S = 3600.0

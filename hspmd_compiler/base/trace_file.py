@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 from ..errors import TimelineError
 from .bad_values import Problem, ProblemSubject
 from .forms import problems_of
+from .json_yaml import read_json, write_text
 from .limits import MOST_DEVICES
 from .plain_content import text_of
-from .plain_texts import read_json, write_text
 from .timeline import MemoryPoint, Span, SpanKind, Timeline
 from .typed import Misfit, Misfits, ValueRule, Wanted, read
 

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..base.plain_texts import YAML_SUFFIXES
+from ..base.json_yaml import YAML_SUFFIXES
 from ..cluster.figures import uncertain
 from ..cluster.new import FORM, NewCluster, new_cluster
 from ..cluster.read import cluster_text, read_cluster, write_cluster

@@ -44,7 +44,7 @@ def run(args: Namespace) -> int:
 
     from ..cluster.read import read_cluster
     from ..profiling.profile import ProfileRequest, profile
-    from ..runtime.saved.checkpoint import check_writable
+    from ..runtime.saved.weights_file import check_writable
     from ..verify.shape.fit import check_rank
 
     check_writable(args.out, "--out")

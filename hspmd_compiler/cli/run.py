@@ -98,7 +98,7 @@ def run(args: Namespace) -> int:
     _check(args)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings repeat what our errors say
 
-    from ..runtime.saved.checkpoint import check_writable
+    from ..runtime.saved.weights_file import check_writable
     from ..runtime.start.launch import launch
     from ..runtime.start.opening import StartOptions
     from ..verify.shape.fit import check_rank
@@ -191,10 +191,10 @@ def _counts(args: Namespace) -> list[tuple[str, int]]:
 
 def _train(engine: Engine, emit: Emit, args: Namespace, pace: Pace) -> None:
     """What every rank does."""
-    from ..runtime.saved.checkpoint import save
+    from ..runtime.saved.training_state import load_state, save_state
+    from ..runtime.saved.weights_file import save
     from ..runtime.timing.tracing import timing_of
     from ..runtime.train import train
-    from ..runtime.training_state import load_state, save_state
 
     if args.lr is not None:
         engine.lr = args.lr

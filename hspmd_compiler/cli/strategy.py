@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ..base.plain_texts import write_text
+from ..base.json_yaml import write_text
 from ..errors import OptionError, StrategyError
 from ..pages.sections import Cell, Listing, Section, Table, sections_to_json
 from ..strategy.formats.annotation_json import Family, annotation_json

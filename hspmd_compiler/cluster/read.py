@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
+from ..base.json_yaml import YAML_SUFFIXES, read_json, read_yaml, write_text
 from ..base.plain_content import text_of
-from ..base.plain_texts import YAML_SUFFIXES, read_json, read_yaml, write_text
 from ..errors import ClusterError
 from . import hostfile
 from .cluster import CLUSTER, PAGE, ClusterSpec

@@ -11,7 +11,7 @@ from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 
-from ..base.plain_texts import write_text
+from ..base.json_yaml import write_text
 from ..base.timeline import SpanKind, Timeline
 from ..cost_models.align import Alignment, align
 from ..errors import TimelineError

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from ..errors import ArtifactError
 from .kernels.kernels import COMM, GETITEM, kernel
-from .liveness import row_reads
+from .lifetimes import row_reads
 from .program import InputKind, LocalRow, OutputKind, Segment, Value
 
 NAMED_INPUTS = frozenset({InputKind.PARAM, InputKind.STORED, InputKind.DATA})

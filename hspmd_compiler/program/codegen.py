@@ -15,8 +15,8 @@ from torch import Tensor
 from ..errors import ArtifactError
 from .interpret import RowCall, read_rows
 from .kernels.kernels import ALIASES, COMM, GETITEM, fast_kernel
+from .lifetimes import unread_inputs
 from .literals import segment_holes
-from .liveness import unread_inputs
 from .program import Segment, Value
 from .requests import SegmentRun
 

@@ -12,7 +12,7 @@ from ..base.comm_plan import CommKind, CommStep, GradBucket
 from ..errors import InternalError
 from .arrays import Arrays
 from .buckets import keep_bucket, pack_bucket, pack_params, unpack_bucket, unpack_params
-from .liveness import MicroKey, fresh_grads, last_pieces, last_reads
+from .lifetimes import MicroKey, fresh_grads, last_pieces, last_reads
 from .program import (
     ClassProgram,
     InputKind,

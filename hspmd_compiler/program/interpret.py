@@ -13,8 +13,8 @@ from torch import Tensor
 from ..errors import InternalError, first_line
 from .arguments import map_leaves
 from .kernels.kernels import ALIASES, COMM, GETITEM, Kernel, kernel, makes_tensor_from_nothing
+from .lifetimes import dead_after, overwritable_comms, row_reads, unread_inputs
 from .literals import resolve, resolved_kwargs
-from .liveness import dead_after, overwritable_comms, row_reads, unread_inputs
 from .program import LocalRow, Segment, Value
 from .requests import SegmentRun, V
 

@@ -8,7 +8,7 @@ from ..base.bad_values import Problem, ProblemSubject
 from ..base.limits import MOST_DEVICES, MOST_LAYERS, MOST_MICRO_BATCHES, MOST_SAMPLES, beyond
 from ..base.name_glob import components
 from ..errors import StrategyError
-from .schedules.schedule_text import schedule_problems
+from .schedules.schedule_check import schedule_problems
 from .strategy import ZERO_STAGES, Override, PipelineSpec, RecomputeKind, StageSpec, Strategy
 
 PAGE = "docs/strategy.md lists every key, its values and its rule"

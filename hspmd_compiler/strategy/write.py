@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from ..base.plain_texts import YAML_SUFFIXES, write_text
+from ..base.json_yaml import YAML_SUFFIXES, write_text
 from ..errors import StrategyError
 from .form import form_of
 from .strategy import Strategy

@@ -11,7 +11,7 @@ from typing import cast
 
 from ...errors import RunError
 from ...program.kernels.kernels import COMM
-from ...program.liveness import VIEW_OPS
+from ...program.lifetimes import VIEW_OPS
 from ...program.program import ClassProgram, InputKind, LocalRow, Segment, Value
 from ..transport import Transport
 

@@ -13,7 +13,7 @@ from hspmd_compiler.artifact.store import ProgramHead
 from hspmd_compiler.base.codec import decode, encode
 from hspmd_compiler.errors import ArtifactError
 from hspmd_compiler.program.check import check
-from hspmd_compiler.program.liveness import dead_after, fresh_grads, overwritable_comms
+from hspmd_compiler.program.lifetimes import dead_after, fresh_grads, overwritable_comms
 from hspmd_compiler.program.program import ClassProgram, Program, RankProgram
 from tests.artifact import sample
 

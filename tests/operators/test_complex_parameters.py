@@ -14,12 +14,12 @@ from hspmd_compiler.errors import TraceError, VerifyError
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.runtime.batches.data import FactoryData
 from hspmd_compiler.runtime.engine import Engine
+from hspmd_compiler.runtime.saved.training_state import load_state, save_state
 from hspmd_compiler.runtime.start.launch import launch
 from hspmd_compiler.runtime.start.opening import StartOptions
 from hspmd_compiler.runtime.start.rank_process import Emit
 from hspmd_compiler.runtime.start.rendezvous import Timeouts
 from hspmd_compiler.runtime.train import train
-from hspmd_compiler.runtime.training_state import load_state, save_state
 from hspmd_compiler.verify.equality import check_equal, differences
 from hspmd_compiler.verify.training import EagerUpdate
 

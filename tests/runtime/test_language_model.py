@@ -18,7 +18,7 @@ from hspmd_compiler.runtime.batches.data import BatchShape
 from hspmd_compiler.runtime.batches.sources import text_source
 from hspmd_compiler.runtime.batches.text_data import TextData, open_text
 from hspmd_compiler.runtime.engine import Engine
-from hspmd_compiler.runtime.saved.checkpoint import save
+from hspmd_compiler.runtime.saved.weights_file import save
 from hspmd_compiler.runtime.start.launch import StartOptions, launch
 from hspmd_compiler.runtime.start.rank_process import Emit
 from hspmd_compiler.runtime.train import StepRecord, train

@@ -20,7 +20,7 @@ from hspmd_compiler.errors import ArtifactError, HspmdError, RankLost, RunError
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.runtime.batches.data import FactoryData
 from hspmd_compiler.runtime.engine import Engine
-from hspmd_compiler.runtime.saved.checkpoint import save
+from hspmd_compiler.runtime.saved.weights_file import save
 from hspmd_compiler.runtime.shards import cut_shard
 from hspmd_compiler.runtime.start.launch import launch
 from hspmd_compiler.runtime.start.opening import StartOptions

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from hspmd_compiler.base.comm_plan import Box
 from hspmd_compiler.errors import RunError
-from hspmd_compiler.runtime.saved.checkpoint import check_writable
 from hspmd_compiler.runtime.saved.loaded_names import ModelNames, match_names
 from hspmd_compiler.runtime.saved.safetensors_file import SafetensorsReader, SafetensorsWriter
+from hspmd_compiler.runtime.saved.weights_file import check_writable
 
 TENSORS = {
     "d": torch.randn(3, 2, dtype=torch.float64),

@@ -20,14 +20,14 @@ from hspmd_compiler.errors import RunError
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.runtime.batches.data import FactoryData, read_position
 from hspmd_compiler.runtime.engine import Engine
-from hspmd_compiler.runtime.saved.checkpoint import save
 from hspmd_compiler.runtime.saved.safetensors_file import STATE_KEY as KEY
+from hspmd_compiler.runtime.saved.training_state import Progress, load_state, save_state
+from hspmd_compiler.runtime.saved.weights_file import save
 from hspmd_compiler.runtime.start.launch import launch
 from hspmd_compiler.runtime.start.opening import StartOptions
 from hspmd_compiler.runtime.start.rank_process import Emit
 from hspmd_compiler.runtime.start.rendezvous import Timeouts
 from hspmd_compiler.runtime.train import train
-from hspmd_compiler.runtime.training_state import Progress, load_state, save_state
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.verify.equality import check_equal, differences
 

@@ -16,10 +16,10 @@ from hspmd_compiler.cli.main import main
 from hspmd_compiler.errors import RunError
 from hspmd_compiler.runtime.batches.data import FactoryData
 from hspmd_compiler.runtime.engine import Engine
-from hspmd_compiler.runtime.saved.checkpoint import save
 from hspmd_compiler.runtime.saved.safetensors_file import SafetensorsReader
+from hspmd_compiler.runtime.saved.training_state import save_state
+from hspmd_compiler.runtime.saved.weights_file import save
 from hspmd_compiler.runtime.start.opening import StartOptions, open_engine
-from hspmd_compiler.runtime.training_state import save_state
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 
 ONE = Strategy((PipelineSpec((StageSpec((0,), (0, 2)),), (2,)),))

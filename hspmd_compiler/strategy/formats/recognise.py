@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...base.bad_values import Problem
+from ...base.json_yaml import read_json, read_yaml
 from ...base.plain_content import long_text, problems_of, text_of
-from ...base.plain_texts import read_json, read_yaml
 from ...errors import StrategyError
 from ..check import STRATEGY, check, raise_if_any
 from ..form import strategy_from

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ...ir.graph import LogicalGraph
-from ...program.liveness import row_reads
+from ...program.lifetimes import row_reads
 from ...program.program import Op, Program
 
 Stage = tuple[int, int]

@@ -10,7 +10,7 @@ from ...base.comm_plan import Box
 from ...errors import VerifyError
 from ...program.boxes import volume
 from ...program.execute import RankPlan
-from ...program.liveness import COMPUTE_OPS
+from ...program.lifetimes import COMPUTE_OPS
 from ...program.program import ZERO_GRADS, OutputKind
 
 

@@ -9,8 +9,8 @@ from ...base.comm_plan import CommKind, CommStep
 from ...errors import VerifyError
 from ...program.interpret import RowCall, read_rows, walk_rows
 from ...program.kernels.kernels import COMM
+from ...program.lifetimes import unread_inputs
 from ...program.literals import torch_dtype
-from ...program.liveness import unread_inputs
 from ...program.operator_types import MadeTensor, Memory, OperatorBook, Sketch, SketchResult, Typed, span
 from ...program.program import Segment
 from ...program.requests import SegmentRun

@@ -14,18 +14,18 @@ from typing import Annotated
 
 from torch import Tensor
 
-from ..base.name_groups import shortened
-from ..base.typed import AtLeast, read
-from ..errors import RunError
-from ..program.literals import torch_dtype
-from ..program.program import Shard
-from .batches.data import DataSource
-from .collect import ROOT, Collection, OwnedPiece
-from .engine import Engine
-from .saved.loaded_names import ModelNames, Shape, agreeing, match_names
-from .saved.safetensors_file import STATE_KEY, SafetensorsReader, SafetensorsWriter
-from .saved.same_file import check_file
-from .shards import ReadBox
+from ...base.name_groups import shortened
+from ...base.typed import AtLeast, read
+from ...errors import RunError
+from ...program.literals import torch_dtype
+from ...program.program import Shard
+from ..batches.data import DataSource
+from ..collect import ROOT, Collection, OwnedPiece
+from ..engine import Engine
+from ..shards import ReadBox
+from .loaded_names import ModelNames, Shape, agreeing, match_names
+from .safetensors_file import STATE_KEY, SafetensorsReader, SafetensorsWriter
+from .same_file import check_file
 
 VERSION = 1
 MOMENT = "optimizer."

@@ -1,0 +1,48 @@
+"""The rules that every schedule of a pipeline keeps: each micro-batch once each way, and no deadlock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .schedule import Action, ActionKind, PipelineSchedule
+from .schedule_time import simulate, waits_for
+
+ScheduleProblem = tuple[str, str]
+"""A stage, and what is wrong there."""
+
+
+def schedule_problems(schedule: PipelineSchedule, micro_batches: int) -> list[ScheduleProblem]:
+    """Every misplaced action, else the actions that wait for each other for ever."""
+    found = [
+        (f"stage {stage}", text)
+        for stage, row in enumerate(schedule.stages)
+        for text in _problems_of_row(stage, row, micro_batches)
+    ]
+    return found or list(_blocked(schedule))
+
+
+def _problems_of_row(stage: int, row: Sequence[Action], count: int) -> Iterator[str]:
+    """Every micro-batch once forward and later once backward, both in their order."""
+    for kind in ActionKind:
+        numbers = [action.micro_batch for action in row if action.kind is kind]
+        held = {*numbers}
+        for number in sorted({*range(count), *held}):
+            if number >= count:
+                yield f"{Action(kind, number).text(stage)}: there are {count} micro-batches"
+            elif number not in held:
+                yield f"{Action(kind, number).text(stage)} is missing"
+        if held == {*range(count)} and numbers != list(range(count)):
+            yield f"{kind.name.lower()} runs {' '.join(map(str, numbers))}: each micro-batch once, from 0 on"
+    seen: set[int] = set()
+    for action in row:
+        if action.kind is ActionKind.FORWARD:
+            seen.add(action.micro_batch)
+        elif action.micro_batch < count and action.micro_batch not in seen:
+            yield f"{action.text(stage)} stands before its forward"
+
+
+def _blocked(schedule: PipelineSchedule) -> Iterator[ScheduleProblem]:
+    for stage, action in simulate(schedule).blocked:
+        needed = waits_for(schedule, stage, action)
+        if needed is not None:
+            yield f"stage {stage}", f"{action.text(stage)} waits for ever for {needed[1].text(needed[0])}"
