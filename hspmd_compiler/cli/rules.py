@@ -99,9 +99,22 @@ def find(name: str) -> str:
     near = found or [shorts[short] for short in get_close_matches(name, shorts, n=NEAR)]
     raise OptionError(
         f"{name} is {'several operators' if found else 'no operator with a rule'}",
-        details=[("nearest", ", ".join(near))] if near else [],
+        details=[*([] if found else _without(name)), *([("nearest", ", ".join(near))] if near else [])],
         fix="name one of them, or list all with hspmd rules",
     )
+
+
+def _without(name: str) -> list[tuple[str, str]]:
+    """What becomes of an operator of PyTorch's that has no rule."""
+    from ..rules.unknown_operators import Treatment, treatment_of
+
+    op = name if name.startswith("aten.") else f"aten.{name}"
+    op = op if op.count(".") > 1 else f"{op}.default"
+    how = treatment_of(op)
+    if how is None:
+        return []
+    parts = "written out as operators with rules where PyTorch knows how, else "
+    return [("without one", f"{op} is {parts if how is Treatment.WHOLE else ''}{how.value}")]
 
 
 def numbers(text: str, flag: str) -> tuple[int, ...]:

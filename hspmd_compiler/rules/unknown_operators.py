@@ -43,14 +43,19 @@ def treatment(row: Row) -> Treatment | None:
     """How a row is compiled that has no rule; None for one that has."""
     if row.op in RULES:
         return None
-    operator = _aten(row.op)
+    how = treatment_of(row.op) or Treatment.WHOLE
+    by_elements = row.outs is None and not list(refs_of(row.kwargs))
+    return Treatment.WHOLE if how is Treatment.POINTWISE and not by_elements else how
+
+
+def treatment_of(op: str) -> Treatment | None:
+    """How calls of an operator of PyTorch's are compiled without a rule; None where there is no such one."""
+    operator = _aten(op)
     if operator is None:
-        return Treatment.WHOLE
-    if torch.Tag.nondeterministic_seeded in operator.tags or not is_listed(row.op):
+        return None
+    if torch.Tag.nondeterministic_seeded in operator.tags or not is_listed(op):
         return Treatment.REFUSED
-    if torch.Tag.pointwise in operator.tags and row.outs is None and not list(refs_of(row.kwargs)):
-        return Treatment.POINTWISE
-    return Treatment.WHOLE
+    return Treatment.POINTWISE if torch.Tag.pointwise in operator.tags else Treatment.WHOLE
 
 
 def find_rule(row: Row) -> Rule:

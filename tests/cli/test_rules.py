@@ -45,6 +45,9 @@ def test_all_rules(capsys: pytest.CaptureFixture[str]) -> None:
     ("name", "line"),
     [
         ("unknown", "softmx"),
+        ("split_without", "erfinv"),
+        ("whole_without", "aten.bincount"),
+        ("refused_without", "multinomial"),
         ("too_few_shapes", "mm --shape 8,4"),
         ("shapes_that_do_not_fit", "mm --shape 8,4 --shape 5,6"),
         ("not_a_number", "mm --shape 8,x --shape 5,6"),
