@@ -102,7 +102,9 @@ def test_a_compile_is_timed_and_dumped_pass_by_pass(tmp_path: Path) -> None:
     dumped = sorted(path.name for path in tmp_path.iterdir())
     assert dumped == [f"{number:02d}-{name}.txt" for number, name in enumerate(ORDER)][2:]
     found = ran()["segments"]
-    assert (tmp_path / "11-segments.txt").read_text() == found.step.text(found.before, found.after)
+    assert (tmp_path / f"{ORDER.index('segments'):02d}-segments.txt").read_text() == found.step.text(
+        found.before, found.after
+    )
 
 
 def dropped(live: LivePipeline) -> LivePipeline:

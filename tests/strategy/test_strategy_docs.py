@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from hspmd_compiler.strategy.formats.expanded import Format
 from hspmd_compiler.strategy.formats.recognise import read_text
 from hspmd_compiler.strategy.schedules.schedule import build_schedule
 from hspmd_compiler.strategy.schedules.schedule_time import grid
@@ -32,3 +33,8 @@ def test_every_example_is_a_strategy() -> None:
 
 def test_the_grid_on_the_page_is_drawn() -> None:
     assert blocks("text") == [grid(build_schedule(ScheduleKind.ONE_F_ONE_B, 3, 4))]
+
+
+def test_every_schedule_and_format_is_on_the_page() -> None:
+    missing = [kind.value for kind in (*ScheduleKind, *Format) if f"`{kind.value}`" not in PAGE]
+    assert not missing

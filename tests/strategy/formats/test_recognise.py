@@ -54,6 +54,10 @@ TEXTS = {
 }
 
 
+def test_every_form_has_a_text() -> None:
+    assert set(TEXTS) == set(Format)
+
+
 @pytest.mark.parametrize(("form", "text"), [(form, text) for form, texts in TEXTS.items() for text in texts])
 def test_a_text_tells_its_form(form: Format, text: str) -> None:
     """Each of these is one device with two layers."""
