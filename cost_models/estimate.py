@@ -12,6 +12,7 @@ from ..base.collection import without_collection
 from ..base.devices import DeviceKind
 from ..base.log import task
 from ..base.timeline import MemoryPoint, SpanKind, Timeline
+from ..cluster.calibration import HeldMemory
 from ..cluster.cluster import ClusterSpec, NodeSlot
 from ..cluster.completed import completed_cluster
 from ..cluster.launch_plan import bind_ranks
@@ -250,12 +251,25 @@ class StepEstimator:
         )
 
     def _memories(self) -> list[RankMemory]:
-        platform = self.cluster.calibration.platform_bytes if self.cluster.calibration else 0
-        known: dict[int, RankMemory] = {}
-        for shape in self.shapes:
-            if id(shape) not in known:
-                known[id(shape)] = rank_memory(self.program, shape, self.optimizer, platform)
-        return [known[id(shape)] for shape in self.shapes]
+        """Ranks that are alike, on devices that are, share one."""
+        tensors: dict[int, RankMemory] = {}
+        known: dict[tuple[int, int], RankMemory] = {}
+        found = []
+        for rate, shape in zip(self.rates, self.shapes, strict=True):
+            if id(shape) not in tensors:
+                tensors[id(shape)] = rank_memory(self.program, shape, self.optimizer)
+            key = (id(shape), id(rate))
+            if key not in known:
+                known[key] = tensors[id(shape)].beside(*self._beyond(rate))
+            found.append(known[key])
+        return found
+
+    def _beyond(self, rate: DeviceRates) -> tuple[int, HeldMemory]:
+        """The platform's bytes, and what is held beyond tensors on devices of the kind that was measured."""
+        calibration = self.cluster.calibration
+        if calibration is None:
+            return 0, HeldMemory()
+        return calibration.platform_bytes, calibration.held if rate.measured else HeldMemory()
 
     def _points(self, timeline: Timeline, memories: Sequence[RankMemory]) -> tuple[MemoryPoint, ...]:
         """What each rank holds: the most within an instruction from its start, the rest from its end."""

@@ -8,6 +8,7 @@ from math import prod
 
 from ...base.comm_plan import GradBucket, GradPiece
 from ...base.dtypes import BYTES
+from ...cluster.calibration import HeldMemory
 from ...options import OptimizerConfig, OptimizerName
 from ...program.boxes import full_box, volume
 from ...program.lifetimes import last_pieces
@@ -18,7 +19,9 @@ from .stored_bytes import gradient_bytes, moments_of, parameter_bytes
 
 @dataclass(frozen=True, slots=True)
 class MemoryParts:
-    """Bytes by what they are for. kept: from forward to backward. buffers: of communication."""
+    """Bytes by what they are for. kept: from forward to backward. buffers: of communication. allocator: what
+    it keeps of freed blocks, and other bytes beyond tensors, as they were measured.
+    """
 
     parameters: int = 0
     optimizer: int = 0
@@ -28,6 +31,7 @@ class MemoryParts:
     buffers: int = 0
     batch: int = 0
     platform: int = 0
+    allocator: int = 0
 
     @property
     def total(self) -> int:
@@ -48,20 +52,30 @@ class RankMemory:
     peak: MemoryParts
     position: int
 
+    def beside(self, platform_bytes: int, held: HeldMemory) -> RankMemory:
+        """The same tensors on a platform, with an allocator of which it is known what it keeps."""
 
-def rank_memory(
-    program: Program, shape: RankShape, optimizer: OptimizerConfig, platform_bytes: int = 0
-) -> RankMemory:
-    """One step of one rank, the optimizer's state being there already."""
-    return _Ledger(program, shape, optimizer, platform_bytes).run()
+        def grown(tensors: int) -> int:
+            return tensors + platform_bytes + held.extra(tensors)
+
+        return RankMemory(
+            tuple(map(grown, self.peaks)),
+            tuple(map(grown, self.held)),
+            grown(self.start),
+            replace(self.peak, platform=platform_bytes, allocator=held.extra(self.peak.total)),
+            self.position,
+        )
+
+
+def rank_memory(program: Program, shape: RankShape, optimizer: OptimizerConfig) -> RankMemory:
+    """Tensors of one step of one rank, the optimizer's state being there already."""
+    return _Ledger(program, shape, optimizer).run()
 
 
 class _Ledger:
     """What is held now, instruction by instruction."""
 
-    def __init__(
-        self, program: Program, shape: RankShape, optimizer: OptimizerConfig, platform_bytes: int
-    ) -> None:
+    def __init__(self, program: Program, shape: RankShape, optimizer: OptimizerConfig) -> None:
         own = shape.own
         self.shape, self.own, self.optimizer = shape, own, optimizer
         self.shards: dict[str, Shard] = {shard.name: shard for shard in own.shards}
@@ -73,7 +87,6 @@ class _Ledger:
             parameters=sum(map(parameter_bytes, own.shards)),
             optimizer=sum(moments * volume(shard.kept) * BYTES[shard.dtype] for shard in self.trained),
             batch=sum(rows * prod(dims[1:]) * BYTES[dtype] for dims, dtype in program.inputs.values()),
-            platform=platform_bytes,
         )
         self.grads: dict[str, int] = {}
         self.until_sent = 0

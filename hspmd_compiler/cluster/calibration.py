@@ -43,6 +43,21 @@ class LayerProfile:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldMemory:
+    """What a rank holds beyond its tensors: `fixed_bytes`, and `share` of their bytes, as blocks that its
+    allocator keeps. spread: median deviation of what was measured from it, relative.
+    """
+
+    fixed_bytes: int = 0
+    share: Number = 0.0
+    spread: Number = 0.0
+
+    def extra(self, tensor_bytes: int) -> int:
+        """Bytes beside tensors of so many bytes."""
+        return self.fixed_bytes + int(self.share * tensor_bytes)
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
     """A machine as measured through our runtime.
 
@@ -52,7 +67,7 @@ class Calibration:
     `all_reduce:4:across`. update: of a parameter tensor, and per byte. instruction_s: of an instruction
     that does nothing. platform_bytes: held before any tensor is there, with all communicators up.
     sends: whether a sender waits; it doesn't for a message of at most buffer_bytes. posted_ahead: whether
-    a receive is posted before its value is needed.
+    a receive is posted before its value is needed. held: beyond tensors and platform, as trial runs showed.
     """
 
     date: str
@@ -69,6 +84,7 @@ class Calibration:
     buffer_bytes: int = 0
     posted_ahead: bool = False
     layers: tuple[LayerProfile, ...] = ()
+    held: HeldMemory = HeldMemory()
 
     def find_differences(self, torch: str, device: str) -> tuple[str, ...]:
         """Why it may not hold where this torch runs on this kind of device, for people."""

@@ -61,6 +61,8 @@ def find_bad_calibration(path: str, calibration: Calibration | None) -> Iterator
     yield from _bad(path, FROM, instruction_s=calibration.instruction_s)
     yield from _bad(path, FROM, platform_bytes=calibration.platform_bytes)
     yield from _bad(path, FROM, buffer_bytes=calibration.buffer_bytes)
+    held = calibration.held
+    yield from _bad(f"{path}.held", FROM, fixed_bytes=held.fixed_bytes, share=held.share, spread=held.spread)
     if calibration.sends not in SENDS:
         yield Problem(f"{path}.sends", f"{calibration.sends!r}: one of {', '.join(SENDS)}")
     yield from _bad_fit(f"{path}.update", calibration.update)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -12,7 +12,7 @@ import torch
 from ..base.devices import DeviceKind
 from ..cluster.calibration import Calibration
 from ..cluster.cluster import ClusterSpec
-from ..cluster.read import write_cluster
+from ..cluster.read import read_cluster, write_cluster
 from ..errors import OptionError
 from ..program.program import Program
 from ..runtime.start.launch import fork_here
@@ -66,6 +66,22 @@ def profile(request: ProfileRequest, on_record: OnRecord) -> None:
         request.threads,
         on_record,
     )
+    if request.device is DeviceKind.CPU:
+        _add_held_memory(request, on_record)
+
+
+def _add_held_memory(request: ProfileRequest, on_record: OnRecord) -> None:
+    """Trial runs, which need programs: compiled here, when the memory of ranks is measured."""
+    from .trial_runs import TRIALS, held_memory
+
+    on_record({PROGRESS: "trial runs", "done": len(TRIALS), "of": len(TRIALS)})
+    cluster = read_cluster(request.out)
+    calibration = cluster.calibration
+    assert calibration is not None, "it was written with one"
+    held = held_memory(request.quick, calibration.platform_bytes)
+    write_cluster(replace(cluster, calibration=replace(calibration, held=held)), request.out)
+    line = f"memory beyond tensors: {held.fixed_bytes / MIB:.0f} MiB and {held.share:.0%} of theirs"
+    on_record({SUMMARY: [f"{line}, within {held.spread:.0%}"]})
 
 
 def _measure(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from hspmd_compiler.cluster.calibration import SENDS, Calibration, Fit, LayerProfile, LayerTime
+from hspmd_compiler.cluster.calibration import SENDS, Calibration, Fit, HeldMemory, LayerProfile, LayerTime
 from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec, LinkBetween, NodeSpec
 from hspmd_compiler.cluster.link import Curve, LinkKind, LinkSpec
 
@@ -77,6 +77,7 @@ calibrations = st.builds(
     buffer_bytes=st.integers(0, 1 << 30),
     posted_ahead=st.booleans(),
     layers=st.lists(layers, max_size=2).map(tuple),
+    held=st.builds(HeldMemory, st.integers(0, 1 << 40), FROM_ZERO, FROM_ZERO),
 )
 
 

@@ -20,7 +20,7 @@ def called(op: str, shapes: list[tuple[int, ...]], *more: object, dtype: torch.d
     given: list[Typed] = [typed_of(torch.empty(shape, dtype=dtype, device="meta")) for shape in shapes]
     answer = answer_of(call, dict(enumerate(given)), "meta")
     results = [None if made is None else made.typed for made in answer.made]
-    return work_of(call, given, results, all(made is None or made.operand >= 0 for made in answer.made))
+    return work_of(call, given, results, all(made is None or made.shared >= 0 for made in answer.made))
 
 
 def test_product() -> None:
