@@ -45,6 +45,7 @@ POSITIVE = Operand((B, T, F), probability, linear=False)
 FEW = replace(INDEX, shape=(3,), sample=None, make=below(T))
 PIECES = replace(FULL, shape=(B, 3, F))
 FORM = Operand((T, F, F), normal, sample=None)
+WEIGHT = Operand((T, F), normal, sample=None)
 Argument = object
 
 CALLS: list[tuple[str, Sequence[Argument], dict[str, object]]] = [
@@ -86,7 +87,6 @@ CALLS: list[tuple[str, Sequence[Argument], dict[str, object]]] = [
         (MATRIX, Operand((T, F, F), normal, None), MATRIX, (1, 3), (0,), (1, 2), (2, 3)),
         {},
     ),
-    ("_weight_norm_interface.default", (Operand((T, F), normal, None), Operand((T, 1), normal, None)), {}),
 ]
 
 
@@ -95,7 +95,8 @@ def decomposed() -> Iterator[Case]:
     for name, arguments, more in CALLS:
         op = f"aten.{name}"
         yield Case(op, lambda s, take, op=op, a=arguments, m=more: in_parts(s, op, taken(take, a), m))  # type: ignore[misc]
-    yield Case("aten._weight_norm_interface_backward.default", weight_norm)
+    yield Case("aten._weight_norm_interface.default", weight_norm)
+    yield Case("aten._weight_norm_interface_backward.default", weight_norm_backward)
     for reduction in (0, 1, 2):
         yield Case(
             "aten.nll_loss_forward.default",
@@ -159,11 +160,20 @@ def same(op: str, made: object, wanted: Tensor) -> None:
     assert not wanted.numel() or float(gap(made, wanted).max()) <= EXACT, op
 
 
-def weight_norm(s: OperandSketch, take: Take) -> None:
-    """Forward and gradients; the gradient of the weight may be a pending sum."""
-    direction, length = take(Operand((T, F), normal, None)), take(Operand((T, 1), normal, None))
+def weight_norm(s: OperandSketch, take: Take) -> tuple[Ref, Ref, Ref | None]:
+    """Direction, length and norms. A row to which no rank adds is zero, and its norm nothing to divide by."""
+    direction = take(WEIGHT)
+    while not s.wholes[direction.id].any(-1).all():  # type: ignore[attr-defined]
+        direction = take(WEIGHT)
+    length = take(Operand((T, 1), normal, None))
     _, norms = in_parts(s, "aten._weight_norm_interface.default", (direction, length))
-    grad = take(Operand((T, F), normal, None))
+    return direction, length, norms
+
+
+def weight_norm_backward(s: OperandSketch, take: Take) -> None:
+    """Gradients; that of the weight may be a pending sum."""
+    direction, length, norms = weight_norm(s, take)
+    grad = take(WEIGHT)
     in_parts(s, "aten._weight_norm_interface_backward.default", (grad, direction, length, norms, 0))
 
 
