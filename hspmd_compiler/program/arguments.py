@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .program import Hole
 
 
-def leaves(argument: object) -> Iterator[Any]:
+def leaves(argument: object) -> list[Any]:
     """Every value inside of tuples, lists and dicts, in order."""
+    found: list[Any] = []
+    _gather(argument, found)
+    return found
+
+
+def _gather(argument: object, found: list[Any]) -> None:
+    """Append them: generators inside of generators take longer."""
     if isinstance(argument, (tuple, list)):
         for item in argument:
-            yield from leaves(item)
+            _gather(item, found)
     elif isinstance(argument, dict):
         for item in argument.values():
-            yield from leaves(item)
+            _gather(item, found)
     else:
-        yield argument
+        found.append(argument)
 
 
 def map_leaves(argument: object, change: Callable[[Any], object]) -> Any:

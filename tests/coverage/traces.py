@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 from hspmd_compiler.coverage.matrix import TracedModel, trace_model
 from hspmd_compiler.coverage.model import CoveredModel
 from hspmd_compiler.coverage.registry import MODELS
+from hspmd_compiler.verify.shape.shape_segments import ShapeBook
+
+from ..fit import OPERATORS
 
 BY_NAME = {model.name: model for model in MODELS}
 
@@ -18,4 +22,4 @@ def traced(model: CoveredModel) -> TracedModel:
 
 @cache
 def _traced(name: str) -> TracedModel:
-    return trace_model(BY_NAME[name])
+    return replace(trace_model(BY_NAME[name]), shapes=ShapeBook(OPERATORS))

@@ -31,9 +31,9 @@ from hspmd_compiler.verify import training
 from hspmd_compiler.verify.eager import EagerResult, eager_step, whole_state
 from hspmd_compiler.verify.equality import check_equal, differences
 from hspmd_compiler.verify.reference import Reference
-from hspmd_compiler.verify.shape.fit import check_fit
 from hspmd_compiler.verify.training import compare_training
 
+from ..fit import check_fit
 from ..training.training_cases import program_for, traced
 
 BATCH, STEPS = 5, 5

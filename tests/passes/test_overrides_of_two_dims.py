@@ -16,11 +16,11 @@ from hspmd_compiler.program.program import Program
 from hspmd_compiler.strategy.strategy import Override, StageSpec, Strategy
 from hspmd_compiler.strategy.strategy import PipelineSpec as P
 from hspmd_compiler.strategy.strategy import StageSpec as S
-from hspmd_compiler.verify.shape.fit import check_fit
 from hspmd_compiler.verify.values import simulate
 from hspmd_compiler.verify.widen import widen_program
 
 from ..annotations.strategies import splits
+from ..fit import check_fit
 from ..trace.marked_models import FACTORS
 from ..training.test_end_to_end import ADAMW, EXACT, LocalOptimizers, batches, compare, reference, start
 from ..training.training_cases import ALL, FIRST, SECOND, graph_of, program_for

@@ -9,9 +9,9 @@ import pytest
 
 from hspmd_compiler.program.program import Op, Program
 from hspmd_compiler.strategy.strategy import PipelineSpec, Recompute, RecomputeKind, StageSpec, Strategy
-from hspmd_compiler.verify.shape.fit import check_fit
 from hspmd_compiler.verify.values import Simulation, simulate
 from hspmd_compiler.verify.widen import widen_program
+from tests.fit import check_fit
 from tests.training.test_end_to_end import ADAMW, EXACT, LocalOptimizers, batches, compare, reference, start
 from tests.training.training_cases import (
     ALL,

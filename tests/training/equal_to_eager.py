@@ -14,10 +14,10 @@ from hspmd_compiler.strategy.strategy import Strategy
 from hspmd_compiler.trace.tracer import trace
 from hspmd_compiler.verify.eager import EagerResult, eager_model, eager_step, whole_state
 from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor, loss_difference
-from hspmd_compiler.verify.shape.fit import check_fit
 from hspmd_compiler.verify.values import simulate
 from hspmd_compiler.verify.widen import widen_program
 
+from ..fit import check_fit
 from .training_cases import program_for
 
 EXACT = 1e-10

@@ -31,9 +31,9 @@ from hspmd_compiler.strategy.strategy import (
 )
 from hspmd_compiler.verify.eager import whole_state
 from hspmd_compiler.verify.reference import Reference
-from hspmd_compiler.verify.shape.fit import check_fit
 from hspmd_compiler.verify.training import compare_training
 
+from ..fit import check_fit
 from .training_cases import Batch, gpt2, llama, program_for, tokens
 
 BATCH, STEPS, LAYERS = 10, 3, 2

@@ -20,10 +20,10 @@ from hspmd_compiler.program.program import InputKind, OutputKind, Program
 from hspmd_compiler.strategy.strategy import Strategy
 from hspmd_compiler.verify.eager import eager_step
 from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor, loss_difference
-from hspmd_compiler.verify.shape.fit import check_fit
 from hspmd_compiler.verify.values import simulate
 from hspmd_compiler.verify.widen import widen_program
 
+from ..fit import check_fit
 from .test_end_to_end import ADAMW, EXACT, SGD, LocalOptimizers, batches, compare, initial, reference, start
 from .test_zero_training import CASES
 from .training_cases import BATCH, STRATEGIES, SUBJECTS, program_for

@@ -15,9 +15,9 @@ from hspmd_compiler.strategy.schedules.schedule_time import grid
 from hspmd_compiler.strategy.strategy import PipelineSpec, ScheduleKind, StageSpec, Strategy
 from hspmd_compiler.verify.eager import whole_state
 from hspmd_compiler.verify.reference import Reference
-from hspmd_compiler.verify.shape.fit import check_fit
 from hspmd_compiler.verify.training import compare_training
 
+from ..fit import check_fit
 from .drawn_schedules import drawn_schedule
 from .training_cases import FIRST, SECOND, SUBJECTS, graph_of, program_for
 

@@ -24,11 +24,11 @@ from hspmd_compiler.program.program import InputKind, Op, Program, RankProgram
 from hspmd_compiler.runtime.batches.sources import vocabulary_of
 from hspmd_compiler.runtime.shards import fill_shard
 from hspmd_compiler.strategy.strategy import PipelineSpec, Recompute, RecomputeKind, StageSpec, Strategy
-from hspmd_compiler.verify.shape.fit import check_fit
 from hspmd_compiler.verify.training import ShardUpdate
 from hspmd_compiler.verify.values import simulate
 from hspmd_compiler.verify.widen import widen_program
 
+from ..fit import check_fit
 from .test_end_to_end import ADAMW, EXACT, LocalOptimizers, batches, compare, reference, start
 from .training_cases import ALL, FIRST, SECOND, STRATEGIES, SUBJECTS, VOCAB, graph_of, program_for, traced
 

@@ -28,10 +28,10 @@ class OwnSegment:
 
 
 class ShapeBook:
-    """All recordings of a run. computed: how many segments were really walked."""
+    """All recordings of a run. operators: of other runs, too, whatever their programs."""
 
-    def __init__(self) -> None:
-        self.operators = OperatorBook()
+    def __init__(self, operators: OperatorBook | None = None) -> None:
+        self.operators = operators or OperatorBook()
         self._recordings: dict[SegmentKey, Recording] = {}
         self._rows: dict[SegmentKey, ReadSegment] = {}
         self._read: dict[int, tuple[Segment, list[int], list[LocalRow]]] = {}
