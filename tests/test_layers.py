@@ -78,21 +78,30 @@ def sources() -> Iterator[tuple[str, Path]]:
 
 
 @cache
+def parsed(path: Path) -> tuple[ast.Module, tuple[ast.AST, ...]]:
+    """A file's tree, and of all nodes in it those that import, or may hold such."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return tree, tuple(
+        node for node in ast.walk(tree) if isinstance(node, ast.If | ast.Import | ast.ImportFrom)
+    )
+
+
+@cache
 def imports(module: str, path: Path, late: bool = True) -> list[tuple[int, str]]:
     """(line, absolute dotted name) of every import in a file, type-checking ones left out.
 
     late: those inside functions too.
     """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree, nodes = parsed(path)
     typing_only = {
         inner
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         for statement in node.body
         for inner in ast.walk(statement)
     }
     found: list[tuple[int, str]] = []
-    for node in ast.walk(tree) if late else tree.body:
+    for node in nodes if late else tree.body:
         if node in typing_only:
             continue
         if isinstance(node, ast.Import):

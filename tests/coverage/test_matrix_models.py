@@ -34,10 +34,10 @@ TABLE = [line for line in SECTION if line.startswith("|")]
 NOTES = [line for line in SECTION if line.startswith("- ")]
 WHOLE_ROWS = ("Llama", "ResNet")
 """Models of which the quick run has all cells; of the others it has the last, in which most meets."""
-LIKE_OTHERS = ("Mistral", "OPT", "RoBERTa", "Qwen2", "Qwen3", "BART", "VGG19")
-"""The slow run has them. Other models have every operator of theirs, but for the `arange` of BART."""
+QUICK_NAMES = ("Llama", "GPT-2", "Whisper", "MLP", "ResNet", "diffusion U-Net")
+"""Causal, tied, of two stacks, and convolutional ones. The slow run has the others."""
 QUICK = [
-    pytest.param(model, marks=pytest.mark.slow if model.name in LIKE_OTHERS else (), id=model.name)
+    pytest.param(model, marks=() if model.name in QUICK_NAMES else pytest.mark.slow, id=model.name)
     for model in MODELS
 ]
 

@@ -22,11 +22,26 @@ from hspmd_compiler.strategy.strategy import Recompute, RecomputeKind, ScheduleK
 from hspmd_compiler.strategy.strategy import StageSpec as S
 from hspmd_compiler.verify.eager import eager_model, eager_step, whole_state
 from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor
-from hspmd_compiler.verify.shape.fit import check_fit
 from hspmd_compiler.verify.values import simulate
 from hspmd_compiler.verify.widen import widen_program
 
-from ..survey.batch_losses import CHUNKS, EVERY, OF_INPUTS, SUMS, Loss, centred, chained, clip, load_balance
+from ..fit import check_fit
+from ..quick import quick_are
+from ..survey.batch_losses import (
+    CHUNKS,
+    EVERY,
+    OF_INPUTS,
+    SUMS,
+    Loss,
+    barlow,
+    centred,
+    chained,
+    clip,
+    load_balance,
+    pairs_of_labels,
+    sums_of_sums,
+    two_views,
+)
 from ..training.equal_to_eager import EXACT, Case
 from ..training.training_cases import program_for
 
@@ -52,6 +67,8 @@ STRATEGIES = {
     "pp-recompute": Strategy((replace(STAGES, recompute=(Recompute(ALL, RecomputeKind.FULL),)),)),
     "mixed": Strategy((P((S((0, 1), FIRST), S((2,), SECOND)), (2, 1)), P((S((3,), ALL),), (3,)))),
 }
+QUICK = (OF_INPUTS[0], pairs_of_labels, centred, sums_of_sums, barlow, clip, two_views, *CHUNKS[:2])
+"""Of each kind of values that meet; all run under every strategy in the slow run."""
 MIXED, ALIKE = STRATEGIES["mixed"], STRATEGIES["alike"]
 
 
@@ -92,7 +109,7 @@ def ops(program: Program, pipeline: int = 0) -> list[Op]:
     return [instruction.op for instruction in stages_of(program, pipeline)[0].instructions]
 
 
-@pytest.mark.parametrize("loss", EVERY, ids=lambda loss: loss.__name__)
+@pytest.mark.parametrize("loss", quick_are(EVERY, QUICK), ids=lambda loss: loss.__name__)
 def test_exact_in_unlike_pipelines(loss: Loss) -> None:
     made = case(loss)
     for strategy in (MIXED, ALIKE):
@@ -215,7 +232,8 @@ def mixtral() -> nn.Module:
     ).train()
 
 
-@pytest.mark.parametrize("padded", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("padded", [False, True])
 def test_the_load_balance_loss_of_experts(padded: bool) -> None:
     """As transformers computes it: counts of tokens per expert times mean chances, over all tokens."""
     generator = torch.Generator().manual_seed(0)

@@ -21,10 +21,10 @@ Patch = pytest.MonkeyPatch
     ("subject", "strategy"),
     [
         ("llama", "sp-heads3111"),
-        ("llama-kv1", "tp3"),
+        pytest.param("llama-kv1", "tp3", marks=pytest.mark.slow),
         ("gpt2", "mixed"),
-        ("gpt2", "pp"),
-        ("gpt2", "empty"),
+        pytest.param("gpt2", "pp", marks=pytest.mark.slow),
+        pytest.param("gpt2", "empty", marks=pytest.mark.slow),
         ("gpt2-dropout", "tp32"),
         ("mlp-ce", "micro"),
     ],

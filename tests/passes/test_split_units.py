@@ -25,6 +25,8 @@ from hspmd_compiler.passes.dims.split_units import (
 )
 from hspmd_compiler.trace.tracer import trace
 
+from ..quick import quick_are
+
 LLAMA = ("self_attn.q_proj", "mlp.gate_proj")
 """The first weights of its groups."""
 
@@ -109,6 +111,10 @@ MODELS: dict[str, Callable[[], Built]] = {
 }
 
 
+QUICK = ("llama", "llama kv 1", "llama cube", "gpt2", "phi3", "gpt-neox", "bert", "vit")
+"""The slow run has the others: one more number of heads, or a way to compute attention, each."""
+
+
 @cache
 def graph_of(name: str) -> LogicalGraph:
     model, batch = MODELS[name]()
@@ -177,12 +183,14 @@ def test_grouped_query_attention() -> None:
     assert summary(groups_of("llama")) == {**expected, **vocabularies()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama eager", "qwen3"])
 def test_other_grouped_query_attention(name: str) -> None:
     expected = one_layer(separate_heads(6, 3), gated_mlp(80), LLAMA)
     assert summary(groups_of(name)) == {**expected, **vocabularies()}
 
 
+@pytest.mark.slow
 def test_multi_head_attention() -> None:
     expected = one_layer(separate_heads(6, 6), gated_mlp(80), LLAMA)
     assert summary(groups_of("llama kv 6")) == {**expected, **vocabularies()}
@@ -218,7 +226,10 @@ def test_gpt2_fused_and_tied() -> None:
 
 @pytest.mark.parametrize(
     ("name", "blocks"),
-    [("phi3", (0, 8, 1, 48, 8, 2, 72, 8, 2)), ("phi3 kv 1", (0, 8, 1, 48, 16, 6))],
+    [
+        ("phi3", (0, 8, 1, 48, 8, 2, 72, 8, 2)),
+        pytest.param("phi3 kv 1", (0, 8, 1, 48, 16, 6), marks=pytest.mark.slow),
+    ],
 )
 def test_fused_blocks_of_unequal_size(name: str, blocks: tuple[int, ...]) -> None:
     heads = 6, {"o_proj.weight": (1, 0, 8, 1), "qkv_proj.weight": (0, *blocks)}
@@ -299,7 +310,7 @@ def blocks_permuted(group: SplitGroup, state: Mapping[str, torch.Tensor]) -> dic
     return changed
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", quick_are(MODELS, QUICK))
 def test_units_are_interchangeable(name: str) -> None:
     """Units in another order, in all members alike, compute the same loss; in one member they do not."""
     model, batch = MODELS[name]()
@@ -321,7 +332,7 @@ def test_units_are_interchangeable(name: str) -> None:
             assert loss({one: changed[one]}) != pytest.approx(base, rel=1e-6, abs=0), group.name
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", quick_are(MODELS, QUICK))
 def test_every_row_is_held(name: str) -> None:
     model, _ = MODELS[name]()
     shapes = {key: value.shape for key, value in model.state_dict().items()}
@@ -486,9 +497,11 @@ KEPT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "max_pool": lambda x: nn.functional.max_pool1d(x.transpose(1, 2), 2).transpose(1, 2),
     "interpolate": lambda x: nn.functional.interpolate(x.transpose(1, 2), scale_factor=2).transpose(1, 2),
 }
+QUICK_KEPT = ("hardswish", "sort", "index", "cat and slices", "max_pool")
+"""Of each kind of rules; every line's letters: tests/rules."""
 
 
-@pytest.mark.parametrize("operation", list(KEPT))
+@pytest.mark.parametrize("operation", quick_are(KEPT, QUICK_KEPT))
 def test_features_stay_split_through_what_works_over_tokens(operation: str) -> None:
     found = members(net_groups(OverTokens(KEPT[operation]), (6, 8)))
     assert linear("net.first", "net.second") in found

@@ -19,8 +19,10 @@ from hspmd_compiler.rules.rules import RULES
 from hspmd_compiler.verify.rules.split_operands import Operand, StageMesh, random_layout
 from hspmd_compiler.verify.rules.split_operator import OperandSketch, check
 
+from ..quick import quick_are
 from .along_dim_cases import along_dims
 from .index_put_cases import index_puts
+from .one_of_each_line import one_of_each_line
 from .placement_cases import placements
 from .rule_cases import B, Case, cases
 from .transform_cases import transforms
@@ -45,13 +47,15 @@ EVERY = frozenset(product(WAYS, Cut))
 BY_OP: dict[str, list[Case]] = {}
 for _case in (*cases(), *placements(), *along_dims(), *windows(), *transforms(), *index_puts()):
     BY_OP.setdefault(_case.op, []).append(_case)
+QUICK_OPS = one_of_each_line(BY_OP, BY_OP)
+"""The slow run has the others, whose rules are equal to one of these."""
 
 
 def test_every_rule_has_a_case() -> None:
     assert sorted(RULES) == sorted([*BY_OP, *MARKERS])
 
 
-@pytest.mark.parametrize("op", sorted(BY_OP))
+@pytest.mark.parametrize("op", quick_are(sorted(BY_OP), QUICK_OPS))
 def test_split_equals_whole(op: str) -> None:
     """All cases, until each number of ways was met with pieces of unequal lengths and with empty ones."""
     draws = random.Random(zlib.crc32(op.encode()))

@@ -94,7 +94,7 @@ def eager(build: Callable[[], nn.Module], data: TextData) -> tuple[list[float], 
     return losses, norms, model
 
 
-@pytest.mark.parametrize("build", [llama, gpt2])
+@pytest.mark.parametrize("build", [llama, pytest.param(gpt2, marks=pytest.mark.slow)])
 def test_trains_on_text_like_eager(tmp_path: Path, build: Callable[[], nn.Module]) -> None:
     directory = compiled(build, tmp_path / "artifact")
     text = Path(__file__)

@@ -32,8 +32,6 @@ STRATEGIES = {
 QUICK = (
     "nn.PReLU",
     "nn.ReLU in place",
-    "nn.Bilinear",
-    "nn.GRUCell",
     "topk",
     "x[mask] = 0.5",
     "w.sort",

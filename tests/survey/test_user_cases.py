@@ -26,6 +26,7 @@ from hspmd_compiler.verify.training import ShardUpdate
 from hspmd_compiler.verify.values import Rank, lockstep_step, start_ranks, whole_params
 from hspmd_compiler.verify.widen import widen_program
 
+from ..quick import quick_are
 from ..training.equal_to_eager import EXACT, Case
 from ..training.training_cases import Batch, gpt2, tokens
 
@@ -222,7 +223,7 @@ def test_llama_with_an_attention_mask_and_no_cache_in_three_stages() -> None:
     case.check(Strategy((P(stages, (4, 3, 3)),)))
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", quick_are((1, 2), (2,)))
 def test_the_gradient_norm_does_not_depend_on_micro_batches(ranks: int) -> None:
     """Elsewhere gradients are averaged over micro-batches of unlike numbers of tokens."""
     case = llama_case(4, 2)
@@ -251,7 +252,7 @@ def norm_of(ranks: list[Rank]) -> float:
     return norm(ranks[0], torch.stack(shares).sum(0))
 
 
-@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("zero", quick_are(range(4), (0, 3)))
 def test_a_tied_embedding_with_two_pipelines_of_two_stages(zero: int) -> None:
     """Elsewhere the two ends are trained apart, or the gradient is counted twice; under ZeRO, refused."""
     case = gpt2_case()
@@ -264,7 +265,7 @@ def test_a_tied_embedding_with_two_pipelines_of_two_stages(zero: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [3, 5])
-@pytest.mark.parametrize("kv_heads", [15, 5, 3])
+@pytest.mark.parametrize("kv_heads", quick_are((15, 5, 3), (5,)))
 def test_fifteen_heads_over_three_and_five_ranks(ranks: int, kv_heads: int) -> None:
     """Elsewhere the degree must be a power of two, or divide the key-value heads, too."""
     llama_case(15, kv_heads).check(one_stage(ranks, 1))

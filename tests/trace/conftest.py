@@ -87,5 +87,9 @@ def graphs(
 ) -> dict[str, LogicalGraph]:
     """The three models traced at batch 5, from examples of one sample. Not to be changed."""
     made = {"llama": llama, "gpt2": gpt2, "mlp": mlp}
-    examples = {name: {k: v[:1] for k, v in batch.items()} for name, (_, batch) in made.items()}
-    return {name: trace(model, examples[name], batch=5) for name, (model, _) in made.items()}
+    return {name: traced(model, batch) for name, (model, batch) in made.items()}
+
+
+def traced(model: nn.Module, batch: Batch) -> LogicalGraph:
+    """At batch 5, from one sample."""
+    return trace(model, {name: value[:1] for name, value in batch.items()}, batch=5)

@@ -22,6 +22,7 @@ from hspmd_compiler.strategy.strategy import PipelineSpec as P
 from hspmd_compiler.strategy.strategy import StageSpec as S
 from hspmd_compiler.strategy.strategy import Strategy
 
+from ..quick import quick_are
 from ..training.equal_to_eager import Case
 
 SAMPLES, TOKENS, WIDTH, INNER = 4, 6, 8, 12
@@ -161,9 +162,16 @@ CASES = {
         SEQUENCE,
     ),
 }
+QUICK = (
+    *("features with copies", "in blocks", "devices in another order", "tokens", "whole"),
+    *("pending sum kept", "pending sum to features", "weight on its other dim", "other tokens"),
+    *("weight in two pipelines", "stages", "loss in two pipelines", "samples and features"),
+    *("addends of overlapping pieces", "addends of samples", "two dims in some stages", "everywhere"),
+)
+"""One of each kind of layout, and of each kind of place."""
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", quick_are(CASES, QUICK))
 def test_numbers_stay(name: str) -> None:
     marks, strategy = CASES[name]
     case_of(marks).check(strategy)

@@ -41,7 +41,7 @@ def check_rows(case: Case, strategy: Strategy) -> None:
     compare_rows(artifact, case.graph, case.state, case.batch)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=QUIET, derandomize=True)
+@settings(max_examples=6, deadline=None, suppress_health_check=QUIET, derandomize=True)
 @given(programs(STRATEGIES[:4]))
 def test_markers_change_no_number(drawn: tuple[Marks, Strategy]) -> None:
     check(*drawn)

@@ -33,12 +33,12 @@ PATIENCE = timedelta(seconds=60)
         ("llama", "mixed"),
         pytest.param("llama", "heads3111", marks=pytest.mark.slow),
         ("llama", "sp"),
-        ("gpt2", "pp"),
+        pytest.param("gpt2", "pp", marks=pytest.mark.slow),
         pytest.param("gpt2", "empty", marks=pytest.mark.slow),
         ("gpt2-dropout", "tp32"),
-        ("llama-kv1", "tp32"),
+        pytest.param("llama-kv1", "tp32", marks=pytest.mark.slow),
         ("mlp-ce", "accumulation"),
-        ("mlp-mse", "micro"),
+        pytest.param("mlp-mse", "micro", marks=pytest.mark.slow),
     ],
 )
 def test_processes_train_like_eager(subject: str, strategy: str, tmp_path: Path) -> None:

@@ -62,7 +62,12 @@ def artifact_of(name: str, config: OptimizerConfig = ADAMW, strategy: Strategy =
 
 @pytest.mark.parametrize(
     ("name", "config"),
-    [("llama-tiny", ADAMW), ("gpt2-tiny", SGD), ("gpt2-tiny", ADAMW), ("mlp", SGD)],
+    [
+        ("llama-tiny", ADAMW),
+        pytest.param("gpt2-tiny", SGD, marks=pytest.mark.slow),
+        pytest.param("gpt2-tiny", ADAMW, marks=pytest.mark.slow),
+        ("mlp", SGD),
+    ],
 )
 def test_five_unequal_ranks_train_like_the_model_rebuilt_from_the_manifest(
     name: str, config: OptimizerConfig
