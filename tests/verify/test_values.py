@@ -19,10 +19,10 @@ from hspmd_compiler.verify.eager import eager_model, eager_step
 from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor, loss_difference
 from hspmd_compiler.verify.lockstep.blocked import RankRun
 from hspmd_compiler.verify.lockstep.lockstep import Lockstep
-from hspmd_compiler.verify.shape.fit import check_fit
 from hspmd_compiler.verify.values import Rank, simulate, start_ranks
 from hspmd_compiler.verify.widen import widen_program
 
+from ..fit import check_fit
 from .hand_made import BATCH, OUT, WIDE_IN, Mlp, pipeline, tensor_and_data_parallel
 
 RATE = 0.1
