@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hspmd_compiler.verify.shape.operator_types import OperatorBook
-
+from hspmd_compiler.program.operator_types import OperatorBook
 from hspmd_compiler.program.program import Program
 from hspmd_compiler.verify.lockstep.report import LockstepReport
 from hspmd_compiler.verify.shape import fit
