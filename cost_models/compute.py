@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..base.devices import DeviceKind, family_of
+from ..base.devices import DeviceKind
 from ..cluster.calibration import Calibration, Fit
 from ..cluster.cluster import DeviceSpec
 from ..options import OptimizerConfig, OptimizerName
@@ -40,9 +40,9 @@ class DeviceRates:
     @classmethod
     def of(cls, device: DeviceSpec, family: str, calibration: Calibration | None) -> DeviceRates:
         """A calibration holds for devices of the kind that was measured."""
-        measured = calibration is not None and bool(calibration.operators)
-        fits = measured and calibration is not None and _is_of(device, family, calibration)
-        return cls(device, family, calibration if fits else None)
+        if calibration is None or not calibration.operators or not calibration.is_of(device.kind or family):
+            return cls(device, family)
+        return cls(device, family, calibration)
 
     @property
     def measured(self) -> bool:
@@ -160,10 +160,3 @@ class SegmentPrices:
             self._held.append(walked)
             self._flops[id(walked)] = (sums[OperatorClass.MATMUL], sums[OperatorClass.ATTENTION])
         return self._flops[id(walked)]
-
-
-def _is_of(device: DeviceSpec, family: str, calibration: Calibration) -> bool:
-    measured = calibration.device
-    if device.kind is None:
-        return family_of(measured) == family
-    return device.serves(measured) or measured == family

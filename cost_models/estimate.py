@@ -9,7 +9,7 @@ import torch
 
 from ..artifact.store import Artifact
 from ..base.collection import without_collection
-from ..base.devices import DeviceKind
+from ..base.devices import DeviceKind, family_of
 from ..base.log import task
 from ..base.timeline import MemoryPoint, SpanKind, Timeline
 from ..cluster.calibration import HeldMemory
@@ -19,7 +19,7 @@ from ..cluster.launch_plan import bind_ranks
 from ..errors import EstimateError
 from ..options import OptimizerConfig
 from ..program.lifetimes import COMPUTE_OPS
-from ..program.program import Op, Program
+from ..program.program import Op, Program, RankProgram
 from ..strategy.form import strategy_from
 from .compute import DeviceRates, SegmentPrices
 from .links import ClusterCost
@@ -161,7 +161,7 @@ class StepEstimator:
         self.program, self.optimizer, self.layers = program, optimizer, layers
         owns = program.ranks
         wanted = [own.device for own in owns] if devices is None else devices
-        slots = bind_ranks(wanted, [own.device_kind for own in owns], cluster, at)
+        slots = bind_ranks(wanted, [_named_kind(own) for own in owns], cluster, at)
         self.slots: dict[int, NodeSlot] = {own.rank: slot for own, slot in zip(owns, slots, strict=True)}
         self.table = ShapeTable(program)
         self.shapes = [self.table.of(own) for own in owns]
@@ -180,9 +180,10 @@ class StepEstimator:
         for own in self.program.ranks:
             spec = self.cluster.device_of(self.slots[own.rank])
             alike = replace(spec, id=None)
-            key = (repr(alike), own.device_family)
+            family = family_of(spec.kind or own.device_kind)
+            key = (repr(alike), family)
             if key not in made:
-                made[key] = DeviceRates.of(alike, own.device_family, self.cluster.calibration)
+                made[key] = DeviceRates.of(alike, family, self.cluster.calibration)
             found.append(made[key])
         return found
 
@@ -211,7 +212,7 @@ class StepEstimator:
         of: dict[int, int] = {}
         for own, rate in zip(self.program.ranks, self.rates, strict=True):
             node = self.slots[own.rank].node
-            if own.device_family == DeviceKind.CPU and self.cluster.nodes[node].cores is not None:
+            if rate.family == DeviceKind.CPU and self.cluster.nodes[node].cores is not None:
                 needs[node] = needs.get(node, 0.0) + 1 / rate.device.pace
                 of[own.rank] = node
         cores = {node: self.cluster.nodes[node].cores or 1 for node in needs}
@@ -247,7 +248,7 @@ class StepEstimator:
             semantics=self.semantics,
             least_s=pricer.least_s(),
             traffic={pair: int(size) for pair, size in volumes.items()},
-            notes=(*self.notes, *notes_on(self.cluster, self.rates, torch.__version__)),
+            notes=(*self.notes, *notes_on(self.program, self.cluster, self.rates, torch.__version__)),
         )
 
     def _memories(self) -> list[RankMemory]:
@@ -360,6 +361,11 @@ def semantics_of(cluster: ClusterSpec) -> SendSemantics:
     if calibration is None:
         return SendSemantics()
     return SendSemantics(SendMode(calibration.sends), calibration.buffer_bytes, calibration.posted_ahead)
+
+
+def _named_kind(own: RankProgram) -> str | None:
+    """The kind that a program is compiled for if it names a device; any other is priced as the cluster's."""
+    return own.device_kind if own.device_kind != own.device_family else None
 
 
 def _device_name(rate: DeviceRates) -> str:

@@ -15,8 +15,8 @@ from ...program.program import Program
 from ..compute import DeviceRates
 
 FIX = (
-    "add them to the cluster, or take devices of the catalogue with `hspmd cluster new`, or measure with"
-    " `hspmd profile`"
+    "add them to the cluster, or take devices of the catalogue with `hspmd cluster new` (--nic or --network"
+    " tells links between nodes), or measure with `hspmd profile`"
 )
 
 
@@ -91,20 +91,34 @@ def _link_name(cluster: ClusterSpec, one: int, other: int) -> str:
     return f"link inside {names[0]}" if one == other else f"link {names[0]} - {names[1]}"
 
 
-def notes_on(cluster: ClusterSpec, rates: Sequence[DeviceRates], torch_version: str) -> list[str]:
-    """What a reader should know: a profile of another torch, devices that were not measured."""
-    notes = []
+def notes_on(
+    program: Program, cluster: ClusterSpec, rates: Sequence[DeviceRates], torch_version: str
+) -> list[str]:
+    """What a reader should know: programs of another kind, a profile of others, what was not measured.
+
+    rates: of each rank's device.
+    """
+    notes = _moved(program, rates)
     calibration = cluster.calibration
     if calibration is not None:
-        if calibration.torch.partition("+")[0] != torch_version.partition("+")[0]:
-            notes.append(
-                f"the profile is of torch {calibration.torch}, this is {torch_version}: measure again"
-            )
-        others = sorted({rate.device.kind or rate.family for rate in rates if not rate.measured})
+        kinds = sorted({rate.device.kind or rate.family for rate in rates})
+        differences = [text for kind in kinds for text in calibration.find_differences(torch_version, kind)]
+        notes += dict.fromkeys(differences)
+        others = [kind for kind in kinds if not calibration.is_of(kind)]
         if others:
-            notes.append(
-                f"the profile is of {calibration.device}: {', '.join(others)} is priced by its figures"
-            )
+            notes.append(f"{', '.join(others)}: priced by figures, not by the profile")
     if any(rate.family == DeviceKind.CPU and not rate.measured for rate in rates):
         notes.append("CPUs are priced by their figures: `hspmd profile` measures them")
     return notes
+
+
+def _moved(program: Program, rates: Sequence[DeviceRates]) -> list[str]:
+    """Programs that are priced on a kind that they are not compiled for: few types may differ there."""
+    moved: dict[tuple[str, str], list[int]] = {}
+    for own, rate in zip(program.ranks, rates, strict=True):
+        if own.device_family != rate.family:
+            moved.setdefault((own.device_family, rate.family), []).append(own.rank)
+    return [
+        f"compiled for {compiled}, priced as if for {priced}: ranks {number_ranges(ranks)}"
+        for (compiled, priced), ranks in moved.items()
+    ]

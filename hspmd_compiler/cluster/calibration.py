@@ -86,11 +86,22 @@ class Calibration:
     layers: tuple[LayerProfile, ...] = ()
     held: HeldMemory = HeldMemory()
 
+    def is_of(self, kind: str) -> bool:
+        """Whether it holds for a kind of device: one family, and one name a part of the other."""
+        (family, _, name), (other_family, _, other) = (
+            text.lower().partition(" ") for text in (self.device, kind)
+        )
+        return family == other_family and (name in other or other in name)
+
     def find_differences(self, torch: str, device: str) -> tuple[str, ...]:
         """Why it may not hold where this torch runs on this kind of device, for people."""
-        pairs = (("torch", self.torch, torch), ("device", self.device, device))
+        builds = (self.torch.partition("+")[0], torch.partition("+")[0])
+        pairs = (
+            ("torch", self.torch, torch, builds[0] == builds[1]),
+            ("device", self.device, device, self.is_of(device)),
+        )
         return tuple(
             f"the profile of {self.date} was measured with {name} {own}, here it is {other}"
-            for name, own, other in pairs
-            if own != other
+            for name, own, other, is_same in pairs
+            if not is_same
         )

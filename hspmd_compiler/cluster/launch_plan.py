@@ -95,9 +95,9 @@ def bind(devices: Sequence[int], kinds: Sequence[str], cluster: ClusterSpec, at:
 
 
 def bind_ranks(
-    devices: Sequence[int], kinds: Sequence[str], cluster: ClusterSpec, at: str = ""
+    devices: Sequence[int], kinds: Sequence[str | None], cluster: ClusterSpec, at: str = ""
 ) -> tuple[NodeSlot, ...]:
-    """The slot of each rank; rank r is devices[r], of kind kinds[r].
+    """The slot of each rank; rank r is devices[r], of kind kinds[r], None where any will do.
 
     Devices go to the slots that have their ids. Where the cluster tells none, ranks fill it in its
     order. ClusterError: with every rank that has no device, or one of another kind.
@@ -114,7 +114,7 @@ def bind_ranks(
             problems.append(
                 (rank, f"no node has device {device}" if cluster.names_devices else "no slot is left")
             )
-        elif not cluster.device_of(owners[key]).serves(kind):
+        elif kind is not None and not cluster.device_of(owners[key]).serves(kind):
             found, node = cluster.device_of(owners[key]), cluster.node_of(owners[key])
             problems.append((rank, f"compiled for {kind}, but {node.address} has {found.kind} there"))
     if problems:

@@ -196,15 +196,38 @@ def test_platform_bytes_are_held_all_the_time() -> None:
 def test_a_profile_of_another_torch_says_so() -> None:
     old = replace(fits(), torch="1.0", device="cuda NVIDIA A100")
     found = priced(compiled(DP[:1]), replace(cluster([device()]), calibration=old))
-    assert f"the profile is of torch 1.0, this is {torch.__version__}: measure again" in found.notes
-    assert "the profile is of cuda NVIDIA A100: cpu is priced by its figures" in found.notes
-    assert not any("profile is of" in note for note in priced(compiled(DP[:1]), cluster([device()])).notes)
+    said = "the profile of 2026-11-28 was measured with"
+    assert f"{said} torch 1.0, here it is {torch.__version__}" in found.notes
+    assert f"{said} device cuda NVIDIA A100, here it is cpu" in found.notes
+    assert "cpu: priced by figures, not by the profile" in found.notes
+    same = priced(compiled(DP[:1]), replace(cluster([device()]), calibration=fits()))
+    assert not any("profile" in note for note in same.notes)
 
 
 def test_too_little_memory_bounds_a_step() -> None:
     found = priced(compiled(DP[:1]), cluster([device(memory=4 << 20)]))
     assert [one.rank for one in found.misfits] == [0]
     assert found.bound.startswith("memory: rank 0 needs ")
+
+
+def test_a_program_of_no_named_device_is_priced_on_any() -> None:
+    """Compiled for cpu; the catalogue knows the devices, and says which of its figures are uncertain."""
+    bare = cluster([DeviceSpec("cuda A100-SXM4-80GB")] * 2, [DeviceSpec("cuda NVIDIA H20")] * 2)
+    found = priced(compiled(MIXED), bare)
+    assert [one.device for one in found.ranks] == ["A100-SXM4-80GB"] * 2 + ["NVIDIA H20"] * 2
+    assert "compiled for cpu, priced as if for cuda: ranks 0-3" in found.notes
+    assert any("A100-SXM4-80GB" in note and "from the catalogue" in note for note in found.notes)
+    assert any("H20" in note and "uncertain" in note for note in found.notes)
+
+
+def test_a_program_of_a_named_device_is_priced_on_that() -> None:
+    artifact = compiled(DP[:1])
+    named = [replace(own, device_kind="cuda A100") for own in artifact.program.ranks]
+    program = replace(artifact.program, ranks=named)
+    spec = [cluster([replace(device(), kind=f"cuda {name}")]) for name in ("A100-SXM4-80GB", "H20")]
+    assert estimate(program, spec[0], artifact.manifest.optimizer).step_s > 0
+    with pytest.raises(ClusterError, match="fit these machines"):
+        estimate(program, spec[1], artifact.manifest.optimizer)
 
 
 def test_missing_figures_are_told_all_at_once(expect: Expect) -> None:
