@@ -13,12 +13,6 @@ from dataclasses import dataclass, field
 from ..errors import EstimateError
 from .nonnegative import Affine, Point, affine_fit
 
-COMPUTE_EFFICIENCY = 0.4
-"""Part of a device's peak that a further sample of a micro-batch achieves, where nothing is measured: middle
-of what is published for transformer layers in 16 bits (0.3 to 0.5)."""
-MEMORY_EFFICIENCY = 0.8
-"""Part of the data sheet's memory bandwidth that a stream through memory achieves."""
-
 
 def repaired(points: Iterable[Point]) -> tuple[Point, ...]:
     """Points by size, no smaller micro-batch slower than a larger one: that would be noise of measuring.
@@ -81,20 +75,11 @@ def size_curve(points: Iterable[Point], more_s: float | None = None) -> SizeCurv
     return SizeCurve(repaired(points), more_s)
 
 
-def roofline_s(flops: float, traffic_bytes: float, peak_flops: float, memory_bandwidth: float) -> float:
-    """Seconds of work that is not measured: arithmetic and traffic one after the other, at what is achieved.
-
-    flops per second of `peak_flops`, bytes per second of `memory_bandwidth`, both as data sheets have them.
-    """
-    work = flops / (peak_flops * COMPUTE_EFFICIENCY)
-    return work + traffic_bytes / (memory_bandwidth * MEMORY_EFFICIENCY)
-
-
 def backward_from_forward(forward_s: float, work_s: float) -> float:
     """Backward of a layer of which only forward is measured.
 
     It launches and exchanges what forward does, and does forward's arithmetic twice. work_s: the part of
-    forward that is arithmetic, as `roofline_s` has it. Where nothing but arithmetic takes time this is twice
+    forward that is arithmetic. Where nothing but arithmetic takes time this is twice
     the forward; where the host or an exchange does, that is too much: on the published profiles of GH200 at
     4-way tensor parallelism and one sample 1.5 ms forward and 1.7 backward, of which this tells 1.8.
     """

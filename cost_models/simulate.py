@@ -157,7 +157,8 @@ class _Simulation:
         if isinstance(action, SendTo | RecvFrom):
             peers = (action.peer,)
         elif isinstance(action, Meet):
-            peers = tuple(one for one in action.group if one != rank)
+            place = action.group.index(rank)  # slices: a meeting of all ranks lists all others for each
+            peers = action.group[:place] + action.group[place + 1 :]
         mb = -1 if isinstance(action, FinishSends) else action.mb
         self.records.append((rank, start, end, kind, action.label, action.position, mb, peers, size))
 

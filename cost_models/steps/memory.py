@@ -36,7 +36,8 @@ class MemoryParts:
     @property
     def total(self) -> int:
         """All of it."""
-        return sum(getattr(self, name) for name in PARTS)
+        stored = self.parameters + self.optimizer + self.gradients
+        return stored + self.kept + self.transient + self.buffers + self.batch + self.platform
 
 
 PARTS = tuple(part.name for part in fields(MemoryParts))

@@ -54,7 +54,7 @@ class StepPricer:
         self.segments = SegmentPricer(self.owns, self.shapes, self.rates, prices, self.comm, apart)
         self._everyone = tuple(self.owns)
         self._counts: dict[tuple[int, Hashable], int] = {}
-        self._adding: dict[tuple[int, int], float] = {}
+        self._adding: dict[tuple[int, int, int], float] = {}
 
     def actions(self) -> dict[int, list[TimedAction]]:
         """The actions of every rank that is simulated."""
@@ -133,16 +133,18 @@ class StepPricer:
         return made
 
     def _adding_s(self, rates: DeviceRates, step: MicroStep, grads: set[str]) -> float:
-        """Gradients added to what is there of each, found once for the micro-batches after the first."""
+        """Gradients added to what is there of each, found once for none and for all being there."""
         if not step.grads:
             return 0.0
-        known = self._adding.get((id(rates), id(step)))
+        new = len(step.grads.keys() - grads)
+        key = (id(rates), id(step), new if new in (0, len(step.grads)) else -1)
+        known = self._adding.get(key)
         if known is None:
-            is_later = step.grads.keys() <= grads
             known = _adding_s(rates, step, grads)
+            if key[2] >= 0:
+                self._adding[key] = known
+        if new:
             grads |= step.grads.keys()
-            if is_later:
-                self._adding[id(rates), id(step)] = known
         return known
 
     def _send(self, rank: int, position: int, instruction: Instruction) -> list[TimedAction]:
@@ -258,4 +260,6 @@ def _adding_s(rates: DeviceRates, step: MicroStep, grads: set[str]) -> float:
 
 def _others(group: tuple[int, ...], rank: int, peers: tuple[int, ...], kept: frozenset[int] | None) -> bool:
     """Whether a span's partners are those of a group."""
+    if kept is None and len(group) != len(peers) + 1:
+        return False
     return {one for one in group if one != rank and (kept is None or one in kept)} == set(peers)

@@ -16,10 +16,8 @@ from ...program.literals import torch_dtype
 from ...program.operator_types import Typed
 from ...program.program import (
     ClassProgram,
-    Hole,
     InputKind,
     Instruction,
-    LocalRow,
     Op,
     OutputKind,
     Program,
@@ -95,7 +93,8 @@ class ShapeTable:
         if own.class_name not in self._holes:
             shared = self.program.classes[own.class_name]
             rows = [row for segment in shared.segments for row in segment.rows if row.op not in OFFSETS_ONLY]
-            self._holes[own.class_name] = sorted(_holes(rows)) if own.literals else []
+            holes = {hole for row in rows for hole in holes_of(row)} if own.literals else ()
+            self._holes[own.class_name] = sorted(holes)
         return (
             own.class_name,
             own.device_family,
@@ -148,18 +147,6 @@ class ShapeTable:
             rows = self.program.classes[own.class_name].segments[segment]
             self._walked[key] = walk_segment(rows, own.literals, inputs, answers, self.book)
         return self._walked[key]
-
-
-def _holes(rows: Sequence[LocalRow]) -> set[int]:
-    """Literals that rows leave to the rank; few rows have any, so that lists alone are looked into."""
-    found: set[int] = set()
-    for row in rows:
-        for item in (*row.args, *row.kwargs.values()) if row.kwargs else row.args:
-            if type(item) is Hole:
-                found.add(item.index)
-            elif type(item) is tuple:
-                found.update(holes_of(item))
-    return found
 
 
 class _Memory:

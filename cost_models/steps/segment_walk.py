@@ -12,6 +12,7 @@ from ...program.interpret import read_row
 from ...program.kernels.kernels import COMM
 from ...program.operator_types import Typed, TypedResult, answer_of, is_typed, span
 from ...program.program import Hole, LocalRow, Segment, Value
+from ...program.quick_types import QuickTypes
 from ..operator_classes import Work, work_of
 
 META = "meta"
@@ -102,6 +103,7 @@ class TypeBook:
         self.kinds: list[CallKind] = []
         self._types: dict[TypedResult, TypeOf] = {}
         self._kinds: dict[Hashable, CallKind] = {}
+        self._quick = QuickTypes()
 
     def type_of(self, typed: TypedResult) -> TypeOf:
         """The one object of a type."""
@@ -122,7 +124,8 @@ class TypeBook:
     def _new(self, row: LocalRow, literals: Sequence[object], types: Mapping[int, TypeOf]) -> CallKind:
         call = read_row(row, literals)
         operands = {value: types[value].typed for value in call.reads}
-        answer = answer_of(call, operands, META)
+        with self._quick:
+            answer = answer_of(call, operands, META)
         parts = tuple(None if made is None else made.typed for made in answer.made)
         first = parts[0]
         typed: TypedResult = first if answer.single and first is not None else parts

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from ..base.codec import decode
+from ..base.typed import Misfits, read
 
 T = TypeVar("T")
 
@@ -21,7 +22,7 @@ class SharingReader:
 
     def __init__(self) -> None:
         self._entries: dict[tuple[type, str], object] = {}
-        self._tables: dict[tuple[type, str], list[object]] = {}
+        self._tables: dict[tuple[type, tuple[str, ...]], list[object]] = {}
 
     def decode(self, kind: type[T], value: object, file: str) -> T:
         """As `codec.decode`; the lists themselves are new ones."""
@@ -33,18 +34,23 @@ class SharingReader:
         return cast(T, replace(rest, **read))
 
     def _table(self, entry: type, name: str, items: list[object], file: str) -> list[object]:
-        key = (entry, repr(items))  # tells 1, 1.0 and True apart
+        texts = [repr(item) for item in items]  # tells 1, 1.0 and True apart
+        key = (entry, tuple(texts))
         if key not in self._tables:
-            self._tables[key] = [
-                self._entry(entry, name, index, item, file) for index, item in enumerate(items)
-            ]
+            keys = [(entry, text) for text in texts]
+            new = {each: index for index, each in enumerate(keys) if each not in self._entries}
+            made = _decoded(entry, name, items, list(new.values()), file)
+            self._entries.update(zip(new, made, strict=True))
+            self._tables[key] = [self._entries[each] for each in keys]
         return list(self._tables[key])
 
-    def _entry(self, entry: type, name: str, index: int, item: object, file: str) -> object:
-        key = (entry, repr(item))
-        if key not in self._entries:
-            self._entries[key] = decode(entry, item, file, (name, index))
-        return self._entries[key]
+
+def _decoded(entry: Any, name: str, items: list[object], indexes: list[int], file: str) -> list[object]:
+    """Entries of a table, all in one call; where one is bad each alone, so that the error has its place."""
+    try:
+        return cast("list[object]", read(list[entry], [items[index] for index in indexes]))
+    except Misfits:
+        return [decode(entry, items[index], file, (name, index)) for index in indexes]
 
 
 @cache

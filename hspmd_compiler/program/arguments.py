@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .program import Hole
+from .program import Hole, LocalRow
+
+NESTED = frozenset({tuple, list, dict})
 
 
 def leaves(argument: object) -> list[Any]:
@@ -27,6 +29,12 @@ def _gather(argument: object, found: list[Any]) -> None:
         found.append(argument)
 
 
+def row_leaves(row: LocalRow) -> Sequence[Any]:
+    """Every value inside of a row's arguments; few rows have nested ones, so that only those are walked."""
+    items = (*row.args, *row.kwargs.values()) if row.kwargs else row.args
+    return items if NESTED.isdisjoint(map(type, items)) else [*leaves(items)]
+
+
 def map_leaves(argument: object, change: Callable[[Any], object]) -> Any:
     """`argument` with every value that is not a tuple, list or dict replaced by `change` of it."""
     if isinstance(argument, (tuple, list)):
@@ -36,9 +44,9 @@ def map_leaves(argument: object, change: Callable[[Any], object]) -> Any:
     return change(argument)
 
 
-def holes_of(argument: object) -> list[int]:
-    """Indexes of the literals that an argument leaves to the rank."""
-    return [leaf.index for leaf in leaves(argument) if isinstance(leaf, Hole)]
+def holes_of(row: LocalRow) -> list[int]:
+    """Indexes of the literals that a row leaves to the rank."""
+    return [leaf.index for leaf in row_leaves(row) if isinstance(leaf, Hole)]
 
 
 def fill_holes(argument: object, literals: Sequence[object]) -> object:

@@ -161,7 +161,7 @@ def needs_of(shared: ClassProgram) -> Needs:
     for segment in shared.segments:
         where = f"segment {segment.name}"
         for row in segment.rows:
-            for hole in holes_of((row.args, row.kwargs)):
+            for hole in holes_of(row):
                 needs.literals.setdefault(hole, f"{where}, v{row.out.id}")
         for slot in comm_slots(segment):
             needs.comms.setdefault(slot, where)

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from typing import TypeVar
 
 from ..base.comm_plan import GradBucket
-from .arguments import leaves
+from .arguments import row_leaves
 from .kernels.kernels import ALIASES, COMM
 from .program import ClassProgram, InputKind, Instruction, LocalRow, Op, OutputKind, Segment, Value
 
@@ -45,7 +45,7 @@ VIEW_OPS = ALIASES | {
 
 def row_reads(row: LocalRow) -> list[int]:
     """Values that a row reads, in order, with repeats."""
-    return [leaf.id for leaf in leaves((row.args, row.kwargs)) if isinstance(leaf, Value)]
+    return [leaf.id for leaf in row_leaves(row) if isinstance(leaf, Value)]
 
 
 def dead_after(segment: Segment) -> list[list[int]]:

@@ -54,7 +54,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 def segment_holes(segment: Segment) -> list[int]:
     """Indexes of the rank literals that a segment reads, ascending."""
-    return sorted({index for row in segment.rows for index in holes_of((row.args, row.kwargs))})
+    return sorted({index for row in segment.rows for index in holes_of(row)})
 
 
 def _keyword(name: str, argument: object) -> object:
