@@ -17,6 +17,7 @@ from .strategy.strategy import Strategy
 
 if TYPE_CHECKING:
     from .artifact.store import Artifact
+    from .base.comm_plan import CostModel
     from .cluster.cluster import ClusterSpec
     from .compiler import Compiled, Factory
     from .cost_models.estimate import Estimate
@@ -96,14 +97,9 @@ class CompiledProgram:
 
     def estimate(self, cluster: ClusterSpec | str | Path | Mapping[str, object]) -> Estimate:
         """The price of a step on a cluster, given as a file, its form or a ClusterSpec."""
-        from .cluster.cluster import ClusterSpec
-        from .cluster.read import read_cluster
         from .cost_models.estimate import estimate_artifact
 
-        if isinstance(cluster, ClusterSpec):
-            return estimate_artifact(self.artifact, cluster)
-        at = "" if isinstance(cluster, Mapping) else str(cluster)
-        return estimate_artifact(self.artifact, read_cluster(cluster), at)
+        return estimate_artifact(self.artifact, *_cluster_from(cluster))
 
     def fx(self, rank: int) -> torch.fx.GraphModule:
         """The program of one rank as a runnable GraphModule."""
@@ -123,6 +119,7 @@ def compile(
     dump: str | Path | None = None,
     capture: Capture | str = Capture.AUTO,
     precision: Precision | str = Precision.MODEL,
+    cluster: ClusterSpec | str | Path | Mapping[str, object] | None = None,
 ) -> CompiledProgram:
     """Compile a model for a strategy.
 
@@ -133,6 +130,8 @@ def compile(
     the text of each step. capture: "auto" traces one of several equal blocks where a recorded step proves
     that the others are the same, "full" all. precision: "model" computes in the types of the model,
     "bfloat16" in that one, while parameters, gradients and the optimizer's state stay in the model's.
+    cluster: machines whose links decide between ways of converting a layout that are equally right, as a
+    file, its form or a ClusterSpec; gradients and ZeRO's rows are exchanged the same way on all.
     """
     from .compiler import compile_model
     from .strategy.formats.recognise import read_strategy
@@ -160,8 +159,25 @@ def compile(
         None if dump is None else Path(dump),
         Capture(capture),
         Precision(precision),
+        None if cluster is None else _cost_on(cluster, plan),
     )
     return CompiledProgram(compiled)
+
+
+def _cost_on(cluster: ClusterSpec | str | Path | Mapping[str, object], strategy: Strategy) -> CostModel:
+    from .cost_models.steps.figures import cost_of_ranks
+
+    return cost_of_ranks(*_cluster_from(cluster), strategy.devices)
+
+
+def _cluster_from(cluster: ClusterSpec | str | Path | Mapping[str, object]) -> tuple[ClusterSpec, str]:
+    """The cluster, and the file that it comes from."""
+    from .cluster.cluster import ClusterSpec
+    from .cluster.read import read_cluster
+
+    if isinstance(cluster, ClusterSpec):
+        return cluster, ""
+    return read_cluster(cluster), "" if isinstance(cluster, Mapping) else str(cluster)
 
 
 def verify(

@@ -12,6 +12,7 @@ from torch import nn
 from .artifact.manifest import describe
 from .artifact.store import Artifact
 from .base.collection import without_collection
+from .base.comm_plan import CostModel
 from .base.devices import DeviceKind
 from .base.log import logger, task
 from .errors import OptionError, TraceError
@@ -78,12 +79,13 @@ def compile_model(
     dump: Path | None = None,
     capture: Capture = Capture.AUTO,
     precision: Precision = Precision.MODEL,
+    cost: CostModel | None = None,
 ) -> Compiled:
     """All steps of a compile; nothing is written but the dump."""
     check(strategy)
     subject = _subject(model, example_inputs)
     with without_collection():
-        return _compiled(subject, strategy, optimizer, device, Dump(dump), capture, precision)
+        return _compiled(subject, strategy, optimizer, device, Dump(dump), capture, precision, cost)
 
 
 def _compiled(
@@ -94,12 +96,13 @@ def _compiled(
     dump: Dump,
     capture: Capture,
     precision: Precision,
+    cost: CostModel | None,
 ) -> Compiled:
     batch = strategy.global_batch
     traced = trace_graph(subject.model, subject.inputs, batch, capture, precision, dump)
     graph = traced.graph
     check_optimizer(optimizer, graph.params)
-    lowered = lower_graph(graph, strategy, device, dump)
+    lowered = lower_graph(graph, strategy, device, dump, cost)
     if (warning := narrow_warning(lowered.program)) is not None:
         logger.warning("%s", warning)
     form = form_of(strategy)
@@ -131,10 +134,14 @@ def trace_graph(
 
 
 def lower_graph(
-    graph: LogicalGraph, strategy: Strategy, device: DeviceKind, dump: Dump | None = None
+    graph: LogicalGraph,
+    strategy: Strategy,
+    device: DeviceKind,
+    dump: Dump | None = None,
+    cost: CostModel | None = None,
 ) -> Lowered:
     """The programs of all ranks that train a graph by a strategy."""
-    return planning(strategy, device).run(Traced(graph), dump)
+    return planning(strategy, device, cost).run(Traced(graph), dump)
 
 
 def _subject(model: ModelSource | Factory | nn.Module | str, example_inputs: Inputs | None) -> CompileSubject:

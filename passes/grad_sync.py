@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..base.comm_plan import CommStep, GradBucket, ParamBucket
+from ..base.comm_plan import CommStep, CostModel, GradBucket, ParamBucket
 from ..program.program import ZERO_GRADS, ZERO_PARAMS
 from .compile_state import Shared, Synced, grown
 from .grad_buckets import Holder, buckets
@@ -100,10 +100,15 @@ def reductions_text(made: Reductions) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GradSync(Pass[Shared, Synced]):
-    """Elements with the same contributors and holders share a bucket."""
+    """Elements with the same contributors and holders share a bucket.
+
+    cost: what ways of conversions are compared by; buckets are the same for each.
+    """
+
+    cost: CostModel | None = None
 
     def run(self, state: Shared) -> Synced:
-        resolver = CommResolver()
+        resolver = CommResolver(self.cost)
         made = reductions(state.places, state.ownership, state.inside, state.strategy.zero, resolver)
         return grown(Synced, state, resolver=resolver, reductions=made)
 

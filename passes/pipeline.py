@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..base.comm_plan import CostModel
 from ..base.devices import DeviceKind
 from ..options import Capture, Precision
 from ..strategy.strategy import Strategy
@@ -32,8 +33,10 @@ def tracing(
     return begin(Trace(capture, precision)).then(CausalMask())
 
 
-def planning(strategy: Strategy, device: DeviceKind = DeviceKind.CPU) -> Chain[Traced, Lowered]:
-    """From a logical graph to the programs of all ranks."""
+def planning(
+    strategy: Strategy, device: DeviceKind = DeviceKind.CPU, cost: CostModel | None = None
+) -> Chain[Traced, Lowered]:
+    """From a logical graph to the programs of all ranks. cost: what ways of communication are compared by."""
     return (
         begin(Annotate(strategy))
         .then(Deduce())
@@ -43,7 +46,7 @@ def planning(strategy: Strategy, device: DeviceKind = DeviceKind.CPU) -> Chain[T
         .then(ParamGather())  # behind what copies rows: gathers stand before the first use that is left
         .then(Levels())  # rows move no more
         .then(Zero())  # what is gathered inside is shared out alone
-        .then(GradSync())
+        .then(GradSync(cost))
         .then(Segments())
         .then(ResolveComm())  # behind GradSync: steps are numbered in this order
         .then(Schedule())

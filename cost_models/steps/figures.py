@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 from ...base.comm_plan import CommStep
 from ...base.devices import DeviceKind
 from ...base.number_ranges import number_ranges
-from ...cluster.cluster import ClusterSpec, NodeSlot
-from ...cluster.completed import unknown_text
+from ...cluster.cluster import ClusterSpec, DeviceSpec, NodeSlot
+from ...cluster.completed import completed_cluster, unknown_text
+from ...cluster.launch_plan import bind_ranks
 from ...errors import EstimateError
 from ...program.program import Program
 from ..compute import DeviceRates
+from ..links import ClusterCost
 
 FIX = (
     "add them to the cluster, or take devices of the catalogue with `hspmd cluster new` (--nic or --network"
     " tells links between nodes), or measure with `hspmd profile`"
+)
+
+
+RULE = (
+    "a price needs each device's memory, its peak and memory bandwidth or a calibration of it, and every link"
+    " that the step uses"
 )
 
 
@@ -32,20 +40,44 @@ def check_figures(
     for rank, rate in rates.items():
         for what in _of_device(rate, dtypes):
             missing.setdefault(what, set()).add(rank)
-    for first, second in _pairs(program, slots):
+    _find_missing_links(cluster, slots, _pairs(program, slots), missing)
+    if missing:
+        raise _lacking(missing, [rate.device for rate in rates.values()], RULE)
+
+
+def cost_of_ranks(cluster: ClusterSpec, at: str, devices: Sequence[int]) -> ClusterCost:
+    """What a compile compares ways of communication by; EstimateError where a link is not told."""
+    placed = bind_ranks(devices, [None] * len(devices), cluster, at)
+    whole = completed_cluster(cluster, placed, ()).cluster
+    slots = dict(enumerate(placed))
+    missing: dict[str, set[int]] = {}
+    _find_missing_links(whole, slots, _meeting([tuple(slots)], slots), missing)
+    if missing:
+        raise _lacking(missing, [whole.device_of(slot) for slot in placed], "ways are compared by every link")
+    return ClusterCost(whole, slots)
+
+
+def _find_missing_links(
+    cluster: ClusterSpec,
+    slots: Mapping[int, NodeSlot],
+    pairs: Iterable[tuple[int, int]],
+    missing: dict[str, set[int]],
+) -> None:
+    for first, second in pairs:
         if cluster.path(slots[first], slots[second]) is None:
             name = _link_name(cluster, slots[first].node, slots[second].node)
             missing.setdefault(name, set()).update((first, second))
-    if missing:
-        unknown = unknown_text(rate.device for rate in rates.values())
-        details = [(what, f"for ranks {number_ranges(sorted(ranks))}") for what, ranks in missing.items()]
-        raise EstimateError(
-            "the cluster lacks figures that a price needs",
-            details=[*details, *([("devices", unknown)] if unknown else [])],
-            rule="a price needs each device's memory, its peak and memory bandwidth or a calibration of it,"
-            " and every link that the step uses",
-            fix=FIX,
-        )
+
+
+def _lacking(missing: Mapping[str, set[int]], devices: Sequence[DeviceSpec], rule: str) -> EstimateError:
+    unknown = unknown_text(devices)
+    details = [(what, f"for ranks {number_ranges(sorted(ranks))}") for what, ranks in missing.items()]
+    return EstimateError(
+        "the cluster lacks figures that a price needs",
+        details=[*details, *([("devices", unknown)] if unknown else [])],
+        rule=rule,
+        fix=FIX,
+    )
 
 
 def _of_device(rate: DeviceRates, dtypes: Sequence[str]) -> Iterator[str]:
@@ -64,11 +96,15 @@ def _of_device(rate: DeviceRates, dtypes: Sequence[str]) -> Iterator[str]:
 
 def _pairs(program: Program, slots: Mapping[int, NodeSlot]) -> set[tuple[int, int]]:
     """Two ranks of each pair of slots' nodes that meet."""
-    found: dict[tuple[int, int], tuple[int, int]] = {}
     groups = {own_step.group for own in program.ranks for own_step in _steps(own.comms, own.transfers)}
     groups |= {bucket.group for own in program.ranks for bucket in own.grad_buckets}
     if len(program.ranks) > 1:
         groups.add(tuple(own.rank for own in program.ranks))
+    return _meeting(groups, slots)
+
+
+def _meeting(groups: Iterable[tuple[int, ...]], slots: Mapping[int, NodeSlot]) -> set[tuple[int, int]]:
+    found: dict[tuple[int, int], tuple[int, int]] = {}
     for group in groups:
         by_node: dict[int, list[int]] = {}
         for rank in group:

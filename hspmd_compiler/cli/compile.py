@@ -38,6 +38,12 @@ def add_flags(parser: ArgumentParser) -> None:
         default=Precision.MODEL.value,
         help="what the model computes in; masters keep the model's types (default: model, its own types)",
     )
+    parser.add_argument(
+        "--cluster",
+        type=Path,
+        metavar="FILE",
+        help="machines whose links decide between ways of converting a layout: docs/machines.md",
+    )
     parser.add_argument("--force", action="store_true", help="replace DIR even if it is not an artifact")
     add_json(parser)
     add_optimizer_flags(parser)
@@ -71,6 +77,7 @@ def run(args: Namespace) -> int:
             dump=args.dump,
             capture=args.capture,
             precision=args.precision,
+            cluster=args.cluster,
         )
         program.save(args.output, weights=False, rank=args.rank, force=args.force)
     artifact = program.artifact.of_rank(args.rank)

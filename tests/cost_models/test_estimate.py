@@ -254,3 +254,17 @@ def test_bytes_of_a_link_are_those_of_the_messages() -> None:
     assert found.traffic[0, 1] == found.traffic[1, 0]
     assert gradients >= 0
     assert link.bytes == 2 * link.busiest_bytes == 2 * found.traffic[0, 1]
+
+
+def test_a_compile_compares_ways_on_a_cluster() -> None:
+    """Other ways of communication, the same numbers, and no longer step."""
+    stages = [{"devices": [0, 1, 2], "layers": 2}, {"devices": [3, 4, 5], "layers": 2}]
+    strategy = {"pipelines": [{"stages": stages, "micro_batches": [4, 2]}]}
+    spec = cluster([device()] * 2, [device()] * 4)
+    plain, near = (compile("llama-tiny", strategy=strategy, cluster=one) for one in (None, spec))
+    assert near.artifact.program != plain.artifact.program
+    assert near.estimate(spec).step_s <= plain.estimate(spec).step_s
+    assert near.verify(values=True).values is not None
+    bare = replace(spec, nodes=tuple(replace(node, nic=None) for node in spec.nodes))
+    with pytest.raises(EstimateError, match=r"link a - b *for ranks 0,2"):
+        compile("llama-tiny", strategy=strategy, cluster=bare)
