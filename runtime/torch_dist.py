@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -53,7 +54,7 @@ class TorchDist:
         self._watch = watch
         self._arrays = TorchArrays(str(device))
         self._plans: dict[int, tuple[CommStep, ExchangePlan]] = {}
-        self._pending: list[tuple[dist.Work, Tensor]] = []
+        self._pending: deque[tuple[dist.Work, Tensor]] = deque()
         with peer_lost_in("setting up the process groups"):
             self._groups = Groups(groups, timeout, directed=device.type != "cpu")
 
@@ -98,6 +99,20 @@ class TorchDist:
             for work, _ in self._pending:
                 work.wait()
         self._pending.clear()
+
+    @property
+    def kept_sends(self) -> int:
+        """Messages whose memory is held, since they may not have left yet."""
+        return len(self._pending)
+
+    def _let_go(self) -> None:
+        """Let go of messages that are known to have left, the oldest first; nothing waits.
+
+        NCCL says so of its own accord, gloo only to who waits for it: there all are held until the update.
+        """
+        with peer_lost_in("finishing sends"):
+            while self._pending and self._pending[0][0].is_completed():
+                self._pending.popleft()[0].wait()  # over already: raises what went wrong
 
     def sum_over_ranks(self, value: Tensor) -> Tensor:
         """See Transport."""
@@ -220,11 +235,13 @@ class TorchDist:
 
     def _send(self, step: CommStep, value: Tensor, tag: int) -> None:
         self._announced(step, value)
+        self._let_go()
         for peer, row in self._arrays.cut(step, value).items():
             if row.numel():
                 self._start_send(row, peer, tag * TAG_SERIES + TRANSFER)
 
     def _recv(self, step: CommStep, tag: int) -> Tensor:
+        self._let_go()
         dtype = torch_dtype(step.dtype)
         rows = {
             peer: torch.empty(size, dtype=wire_dtype(dtype), device=self.device)

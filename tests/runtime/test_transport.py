@@ -185,6 +185,56 @@ def test_transfers() -> None:
     on_three_ranks(check_transfers)
 
 
+class Told:
+    """A message that says that it has left once it was told so."""
+
+    def __init__(self, work: object, left: set[int]) -> None:
+        self.work, self.left, self.waited = work, left, 0
+
+    def is_completed(self) -> bool:
+        return id(self) in self.left
+
+    def wait(self) -> None:
+        self.waited += 1
+        self.work.wait()  # type: ignore[attr-defined]
+
+
+def check_what_is_kept(transport: TorchDist) -> None:
+    """Messages go when they are known to have left, the oldest first; all others stay, and arrive."""
+    rank, peer = transport.rank, 2 - transport.rank
+    if rank == 1:
+        return
+    view, box = (4,), (((0, 4),),)
+    send = CommStep(1, CommKind.SEND_RECV, (0, 2), src_view=view, sends=(Piece(peer, box),))
+    recv = CommStep(1, CommKind.SEND_RECV, (0, 2), dst_view=view, dst_shape=view, recvs=(Piece(peer, box),))
+    left: set[int] = set()
+    told: list[Told] = []
+    isend = dist.isend
+
+    def told_send(*given: object) -> Told:
+        told.append(Told(isend(*given), left))  # type: ignore[arg-type]
+        return told[-1]
+
+    dist.isend = told_send  # type: ignore[assignment]
+    kept = []
+    for mb in range(4):
+        transport.answer(Send(send, torch.full(view, float(10 * rank + mb)), tag=mb))
+        kept.append(transport.kept_sends)
+    for mb in range(4):
+        if mb == 2:
+            left |= {id(told[0]), id(told[1]), id(told[3])}
+        answer = transport.answer(Recv(recv, tag=mb))
+        assert answer is not None and answer.tolist() == [10 * peer + mb] * 4
+        kept.append(transport.kept_sends)
+    assert kept == [1, 2, 3, 4, 4, 4, 2, 2]
+    transport.finish_sends()
+    assert transport.kept_sends == 0 and [each.waited for each in told] == [1] * 4
+
+
+def test_messages_that_have_left_are_let_go() -> None:
+    on_three_ranks(check_what_is_kept)
+
+
 def even(kind: CommKind, rank: int, number: int) -> CommStep:
     """An all-gather or reduce-scatter of equal pieces of two elements."""
     own: Box = ((2 * rank, 2 * rank + 2),)
