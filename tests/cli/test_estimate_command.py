@@ -77,3 +77,18 @@ def test_a_hostfile_has_no_figures(workplace: Path, capsys: pytest.CaptureFixtur
     assert "memory of cpu" in told
     assert main(["estimate", "good", "--cluster", "few.txt"]) == 2
     assert "no slot is left" in capsys.readouterr().err
+
+
+def test_devices_of_the_catalogue(
+    workplace: Path, capsys: pytest.CaptureFixture[str], expect: Expect
+) -> None:
+    """An artifact for cpu on named devices, whole by the catalogue; uncertain figures and unknown devices."""
+    nodes = ["--node", "2xA100-80", "--node", "2xH20"]
+    assert main(["cluster", "new", *nodes, "--network", "100Gbit", "-o", "named.yaml"]) == 0
+    capsys.readouterr()
+    assert main(["estimate", "good", "--cluster", "named.yaml"]) == 0
+    expect("cli/estimate_catalogue", capsys.readouterr().out)
+    devices = "[{count: 2, kind: cuda A999}, {count: 2, kind: cuda H20}]"
+    Path("unknown.yaml").write_text(f"version: 1\nnodes:\n- address: a\n  devices: {devices}\n")
+    assert main(["estimate", "good", "--cluster", "unknown.yaml"]) == 2
+    expect("estimate/unknown_device", capsys.readouterr().err)
