@@ -9,7 +9,9 @@ from ..base.devices import DeviceKind
 from ..program.program import Program
 from .layer_models import LayerKind, LayerModel
 from .one_rank import compiled
+from .trials import TRIALS, Trial
 
+QUICK_TRIALS = 2
 KIB, MIB = 1 << 10, 1 << 20
 MOST_SHAPES = 6
 """Numbers of members of a group that are measured: more only of large worlds, and powers of two of them."""
@@ -17,13 +19,17 @@ MOST_SHAPES = 6
 
 @dataclass(frozen=True, slots=True)
 class ProfilePlan:
-    """models: with the sizes of their micro-batches. message_bytes, collective_bytes: ascending."""
+    """models: with the sizes of their micro-batches. message_bytes, collective_bytes: ascending.
+
+    trials: trainings that show what ranks hold beyond their tensors, where this process starts them.
+    """
 
     kind: DeviceKind
     models: Mapping[LayerModel, tuple[int, ...]]
     repeats: int
     message_bytes: tuple[int, ...]
     collective_bytes: tuple[int, ...]
+    trials: tuple[Trial, ...] = ()
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -40,8 +46,10 @@ def plan_for(kind: DeviceKind, quick: bool, most_message_bytes: int) -> ProfileP
     largest = min(most_message_bytes, (16 if quick else 256) * MIB)
     sizes = tuple(4 * KIB << shift for shift in range(0, 17, 2) if 4 * KIB << shift <= largest)
     collective = tuple(size for size in (4 * KIB, 128 * KIB, 2 * MIB, 16 * MIB) if size <= largest)
-    models = _cpu_models(quick) if kind is DeviceKind.CPU else _cuda_models(quick)
-    return ProfilePlan(kind, models, 5 if quick else 7, sizes, collective[: 3 if quick else 4])
+    on_cpu = kind is DeviceKind.CPU
+    models = _cpu_models(quick) if on_cpu else _cuda_models(quick)
+    trials = TRIALS[: QUICK_TRIALS if quick else None] if on_cpu else ()
+    return ProfilePlan(kind, models, 5 if quick else 7, sizes, collective[: 3 if quick else 4], trials)
 
 
 def _cpu_models(quick: bool) -> dict[LayerModel, tuple[int, ...]]:

@@ -59,29 +59,42 @@ def profile(request: ProfileRequest, on_record: OnRecord) -> None:
     if place is not None:
         quiet: OnRecord = lambda record: None  # noqa: E731
         _measure(request, plan, place, on_record if place.rank == 0 else quiet)
+        if place.rank == 0:
+            on_record({SUMMARY: [f"written: {request.out}"]})
         return
-    fork_here(
-        count,
-        lambda at, emit: _measure(request, plan, at, emit),
-        request.threads,
-        on_record,
-    )
-    if request.device is DeviceKind.CPU:
-        _add_held_memory(request, on_record)
+    lines: list[object] = []
+
+    def told(record: Mapping[str, object]) -> None:
+        """Progress, which has the trials before it; the summary waits for what they show."""
+        if SUMMARY in record:
+            lines.extend(cast(list[object], record[SUMMARY]))
+        else:
+            on_record({**record, "of": cast(int, record["of"]) + len(plan.trials)})
+            done.append(cast(int, record["done"]))
+
+    done = [0]
+    fork_here(count, lambda at, emit: _measure(request, plan, at, emit), request.threads, told)
+    if plan.trials:
+        lines.append(_add_held_memory(request.out, plan, done[-1], on_record))
+    on_record({SUMMARY: [*lines, f"written: {request.out}"]})
 
 
-def _add_held_memory(request: ProfileRequest, on_record: OnRecord) -> None:
-    """Trial runs, which need programs: compiled here, when the memory of ranks is measured."""
-    from .trial_runs import TRIALS, held_memory
+def _add_held_memory(path: Path, plan: ProfilePlan, done: int, on_record: OnRecord) -> str:
+    """Trial runs, whose programs are compiled here, when the memory of ranks is measured."""
+    from .trial_runs import Held, fit_held, run_trial
 
-    on_record({PROGRESS: "trial runs", "done": len(TRIALS), "of": len(TRIALS)})
-    cluster = read_cluster(request.out)
+    cluster = read_cluster(path)
     calibration = cluster.calibration
     assert calibration is not None, "it was written with one"
-    held = held_memory(request.quick, calibration.platform_bytes)
-    write_cluster(replace(cluster, calibration=replace(calibration, held=held)), request.out)
-    line = f"memory beyond tensors: {held.fixed_bytes / MIB:.0f} MiB and {held.share:.0%} of theirs"
-    on_record({SUMMARY: [f"{line}, within {held.spread:.0%}"]})
+    found: list[Held] = []
+    for number, trial in enumerate(plan.trials):
+        text = f"a trial run of {trial.model.name}"
+        on_record({PROGRESS: text, "done": done + number + 1, "of": done + len(plan.trials)})
+        found += run_trial(trial)
+    held = fit_held(found, calibration.platform_bytes)
+    write_cluster(replace(cluster, calibration=replace(calibration, held=held)), path)
+    parts = f"{held.fixed_bytes / MIB:.0f} MiB and {held.share:.0%} of theirs"
+    return f"memory beyond tensors: {parts}, within {held.spread:.0%}"
 
 
 def _measure(
@@ -112,7 +125,7 @@ def _measure(
         firsts = [machines[hosts.index(host)] for host in dict.fromkeys(hosts)]
         cluster = calibrated(measured, firsts, request.threads, request.given)
         write_cluster(cluster, request.out)
-        emit({SUMMARY: [*summary(cluster), f"written: {request.out}"]})
+        emit({SUMMARY: summary(cluster)})
     session.end()
     transport.close()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,42 +26,11 @@ from ..cost_models.steps.rank_shapes import ShapeTable
 from ..errors import RunError
 from ..options import OptimizerConfig
 from ..program.program import Program
-from ..strategy.strategy import PipelineSpec, StageSpec, Strategy
 from .fits import non_negative
-from .layer_models import LayerKind, LayerModel
-from .trial_data import LENGTH
+from .layer_models import LayerKind
+from .trials import Trial
 
-Stages = tuple[tuple[int, int], ...]
-"""(first, past the last) layer of each stage, of one rank each."""
 STEPS, TRACED = "4", "2"
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A training of a few steps. pipelines: stages of each. sizes: of each pipeline's micro-batches."""
-
-    model: LayerModel
-    pipelines: tuple[Stages, ...]
-    sizes: tuple[int, ...]
-
-    def strategy(self) -> Strategy:
-        """Ranks in the order of pipelines and their stages."""
-        made, first = [], 0
-        for stages in self.pipelines:
-            devices = range(first, first + len(stages))
-            specs = [StageSpec((device,), layers) for device, layers in zip(devices, stages, strict=True)]
-            made.append(PipelineSpec(tuple(specs), self.sizes))
-            first += len(stages)
-        return Strategy(tuple(made))
-
-
-TRIALS = (
-    Trial(LayerModel(LayerKind.DECODER, 384, LENGTH, 4), (((0, 4),),), (8, 8)),
-    Trial(LayerModel(LayerKind.ENCODER, 320, LENGTH, 5), (((0, 3), (3, 5)),), (4, 4, 4)),
-    Trial(LayerModel(LayerKind.DECODER, 256, LENGTH, 3), (((0, 3),), ((0, 3),)), (8,)),
-    Trial(LayerModel(LayerKind.ENCODER, 448, LENGTH, 4), (((0, 4),),), (6, 6)),
-)
-QUICK = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +41,18 @@ class Held:
     resident_bytes: int
 
 
-def held_memory(quick: bool, platform_bytes: int) -> HeldMemory:
-    """The trials, one after the other, each in processes of its own that have not compiled."""
-    found = [held for trial in TRIALS[: QUICK if quick else None] for held in _held(trial)]
-    return fit_held(found, platform_bytes)
+def run_trial(trial: Trial) -> list[Held]:
+    """What each rank held, in processes of their own that have not compiled."""
+    factory = trial.model.factory()
+    made = compile_model(factory, None, trial.strategy(), OptimizerConfig(), DeviceKind.CPU)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder / "artifact", made.artifact)
+        peaks = _peaks(folder, "tokens" if trial.model.kind is LayerKind.DECODER else "images")
+    return [Held(modelled, peaks[rank]) for rank, modelled in enumerate(_modelled(made.artifact.program))]
 
 
-def fit_held(found: list[Held], platform_bytes: int) -> HeldMemory:
+def fit_held(found: Sequence[Held], platform_bytes: int) -> HeldMemory:
     """What comes nearest to the trials, in parts of what each held."""
     above = np.array([float(held.resident_bytes - platform_bytes) for held in found])
     modelled = np.array([float(held.modelled_bytes) for held in found])
@@ -89,17 +63,6 @@ def fit_held(found: list[Held], platform_bytes: int) -> HeldMemory:
     fixed, share = non_negative(columns / scales * weights[:, None], wanted * weights) / scales
     off = np.abs((modelled * (1 + share) + fixed) * weights - 1)
     return HeldMemory(int(fixed), float(share), float(np.median(off)))
-
-
-def _held(trial: Trial) -> Iterator[Held]:
-    factory = trial.model.factory()
-    made = compile_model(factory, None, trial.strategy(), OptimizerConfig(), DeviceKind.CPU)
-    program = made.artifact.program
-    with TemporaryDirectory() as folder:
-        write(Path(folder) / "artifact", made.artifact)
-        peaks = _peaks(Path(folder), "tokens" if trial.model.kind is LayerKind.DECODER else "images")
-    for rank, modelled in enumerate(_modelled(program)):
-        yield Held(modelled, peaks[rank])
 
 
 def _modelled(program: Program) -> list[int]:

@@ -128,6 +128,8 @@ CASES: dict[str, list[str]] = {
     "estimate-missing": ["estimate", "nowhere", "--cluster", "hosts"],
     "estimate-no-cluster": ["estimate", "good", "--cluster", "nowhere.yaml"],
     "estimate-part": ["estimate", "part", "--cluster", "hosts"],
+    "profile-counts": ["profile", "-o", "c.yaml", "--ranks", "0", "--threads", "0"],
+    "profile-no-folder": ["profile", "-o", "nowhere/c.yaml"],
     "launch-no-artifact": ["launch", "nowhere", "--hosts", "notes.txt"],
     "launch-bad-hosts": ["launch", "three", "--hosts", "notes.txt"],
     "cluster-no-node": ["cluster", "new", "-o", "c.yaml"],

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hspmd_compiler.profiling.trial_runs import TRIALS, Held, fit_held
+from hspmd_compiler.profiling.trial_runs import Held, fit_held
+from hspmd_compiler.profiling.trials import TRIALS
 
 MIB = 1 << 20
 
