@@ -37,7 +37,8 @@ class MemoryParts:
     def total(self) -> int:
         """All of it."""
         stored = self.parameters + self.optimizer + self.gradients
-        return stored + self.kept + self.transient + self.buffers + self.batch + self.platform
+        beside = self.batch + self.platform + self.allocator
+        return stored + self.kept + self.transient + self.buffers + beside
 
 
 PARTS = tuple(part.name for part in fields(MemoryParts))

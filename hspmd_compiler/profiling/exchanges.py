@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter, sleep
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ COLLECTIVES = (
 )
 SMALL_BYTES, SMALL_REPEATS = 1 << 18, 4
 """Up to this size a message is sent so many times as often: it is over soon, and disturbed easily."""
+BUSY_S, WORK_WIDTH = 1.5e-3, 128
+"""What ranks compute before a collective: at least so long, in products of such matrices."""
 LATE_S = 0.1
 """How long a receiver lets its sender wait, to see whether it does."""
 
@@ -73,11 +76,13 @@ def collective_step(kind: CommKind, number: int, group: Sequence[int], elements:
 class Meetings:
     """One rank's side of what is timed between ranks. All ranks call the same methods in the same order.
 
-    Of repetitions the quickest counts: whatever else a machine does only adds to a message.
+    Of a message's repetitions the quickest counts: whatever else a machine does only adds to it. one_host:
+    whether all ranks read one clock.
     """
 
     transport: TorchDist
     repeats: int
+    one_host: bool = True
     _tag: int = 0
 
     def together(self) -> None:
@@ -125,22 +130,54 @@ class Meetings:
         return (posted - start, self._now() - posted) if self.transport.rank == source else (0.0, 0.0)
 
     def collective_s(self, kind: CommKind, number: int, group: Sequence[int], size_bytes: int) -> float:
-        """Seconds of a collective, from when all members are there; 0.0 elsewhere. number: of the step."""
+        """Seconds of a collective, from when its last member comes; 0.0 without members. number: of the step.
+
+        Members come from computing, one after the other, with a tensor that is new, as in a training: ranks
+        that wait have to be woken, which takes longer than the collective of idle ones. So the mean counts.
+        """
         elements = max(len(group), size_bytes // ELEMENT_BYTES)
         step = collective_step(kind, number, group, elements)
         mine = self.transport.rank in group and len(group) > 1
         elements = elements if step.src_view is None else step.src_view[0]
-        tensor = torch.zeros(elements if mine else 1, device=self.transport.device)
+        given = torch.zeros(elements if mine else 1, device=self.transport.device)
         taken = []
-        for _ in range(self._often(size_bytes) + 1):
+        for turn in range(self._often(size_bytes) + 1):
+            tensor = given.clone()
             self.together()
+            if mine:
+                self._work(BUSY_S * (1 + (self.transport.rank + turn) % 3))
             start = self._now()
             if mine and kind is CommKind.ALL_REDUCE:
                 self._answer(AllReduce(step, tensor, may_overwrite=True))
             elif mine:
                 self._answer(Exchange(step, tensor))
-            taken.append(self._now() - start)
-        return min(taken[1:]) if mine else 0.0
+            taken.append((start, self._now()))
+        return self._from_the_last(taken[1:] if mine else [])
+
+    def _work(self, seconds: float) -> None:
+        """Products, for so long."""
+        end = perf_counter() + seconds
+        one = torch.ones(WORK_WIDTH, WORK_WIDTH, device=self.transport.device)
+        while perf_counter() < end:
+            one = (one @ one).clamp_(-1.0, 1.0)
+
+    def _from_the_last(self, taken: Sequence[tuple[float, float]]) -> float:
+        """Mean seconds between the last member's coming and the last one's going.
+
+        Ranks of several machines have no common clock: each is told how long the shortest took, which is that
+        of the member that came last.
+        """
+        held = cast(list[list[tuple[float, float]]], self.transport.gather_objects(list(taken)))
+        turns: list[tuple[tuple[float, float], ...]] = list(
+            zip(*[each for each in held if each], strict=True)
+        )
+        if not turns:
+            return 0.0
+        if self.one_host:
+            spans = [max(end for _, end in turn) - max(start for start, _ in turn) for turn in turns]
+        else:
+            spans = [min(end - start for start, end in turn) for turn in turns]
+        return sum(spans) / len(spans)
 
     def _of_pairs(
         self,

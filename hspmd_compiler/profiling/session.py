@@ -68,7 +68,7 @@ class Session:
         self._shapes = shapes
         self._on_progress = told
         self._done = 0
-        self._meetings = Meetings(transport, plan.repeats)
+        self._meetings = Meetings(transport, plan.repeats, len(set(hosts)) == 1)
         self._computes = transport.rank < cores or self._device.type != "cpu"
 
     def run(self) -> Measurements:

@@ -14,7 +14,7 @@ from hspmd_compiler.api import compile
 from hspmd_compiler.artifact.store import Artifact, load
 from hspmd_compiler.artifact.write import write
 from hspmd_compiler.base.timeline import SpanKind
-from hspmd_compiler.cluster.calibration import Calibration, Fit
+from hspmd_compiler.cluster.calibration import Calibration, Fit, HeldMemory
 from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec
 from hspmd_compiler.cluster.link import LinkSpec
 from hspmd_compiler.cluster.read import write_cluster
@@ -191,6 +191,17 @@ def test_platform_bytes_are_held_all_the_time() -> None:
     more = replace(spec, calibration=fits(platform_bytes=1 << 20))
     bare, held = (priced(compiled(DP[:1]), one).ranks[0].memory for one in (spec, more))
     assert held.peak.total - bare.peak.total == held.start - bare.start == 1 << 20
+
+
+def test_what_is_held_beyond_tensors_grows_with_them() -> None:
+    spec = cluster([device()])
+    more = replace(spec, calibration=fits(held=HeldMemory(1 << 20, 0.25)))
+    bare, held = (priced(compiled(DP[:1]), one).ranks[0].memory for one in (spec, more))
+    for one, other in zip(
+        (bare.start, *bare.peaks, *bare.held), (held.start, *held.peaks, *held.held), strict=True
+    ):
+        assert other == one + (1 << 20) + int(0.25 * one)
+    assert held.peak.total == max(held.peaks) == bare.peak.total + held.peak.allocator
 
 
 def test_a_profile_of_another_torch_says_so() -> None:
