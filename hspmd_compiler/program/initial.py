@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import cast
@@ -34,9 +35,14 @@ MOST_ELEMENTS = 1 << 28
 AT_ONCE = 8
 PLACED = frozenset({"device", "layout", "pin_memory"})
 META = torch.device("meta")
-RANGE = "arange"
-"""PyTorch finds its size, and that of pointwise operators, by its compiler, which takes seconds and 100 MB to
-load on each rank. They are counted here instead."""
+RANGE_ARGUMENTS = {
+    "aten.arange.default": ("end",),
+    "aten.arange.start": ("start", "end"),
+    "aten.arange.start_step": ("start", "end", "step"),
+}
+"""PyTorch finds the size of a range, and of what pointwise operators give, by its compiler, which takes seconds
+and 100 MB to load on each rank. They are counted here instead."""
+FARTHEST = 2.0**63
 
 
 def replay(program: InitProgram, seed: int, keep: Keep, largest: int = 0) -> None:
@@ -104,10 +110,10 @@ class _Replay:
 
     def _check_size(self, op: str, args: list[object], kwargs: dict[str, object]) -> None:
         """Find the result's size first, without memory, where that can be done."""
-        name = op.split(".")[1]
-        if name == RANGE:
-            size = range_size(args)
-        elif name in POINTWISE_NAMES:
+        bounds = range_bounds(op, args, kwargs)
+        if bounds is not None:
+            size = range_size(*bounds)
+        elif op.split(".")[1] in POINTWISE_NAMES:
             size = pointwise_size([*args, *kwargs.values()])
         else:
             size = self._shadow_size(op, args, kwargs)
@@ -149,13 +155,23 @@ class _Replay:
         raise ArtifactError(f"the initialisation has an argument of unknown kind {kind!r}")
 
 
-def range_size(args: Sequence[object]) -> int:
-    """Elements from start to end by step; what isn't that, PyTorch refuses."""
-    numbers = [item for item in args if isinstance(item, (int, float)) and math.isfinite(item)]
-    if not numbers or len(numbers) < len(args):
-        return 0
-    start, end, step = (0, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
-    return max(0, math.ceil((end - start) / step)) if step else 0
+def range_bounds(
+    op: str, args: Sequence[object], named: Mapping[str, object]
+) -> tuple[float, float, float] | None:
+    """Start, end and step of a range, given by place or by name; None of what isn't one of such numbers."""
+    names = RANGE_ARGUMENTS.get(op, ())
+    given = {"start": 0, "step": 1, **dict(zip(names, args, strict=False)), **named}
+    bounds = [given.get(name) for name in ("start", "end", "step")]
+    numbers = [each for each in bounds if isinstance(each, (int, float)) and abs(each) < FARTHEST]
+    if not names or len(args) > len(names) or len(numbers) < len(bounds):
+        return None
+    return numbers[0], numbers[1], numbers[2]
+
+
+def range_size(start: float, end: float, step: float) -> int:
+    """Elements from start to end by step; of one that goes nowhere none, which PyTorch refuses."""
+    steps = (end - start) / step if step else 0.0
+    return max(0, math.ceil(steps)) if abs(steps) < FARTHEST else sys.maxsize
 
 
 def pointwise_size(args: Sequence[object]) -> int:

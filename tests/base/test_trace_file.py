@@ -134,5 +134,5 @@ def test_no_file_no_text_no_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         read_trace(Path("large.json"))
     with pytest.raises(TimelineError) as unwritten:
         write_trace(two_pipelines("estimated"), tmp_path / "nowhere" / "t.json")
-    unwritten_text = str(unwritten.value).replace(str(tmp_path), "")
+    unwritten_text = str(unwritten.value).replace(f"{tmp_path}/", "")
     pinned("timelines", "unreadable", "\n".join([*texts, str(told.value), unwritten_text]))

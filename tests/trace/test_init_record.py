@@ -254,9 +254,32 @@ def test_not_a_program(data: object) -> None:
 
 @given(st.lists(st.integers(-40, 40), min_size=1, max_size=2), st.integers(1, 7))
 def test_sizes_are_found_without_the_operator(ends: list[int], step: int) -> None:
-    args = [*ends, step] if len(ends) == 2 else ends
     low, high = (0, ends[0]) if len(ends) == 1 else ends
-    assert initial.range_size(args) == len(range(low, high, step if len(ends) == 2 else 1))
+    overload, args = ("default", ends) if len(ends) == 1 else ("start_step", [*ends, step])
+    bounds = initial.range_bounds(f"aten.arange.{overload}", args, {})
+    assert bounds is not None
+    assert initial.range_size(*bounds) == len(range(low, high, step if len(ends) == 2 else 1))
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "kwargs"),
+    [
+        ("default", (10**12,), {}),
+        ("default", (), {"end": 10**12}),
+        ("start", (0,), {"end": 10**12}),
+        ("start_step", (0, 1), {"step": 1e-12}),
+        ("start_step", (), {"start": 0.0, "end": 1.0, "step": 1e-12}),
+        ("start_step", (-9e18, 9e18), {"step": 1e-300}),
+        ("start_step", (10**12, 0), {"step": -1}),
+    ],
+)
+def test_a_range_that_is_too_large_takes_no_memory(
+    op: str, args: tuple[object, ...], kwargs: dict[str, object]
+) -> None:
+    """However it says its ends."""
+    steps = (InitStep(f"aten.arange.{op}", args, kwargs, outs=(0,), done=("w",)),)
+    with pytest.raises(ArtifactError, match="elements"):
+        initial.replay(InitProgram({"w": 0}, steps), 0, lambda name, value: None)
 
 
 @given(st.lists(st.sampled_from([(), (3,), (1,), (2, 1), (2, 3), (4, 1, 1)]), max_size=3))
