@@ -29,6 +29,7 @@ from . import (
     verify,
 )
 from .command import Command
+from .hinting_parser import HintingParser
 
 COMMANDS: tuple[Command, ...] = (
     trace.COMMAND,
@@ -83,7 +84,7 @@ def _open_streams() -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = argparse.ArgumentParser(
+    top = HintingParser(
         prog="hspmd",
         description="Compiles a model and a strategy into one training program per rank, proves and runs it.",
         allow_abbrev=False,

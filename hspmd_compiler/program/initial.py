@@ -40,8 +40,8 @@ RANGE_ARGUMENTS = {
     "aten.arange.start": ("start", "end"),
     "aten.arange.start_step": ("start", "end", "step"),
 }
-"""PyTorch finds the size of a range, and of what pointwise operators give, by its compiler, which takes seconds
-and 100 MB to load on each rank. They are counted here instead."""
+"""PyTorch finds the size of a range, and that of pointwise operators, by its compiler: it takes seconds and
+100 MB to load on each rank. They are counted here instead."""
 FARTHEST = 2.0**63
 
 
