@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from math import prod
 
+from ..annotations.split import consecutive
 from ..layout.intervals import Sets
 from ..layout.layout import Axis, Coordinate, Dim, Factor, Layout, dim_cut, make_layout
+from ..layout.shares import assign_units
 from ..layout.view_maps import at_places
 from .call_layouts import Layouts, batch_letters, placed, result_layouts, side_by_side
 from .call_rule import Alternative, CallRule
@@ -35,11 +36,8 @@ def pieces(call: CallRule, name: str, shares: Sequence[int], known: dict[str, Se
 
 def even(size: int, shares: Sequence[int]) -> Sets:
     """Consecutive pieces of a dim, as long as the shares say."""
-    total = sum(shares)
-    ends = [size * done // total for done in accumulate(shares)]
-    return tuple(
-        ((low, high),) if low < high else () for low, high in zip([0, *ends[:-1]], ends, strict=True)
-    )
+    spans = consecutive(assign_units(size, shares))
+    return tuple(((low, high),) if low < high else () for low, high in spans)
 
 
 def alternatives(

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import takewhile
 
+from ...annotations.split import consecutive
 from ...errors import StrategyError
 from ...ir.graph import LogicalGraph
+from ...layout.shares import assign_units
 from .dim_flow import DimFlow
 from .infer_dims import infer_dims
 from .split_candidates import Candidate, find_candidates
@@ -198,21 +200,11 @@ def _forms(graph: LogicalGraph, draft: _Draft) -> list[str]:
 
 
 def assign(group: SplitGroup, shares: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Units [low, high) of each rank, by weight; equal weights give the first ranks one more.
-
-    Exact where the shares sum to the units, else rounded by largest remainder, ties to the lower
-    rank. A share of 0 stays empty.
-    """
-    total = sum(shares)
-    if total <= 0 or any(share < 0 for share in shares):
+    """Units [low, high) of each rank, by weight; a share of 0 stays empty."""
+    if not any(shares) or min(shares) < 0:
         raise StrategyError(
             f"shares {list(shares)} can't divide the {group.units} units of {group.name}",
             rule="shares are not negative, and at least one is positive",
             fix="give one whole number per rank",
         )
-    counts = [group.units * share // total for share in shares]
-    by_remainder = sorted(range(len(shares)), key=lambda rank: (-(group.units * shares[rank] % total), rank))
-    for rank in by_remainder[: group.units - sum(counts)]:
-        counts[rank] += 1
-    ends = [sum(counts[: rank + 1]) for rank in range(len(counts))]
-    return tuple(zip([0, *ends[:-1]], ends, strict=True))
+    return consecutive(assign_units(group.units, shares))
