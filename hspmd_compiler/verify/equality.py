@@ -47,11 +47,15 @@ class Difference:
 
 
 def differences(
-    actual: Mapping[str, Tensor], reference: Mapping[str, Tensor], floor: float
+    actual: Mapping[str, Tensor],
+    reference: Mapping[str, Tensor],
+    floor: float,
+    unset: Mapping[str, Tensor] | None = None,
 ) -> list[Difference]:
     """Every tensor of both, worst first. A VerifyError where the names or shapes are not the same.
 
     A reference without elements needs no counterpart: ranks have nothing of its gradient to sum.
+    unset: by name, the elements that are equal where both sides have no number, as before the first step.
     """
     missing = sorted(name for name in reference.keys() - actual.keys() if reference[name].numel())
     odd = [(name, "only computed") for name in sorted(actual.keys() - reference.keys())]
@@ -63,8 +67,19 @@ def differences(
     ]
     if odd:
         raise VerifyError("tensors have no counterpart", details=odd, rule="no tensor is exempt")
-    found = [_difference(name, actual[name], reference[name], floor) for name in reference if name in actual]
+    unset = unset or {}
+    found = [
+        _difference(name, actual[name], reference[name], floor, unset.get(name))
+        for name in reference
+        if name in actual
+    ]
     return worst_first(found)
+
+
+def without_numbers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """By name, where tensors have elements that are no number, as a buffer that is filled in later has."""
+    masks = ((name, tensor.isnan()) for name, tensor in state.items())
+    return {name: mask for name, mask in masks if mask.any()}
 
 
 def worst_first(found: Iterable[Difference]) -> list[Difference]:
@@ -115,10 +130,14 @@ def difference_table(found: Sequence[Difference], title: str) -> Table:
     return table
 
 
-def _difference(name: str, actual: Tensor, reference: Tensor, floor: float) -> Difference:
+def _difference(
+    name: str, actual: Tensor, reference: Tensor, floor: float, unset: Tensor | None
+) -> Difference:
     gap = _largest(as_double(actual) - as_double(reference))
     if isnan(gap):  # as two infinities give, which are equal, as those of a mask
         equal = reference.isinf() & (actual == reference)
+        if unset is not None:
+            equal |= unset & actual.isnan() & reference.isnan()
         actual, reference = (tensor.masked_fill(equal, 0) for tensor in (actual, reference))
         gap = _largest(as_double(actual) - as_double(reference))
     return Difference(name, gap, max(_largest(reference), floor))

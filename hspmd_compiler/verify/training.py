@@ -23,6 +23,7 @@ from ..runtime.gradient_norm import global_norm, sum_of_squares
 from ..runtime.optimizer import ShardOptimizer
 from ..runtime.shards import owned_grads
 from ..runtime.update import update_shards
+from .assemble import gap
 from .eager import eager_model, eager_step, whole_state
 from .equality import (
     Difference,
@@ -32,6 +33,7 @@ from .equality import (
     differences,
     gradient_floor,
     loss_difference,
+    without_numbers,
 )
 from .not_finite import check_finite
 from .reference import Reference
@@ -119,22 +121,26 @@ def compare_training(
     model = eager_model(reference.build, reference.state, widen=True)
     program = widen_program(program)
     ranks = start_ranks(program, reference.state)
-    sides = _BothSides(config, model, ranks, EagerUpdate(config, model), ShardUpdate(config))
+    unset = without_numbers(reference.state)
+    sides = _BothSides(config, model, ranks, EagerUpdate(config, model), ShardUpdate(config), unset)
     steps = []
     with task("compare values", len(batches)) as progress:
         for number, batch in enumerate(batches, 1):
             steps.append(sides.step(number, batch))
             progress.advance()
-    _compare_saved(saved_state(program, ranks), model_state(model), config)
+    _compare_saved(saved_state(program, ranks), model_state(model), config, unset)
     return ValuesReport(config, tuple(steps))
 
 
 def _compare_saved(
-    found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], config: OptimizerConfig
+    found: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    config: OptimizerConfig,
+    unset: Mapping[str, Tensor],
 ) -> None:
     """What a run would save after the last step is the model's own state dict."""
     check_names(found, wanted)
-    check_equal(differences(found, wanted, config.lr), TOLERANCE, "what is saved after the last step")
+    check_equal(differences(found, wanted, config.lr, unset), TOLERANCE, "what is saved after the last step")
 
 
 def widened_batch(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -144,13 +150,17 @@ def widened_batch(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class _BothSides:
-    """The eager model and all ranks, from one step to the next."""
+    """The eager model and all ranks, from one step to the next.
+
+    unset: what of the state had no number before the first step.
+    """
 
     config: OptimizerConfig
     model: nn.Module
     ranks: list[Rank]
     eager: EagerUpdate
     shards: ShardUpdate
+    unset: Mapping[str, Tensor]
 
     def step(self, number: int, batch: Mapping[str, Tensor]) -> StepDifferences:
         """A step of each: the loss and the gradients, then what the update makes of them."""
@@ -167,13 +177,18 @@ class _BothSides:
             check_equal(both, TOLERANCE, f"norm of the gradients of step {number}")
         after, held = whole_params(self.ranks), whole_state(self.model)
         wanted = {name: held[name].detach() for name in after}
-        params = self._equal(f"parameters of step {number}", after, wanted, self.config.lr)
+        params = self._equal(f"parameters of step {number}", after, wanted, self.config.lr, self.unset)
         return StepDifferences(one, grads, params)
 
     def _equal(
-        self, what: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], floor: float
+        self,
+        what: str,
+        found: Mapping[str, Tensor],
+        wanted: Mapping[str, Tensor],
+        floor: float,
+        unset: Mapping[str, Tensor] | None = None,
     ) -> list[Difference]:
-        between = differences(found, wanted, floor)
+        between = differences(found, wanted, floor, unset)
         check_equal(between, TOLERANCE, what, lambda name: _sides(name, self.ranks, found, wanted))
         return between
 
@@ -189,7 +204,7 @@ def _sides(
     name: str, ranks: Sequence[Rank], found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
 ) -> list[tuple[str, str]]:
     """What the ranks that hold it, and eager, have at the element that differs most."""
-    gaps = (as_double(found[name]) - as_double(wanted[name])).abs().nan_to_num(nan=math.inf)
+    gaps = gap(as_double(found[name]), as_double(wanted[name])).nan_to_num(nan=math.inf)
     flat = int(gaps.argmax())
     holders = [rank.plan.program.rank for rank in ranks if holds(rank.plan.shards.get(name), flat)]
     index = [int(i) for i in torch.unravel_index(torch.tensor(flat), gaps.shape)] if gaps.dim() else []

@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import hspmd_compiler as hspmd
 from hspmd_compiler.rules.lines.layer_lines import FLASH
 from hspmd_compiler.strategy.strategy import PipelineSpec as P
 from hspmd_compiler.strategy.strategy import StageSpec as S
 from hspmd_compiler.strategy.strategy import Strategy
 from hspmd_compiler.trace.tracer import trace
-from hspmd_compiler.verify.equality import differences
+from hspmd_compiler.verify.equality import differences, without_numbers
 
 from ..quick import quick_are
 from ..training.equal_to_eager import Case
@@ -73,3 +74,24 @@ def test_equal_infinities_are_no_difference() -> None:
     for other, right in ((mask, True), (mask + 1, False), (-mask, False), (mask.exp(), False)):
         (found,) = differences({"mask": other}, {"mask": mask}, 1.0)
         assert found.within(1e-10) == right
+
+
+class Unset(Translating):
+    """Beside the mask, what is read only where it has been set, which no step here does."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda m, x, y: m.both(x.where(m.shift.isnan(), x + m.shift), y, src_mask=m.mask))
+        self.register_buffer("shift", torch.full((WIDTH,), torch.nan))
+
+
+def test_a_buffer_without_numbers_is_equal_while_both_sides_leave_it_so() -> None:
+    strategy = Strategy((P((S((0, 1), (0, 2)),), (2,)), P((S((2,), (0, 2)),), (2,))))
+    assert hspmd.compile(Unset(), batch(), strategy=strategy).verify(values=True)
+    lost, number = torch.tensor([torch.nan, 1.0]), torch.tensor([2.0, 1.0])
+    unset = without_numbers({"shift": lost, "set": number})
+    assert list(unset) == ["shift"]
+    for found, wanted, right in ((lost, lost, True), (lost, number, False), (number, lost, False)):
+        (one,) = differences({"shift": found}, {"shift": wanted}, 1.0, unset)
+        assert one.within(1e-10) == right
+    (other,) = differences({"shift": lost.flip(0)}, {"shift": lost.flip(0)}, 1.0, unset)
+    assert not other.within(1e-10)
