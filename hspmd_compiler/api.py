@@ -159,15 +159,20 @@ def compile(
         None if dump is None else Path(dump),
         Capture(capture),
         Precision(precision),
-        None if cluster is None else _cost_on(cluster, plan),
+        *(() if cluster is None else _cost_on(cluster, plan)),
     )
     return CompiledProgram(compiled)
 
 
-def _cost_on(cluster: ClusterSpec | str | Path | Mapping[str, object], strategy: Strategy) -> CostModel:
+def _cost_on(
+    cluster: ClusterSpec | str | Path | Mapping[str, object], strategy: Strategy
+) -> tuple[CostModel, object]:
+    """What communication costs there, and the form of the cluster, which the artifact keeps."""
+    from .cluster.written import cluster_form
     from .cost_models.steps.figures import cost_of_ranks
 
-    return cost_of_ranks(*_cluster_from(cluster), strategy.devices)
+    machines, at = _cluster_from(cluster)
+    return cost_of_ranks(machines, at, strategy.devices), cluster_form(machines)
 
 
 def _cluster_from(cluster: ClusterSpec | str | Path | Mapping[str, object]) -> tuple[ClusterSpec, str]:

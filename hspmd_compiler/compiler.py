@@ -80,12 +80,15 @@ def compile_model(
     capture: Capture = Capture.AUTO,
     precision: Precision = Precision.MODEL,
     cost: CostModel | None = None,
+    cluster: object = None,
 ) -> Compiled:
-    """All steps of a compile; nothing is written but the dump."""
+    """All steps of a compile; nothing is written but the dump. cluster: its form, that `cost` is of."""
     check(strategy)
     subject = _subject(model, example_inputs)
     with without_collection():
-        return _compiled(subject, strategy, optimizer, device, Dump(dump), capture, precision, cost)
+        made = _compiled(subject, strategy, optimizer, device, Dump(dump), capture, precision, cost)
+    made.artifact.cluster = cluster
+    return made
 
 
 def _compiled(

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ..base.devices import is_device
+
 CPU, CUDA = "cpu", "cuda"
 
 
@@ -30,6 +32,6 @@ def find_device(kind: str, local_index: int) -> RankDevice:
         found = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
         return RankDevice(torch.device(CPU), CPU, f"compiled for {kind}, but this host has {found}")
     name = torch.cuda.get_device_name(local_index)
-    fits = wanted.lower() in name.lower()
+    fits = not wanted or is_device(name, wanted)
     problem = "" if fits else f"compiled for {kind}, but its device is {name}"
     return RankDevice(torch.device(CUDA, local_index), name, problem)

@@ -11,11 +11,12 @@ STRATEGY = "strategy.json"
 INIT = "init.json"
 GRAPH = "graph.json"
 LAYOUTS = "layouts.json"
+CLUSTER = "cluster.json"
 WEIGHTS = "weights.safetensors"
 
 RANK_FILE = re.compile(r"ranks/(0|[1-9][0-9]*)\.json", re.ASCII)
 CLASS_FILE = re.compile(r"classes/[A-Za-z0-9_][A-Za-z0-9_.-]*\.json", re.ASCII)
-SINGLE_FILES = frozenset({PROGRAM, STRATEGY, INIT, GRAPH, LAYOUTS, WEIGHTS})
+SINGLE_FILES = frozenset({PROGRAM, STRATEGY, INIT, GRAPH, LAYOUTS, CLUSTER, WEIGHTS})
 
 
 def class_file(name: str) -> str:

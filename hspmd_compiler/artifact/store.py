@@ -38,7 +38,8 @@ class Artifact:
     """A compiled strategy of one model. graph and layouts are None where only one rank was written.
 
     The JSON values belong to the module that made them: `strategy`, `graph` (logical graph),
-    `layouts` (of its values, per pipeline), `init` (initialiser calls). weights: the file, if any.
+    `layouts` (of its values, per pipeline), `init` (initialiser calls), `cluster` (by whose links ways of
+    communication were chosen, if any was given). weights: the file, if any.
     """
 
     manifest: Manifest
@@ -47,6 +48,7 @@ class Artifact:
     init: object
     graph: object = None
     layouts: object = None
+    cluster: object = None
     weights: Path | None = None
 
     def rank_program(self, rank: int) -> RankProgram:
@@ -105,6 +107,7 @@ def _loaded(directory: str | Path, rank: int | None, with_graph: bool) -> Artifa
         init=files.json(paths.INIT),
         graph=graph,
         layouts=files.json(paths.LAYOUTS) if whole else None,
+        cluster=files.json(paths.CLUSTER) if whole and paths.CLUSTER in files.manifest.files else None,
         weights=files.checked(paths.WEIGHTS) if paths.WEIGHTS in files.manifest.files else None,
     )
 

@@ -78,6 +78,8 @@ def _texts(artifact: Artifact, own: list[RankProgram], rank: int | None) -> Iter
     if rank is None and artifact.manifest.rank is None:
         yield paths.GRAPH, _rows(artifact.graph)
         yield paths.LAYOUTS, _rows(artifact.layouts)
+        if artifact.cluster is not None:
+            yield paths.CLUSTER, to_text(artifact.cluster, TOP_DEPTH)
 
 
 def _rows(value: object) -> str:

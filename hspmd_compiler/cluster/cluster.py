@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..base.bad_values import ProblemSubject
+from ..base.devices import is_device
 from ..errors import ClusterError
 from .calibration import Calibration
 from .ends import EndKind, LinkEnd, link_end
@@ -57,7 +58,7 @@ class DeviceSpec:
             return True
         family, _, name = self.kind.partition(" ")
         wanted_family, _, wanted_name = wanted.partition(" ")
-        return family == wanted_family and (not name or wanted_name.lower() in name.lower())
+        return family == wanted_family and (not name or not wanted_name or is_device(name, wanted_name))
 
     def peak(self, dtype: str) -> float | None:
         """Operations per second in an element type; None where the figure is not told.

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
+from ..base.devices import TORCH_NAMES
 from .catalogue import CatalogueDevice, catalogue
 
 SILENT = {"cuda", "nvidia", "amd", "tesla", "geforce", "quadro", "instinct", "rtx", "gtx", "graphics", "gpu"}
@@ -37,6 +38,9 @@ def known_text(*others: str) -> str:
 @cache
 def named_device(name: str) -> NamedDevice | None:
     """The device that a name means; None where none does, or where it could be any."""
+    exact = [device for device in catalogue() if TORCH_NAMES[device.name] == name.removeprefix("cuda ")]
+    if exact:
+        return NamedDevice(exact[0])
     words = _words(name)
     fitting = [device for device in catalogue() if _fits(words, device)]
     chips = {_chip(device) for device in fitting}

@@ -7,9 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..annotations.of_layout import layout_states
+from ..artifact import paths
 from ..artifact.store import Artifact
 from ..artifact.value_layouts import ValueLayouts
+from ..base.devices import DeviceKind, family_of
 from ..base.log import unheard
+from ..cluster.form import cluster_from
+from ..cost_models.steps.figures import cost_of_ranks
 from ..ir import graph_json
 from ..ir.annotated import COMM, AnnotatedRow, AnnotatedValue, PipelineGraph
 from ..ir.graph import LogicalGraph, OriginKind, Row, row_inputs
@@ -17,6 +21,8 @@ from ..ir.printer import call_text, row_type
 from ..passes.annotate import ParameterLayouts
 from ..passes.compile_state import Annotated, Live, Measured, Traced
 from ..passes.dims.whole_parameters import whole_lines
+from ..passes.lower.lower import Lowered
+from ..passes.pass_chain import Chain
 from ..passes.pipeline import planning
 from ..passes.recompute import made_again
 from ..passes.segments import SegmentPlan
@@ -54,12 +60,21 @@ def tensor_life(artifact: Artifact, name: str) -> list[Table]:
     if row is None:
         return []
     with unheard():
-        life = Life.of(graph, strategy, row)
+        life = Life.of(graph, strategy, row, _planning(artifact, strategy))
     title = f"%{row.id} {row_type(row)} {call_text(row)}"
     rows: list[tuple[Cell, ...]] = [*life.lines()]
     if life.classes != artifact.program.classes:
         rows.insert(0, ("", "", "another version compiled the artifact; this one would do as follows"))
     return [Table("life", title, ("pass", "where", "what"), tuple(rows))]
+
+
+def _planning(artifact: Artifact, strategy: Strategy) -> Chain[Traced, Lowered]:
+    """The passes as the artifact was compiled by: for its devices, and by its cluster's links."""
+    device = DeviceKind(family_of(artifact.manifest.device_kinds[0]))
+    if artifact.cluster is None:
+        return planning(strategy, device)
+    cluster = cluster_from(artifact.cluster, paths.CLUSTER)
+    return planning(strategy, device, cost_of_ranks(cluster, paths.CLUSTER, strategy.devices))
 
 
 def find_row(graph: LogicalGraph, name: str) -> Row | None:
@@ -89,11 +104,9 @@ class Life:
     classes: Mapping[str, ClassProgram]
 
     @staticmethod
-    def of(graph: LogicalGraph, strategy: Strategy, row: Row) -> Life:
+    def of(graph: LogicalGraph, strategy: Strategy, row: Row, chain: Chain[Traced, Lowered]) -> Life:
         """Run the passes."""
-        states = {
-            step.name: (before, after) for step, before, after in planning(strategy).states(Traced(graph))
-        }
+        states = {step.name: (before, after) for step, before, after in chain.states(Traced(graph))}
         annotated: Annotated = states["annotate"][1]
         before, live = states["recompute"]
         end, lowered = states["lower"]

@@ -68,12 +68,13 @@ class LoweredStage:
 @dataclass(slots=True)
 class Lowering:
     """The work of one compile: every stage of every pipeline. device_kind: of
-    devices that the strategy binds to none. known: by what a stage's segments hold."""
+    devices that the strategy binds to none. known: by what a stage's segments hold, and by the steps that
+    each communicating row takes: between other machines the same rows may take more."""
 
     state: Measured
     device_kind: str
     classes: ClassPrograms = field(default_factory=ClassPrograms)
-    known: dict[int, LoweredStage] = field(default_factory=dict)
+    known: dict[tuple[int, tuple[int, ...]], LoweredStage] = field(default_factory=dict)
 
     def run(self) -> Lowered:
         """Lower everything."""
@@ -90,7 +91,8 @@ class Lowering:
 
     def _stage(self, plan: StagePlan, comm: StageComm) -> LoweredStage:
         """A stage's segments; those of one plan are lowered once."""
-        found = self.known.get(id(plan.segments))
+        key = _as_lowered(plan, comm)
+        found = self.known.get(key)
         if found is None:
             graph, rows = self.state.pipelines[plan.pipeline], len(self.state.graph.rows)
             numbers = StageLowering(graph, plan.stage, len(plan.ranks), rows, plan.rows, comm.rounds)
@@ -98,7 +100,7 @@ class Lowering:
                 numbers.segment(each.name, each.rows, each.outputs, plan.first_of[each.variant])
                 for each in plan.segments
             ]
-            found = self.known[id(plan.segments)] = LoweredStage(numbers, segments)
+            found = self.known[key] = LoweredStage(numbers, segments)
         return found
 
     def _rank_programs(
@@ -161,13 +163,18 @@ class Lowering:
         """Where each logical value is computed and how, for values that the program keeps."""
         pipelines = self.state.pipelines
         result = ValueLayouts([self.state.ranks.first_coordinate(p) for p in range(len(pipelines))])
-        known: dict[int, list[PlacedValue]] = {}
-        for plan in self.state.stages:
-            alike = id(plan.segments)
+        known: dict[tuple[int, tuple[int, ...]], list[PlacedValue]] = {}
+        for plan, comm in zip(self.state.stages, self.state.comms, strict=True):
+            alike = _as_lowered(plan, comm)
             if alike not in known:
                 known[alike] = _placed_values(plan, self.known[alike].numbers, pipelines[plan.pipeline])
             result.stages[plan.pipeline, plan.stage] = known[alike]
         return result
+
+
+def _as_lowered(plan: StagePlan, comm: StageComm) -> tuple[int, tuple[int, ...]]:
+    """Equal for stages that are lowered alike."""
+    return id(plan.segments), tuple(comm.rounds)
 
 
 def _placed_values(plan: StagePlan, numbers: StageLowering, graph: PipelineGraph) -> list[PlacedValue]:

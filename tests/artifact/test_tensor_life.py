@@ -91,6 +91,24 @@ def test_an_artifact_of_another_version_is_told(made: Path) -> None:
     assert "another version" in str(told.rows[0]) and told.rows[1:] == life.rows
 
 
+def test_the_passes_run_for_the_cluster_that_it_was_compiled_for(tmp_path: Path) -> None:
+    """And for its kind of device."""
+    stages = ({"devices": [0, 1, 2], "layers": 2}, {"devices": [3, 4, 5], "layers": 2})
+    strategy = {"pipelines": [{"stages": stages, "micro_batches": [4, 2]}]}
+    link = {"bandwidth": 1e9, "latency": 1e-5}
+    nodes = [
+        {"address": name, "devices": [{"count": count}], "link": link, "nic": link}
+        for name, count in (("a", 2), ("b", 4))
+    ]
+    made = hspmd.compile("llama-tiny", strategy=strategy, cluster={"nodes": nodes}, device="cuda")
+    made.save(tmp_path / "made", weights=False)
+    artifact = load(tmp_path / "made")
+    (life,) = tensor_life(artifact, "lm_head.weight")
+    (other,) = tensor_life(replace(artifact, cluster=None), "lm_head.weight")
+    assert "another version" not in str(life.rows[0])
+    assert "another version" in str(other.rows[0])
+
+
 def test_a_part_for_one_rank_has_no_life(made: Path, tmp_path: Path) -> None:
     hspmd.compile(Model(), INPUTS, strategy=STRATEGY).save(tmp_path / "part", rank=2)
     assert tensor_life(load(tmp_path / "part"), "scale") == []

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from hspmd_compiler.base.devices import TORCH_NAMES
 from hspmd_compiler.base.quantities import figure_text, memory_text
 from hspmd_compiler.cluster.catalogue import FILE, CatalogueDevice, FigureStatus, catalogue
 from hspmd_compiler.cluster.check import check_cluster
@@ -196,3 +197,14 @@ def test_the_file_is_data() -> None:
     text = FILE.read_text(encoding="utf-8")
     assert set(json.loads(text)) == {"about", "devices"}
     assert Counter(entry.name for entry in catalogue()).most_common(1)[0][1] == 1
+
+
+def test_torch_names_each_device() -> None:
+    """And drivers' names mean the device in the catalogue, too."""
+    assert list(TORCH_NAMES) == [device.name for device in catalogue()]
+    assert {name: named_device(told) for name, told in TORCH_NAMES.items() if _found(told) != name} == {}
+
+
+def _found(told: str) -> str:
+    named = named_device(told)
+    return "" if named is None else named.device.name

@@ -219,6 +219,15 @@ def test_ids_decide_where_they_are_told() -> None:
         (H20, H100, False),
         ("cpu", H100, False),
         ("cuda", "cpu", False),
+        ("cuda NVIDIA H100", "cuda H100-SXM5-80GB", True),
+        ("cuda NVIDIA H100 80GB HBM3", "cuda H100-SXM5-80GB", True),
+        ("cuda NVIDIA H100 PCIe", "cuda H100-SXM5-80GB", False),
+        ("cuda H100-SXM5-80GB", "cuda NVIDIA H100 80GB HBM3", True),
+        ("cuda H100-SXM5-80GB", "cuda NVIDIA H100 PCIe", False),
+        ("cuda H800-SXM5-80GB", "cuda NVIDIA H800", True),
+        ("cuda GeForce RTX 3090", "cuda RTX-3090", True),
+        ("cuda NVIDIA H20", "cuda NVIDIA H200", False),
+        ("cuda NVIDIA L4", "cuda L40S", False),
     ],
 )
 def test_kinds(kind: str, found: str | None, serves: bool) -> None:

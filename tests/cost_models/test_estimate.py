@@ -18,6 +18,7 @@ from hspmd_compiler.cluster.calibration import Calibration, Fit, HeldMemory
 from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec
 from hspmd_compiler.cluster.link import LinkSpec
 from hspmd_compiler.cluster.read import write_cluster
+from hspmd_compiler.cluster.written import cluster_form
 from hspmd_compiler.cost_models import estimate as module
 from hspmd_compiler.cost_models.estimate import Estimate, estimate, estimate_artifact
 from hspmd_compiler.cost_models.steps import advice
@@ -276,6 +277,7 @@ def test_a_compile_compares_ways_on_a_cluster() -> None:
     assert near.artifact.program != plain.artifact.program
     assert near.estimate(spec).step_s <= plain.estimate(spec).step_s
     assert near.verify(values=True).values is not None
+    assert near.artifact.cluster == cluster_form(spec) and plain.artifact.cluster is None
     bare = replace(spec, nodes=tuple(replace(node, nic=None) for node in spec.nodes))
     with pytest.raises(EstimateError, match=r"link a - b *for ranks 0,2"):
         compile("llama-tiny", strategy=strategy, cluster=bare)

@@ -7,13 +7,16 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 import hspmd_compiler as hspmd
-from hspmd_compiler.artifact.store import Artifact
+from hspmd_compiler.artifact.store import Artifact, load
 from hspmd_compiler.base.comm_plan import Combine
-from hspmd_compiler.errors import ArtifactError, VerifyError
+from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec, NodeSpec
+from hspmd_compiler.cluster.link import LinkSpec
+from hspmd_compiler.errors import ArtifactError, ClusterError, VerifyError
 from hspmd_compiler.models.models import load_model
 from hspmd_compiler.program.program import LocalRow, Program
 from hspmd_compiler.strategy.strategy import Override, Strategy
@@ -43,6 +46,36 @@ def test_a_program_of_mixed_degrees_is_proved_by_its_twin() -> None:
     assert report.report.values is not None and report.report.values.steps
     data = json.loads(json.dumps(report.to_json()))
     assert data["twin"]["values"]["equal"] and data["classes"] == len(whole().program.classes)
+
+
+MACHINES = ClusterSpec(
+    tuple(
+        NodeSpec(name, (DeviceSpec("cpu"),) * 4, LinkSpec(5e10, 1e-6), LinkSpec(1e9, 1e-5))
+        for name in ("a", "b", "c")
+    )
+)
+
+
+def test_a_program_for_a_cluster_has_a_twin_for_it(tmp_path: Path) -> None:
+    """Ways of communication are chosen by the links of the places that the twin's ranks have in the whole."""
+    stages = (S((0, 1, 2), (0, 1)), S((3, 4, 5), (1, 2)))
+    later = tuple(replace(stage, devices=tuple(one + 6 for one in stage.devices)) for stage in stages)
+    strategy = Strategy((P(stages, (2, 1)), P(later, (2, 1))))
+    made = hspmd.compile(load_model("llama-tiny", SIZES), strategy=strategy, cluster=MACHINES)
+    made.save(tmp_path / "made", weights=False)
+    artifact = load(tmp_path / "made")
+    assert verify_twin(artifact).ranks == (12, 12)
+    with pytest.raises(VerifyError, match="the twin is another program"):
+        verify_twin(replace(artifact, cluster=None))
+    content = (tmp_path / "made/cluster.json").read_text().replace("1000000000.0", "2000000000.0")
+    (tmp_path / "made/cluster.json").write_text(content)
+    with pytest.raises(ArtifactError, match=r"cluster\.json was changed"):
+        load(tmp_path / "made")
+
+
+def test_a_cluster_that_is_none_is_told() -> None:
+    with pytest.raises(ClusterError, match="nodes"):
+        verify_twin(replace(whole(), cluster={"version": 1}))
 
 
 def changed_row(program: Program) -> Program:

@@ -16,9 +16,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ...artifact.store import Artifact
-from ...base.devices import DeviceKind
+from ...base.devices import DeviceKind, family_of
 from ...base.log import task
 from ...compiler import compile_model
+from ...cost_models.links import ClusterCost
 from ...errors import ArtifactError
 from ...models.builtin_models import BUILTIN, GptSize, LlamaSize
 from ...models.models import SourceKind, load_model, rebuild
@@ -29,11 +30,14 @@ from ..artifact import VerifyReport, verify_artifact
 from ..reference import check_size
 from .same_code import Comparison, check_copies
 from .size_map import Pair, SizeMap, reduced, split_pairs
+from .twin_cost import TwinCost, cost_of, machines_of
 
 HEAD_DIM = 4
 """Of the twin: rotary positions need an even half of it."""
 UNITS = {"ffn": 3, "vocab": 5, "seq": 2}
 """Pieces of the twin's split sizes have so many elements at least, another number for each size."""
+PRICED = 4
+"""Times that such pieces are longer where ways are chosen by prices: shorter ones are more unequal."""
 COPIES = 2
 """Pipelines that are kept of each kind: with two, sums over copies are there."""
 
@@ -83,10 +87,13 @@ def verify_twin(artifact: Artifact) -> TwinReport:
     strategy = strategy_from(artifact.strategy)
     name, size = _size_of(artifact)
     _check_strategy(strategy)
-    small, kept = _fewer(strategy)
+    cost = cost_of(artifact, strategy)
+    small, kept = _fewer(strategy, cost)
     with task("compile the twin"):
-        twin_size = _smaller(size, math.lcm(*_degrees(strategy)))
-        twin = _compiled(name, twin_size, small, artifact)
+        twin_size = _smaller(size, math.lcm(*_degrees(strategy)), 1 if cost is None else PRICED)
+        growth = size.hidden * size.seq / (twin_size.hidden * twin_size.seq)
+        twin_cost = None if cost is None else TwinCost.of(cost, strategy, small, growth)
+        twin = _compiled(name, twin_size, small, artifact, twin_cost)
     with task("compare with the twin"):
         check_copies(artifact.program, kept)
         sizes = _sizes(size, twin_size)
@@ -148,12 +155,13 @@ def _degrees(strategy: Strategy) -> set[int]:
     return {stage.tp for item in strategy.pipelines for stage in item.stages}
 
 
-def _fewer(strategy: Strategy) -> tuple[Strategy, dict[int, int]]:
+def _fewer(strategy: Strategy, cost: ClusterCost | None) -> tuple[Strategy, dict[int, int]]:
     """Two pipelines of each kind, and for every pipeline the one that stands for it."""
     kinds: dict[object, list[int]] = {}
     stands: dict[int, int] = {}
     for number, item in enumerate(strategy.pipelines):
-        kept = kinds.setdefault(_kind(strategy, item), [])
+        where = None if cost is None else machines_of(cost, strategy, item)
+        kept = kinds.setdefault((_kind(strategy, item), where), [])
         if len(kept) < COPIES:
             kept.append(number)
         stands[number] = number if number in kept else kept[0]
@@ -178,23 +186,27 @@ def _kind(strategy: Strategy, item: PipelineSpec) -> object:
     return (stages, replace(item, stages=()))
 
 
-def _smaller(size: LlamaSize | GptSize, parts: int) -> LlamaSize | GptSize:
+def _smaller(size: LlamaSize | GptSize, parts: int, pieces: int) -> LlamaSize | GptSize:
+    """pieces: times that pieces of split sizes are longer than they have to be."""
     numbers = {"hidden": size.heads * min(HEAD_DIM, size.hidden // size.heads)}
     numbers |= {
-        name: reduced(getattr(size, name), parts, units)
+        name: reduced(getattr(size, name), parts, units * pieces)
         for name, units in UNITS.items()
         if hasattr(size, name)
     }
     return _changed(size, numbers)
 
 
-def _compiled(name: str, size: LlamaSize | GptSize, strategy: Strategy, artifact: Artifact) -> Artifact:
+def _compiled(
+    name: str, size: LlamaSize | GptSize, strategy: Strategy, artifact: Artifact, cost: TwinCost | None
+) -> Artifact:
     arguments = {
         item.name: str(getattr(size, item.name)) for item in fields(size) if getattr(size, item.name)
     }
-    device = DeviceKind(artifact.manifest.device_kinds[0])
+    device = DeviceKind(family_of(artifact.manifest.device_kinds[0]))
+    optimizer, precision = artifact.manifest.optimizer, artifact.manifest.precision
     source = load_model(name, arguments)
-    return compile_model(source, None, strategy, artifact.manifest.optimizer, device).artifact
+    return compile_model(source, None, strategy, optimizer, device, precision=precision, cost=cost).artifact
 
 
 def _sizes(whole: LlamaSize | GptSize, twin: LlamaSize | GptSize) -> dict[str, Pair]:
