@@ -36,11 +36,31 @@ def check_figures(
     dtypes: Sequence[str],
 ) -> None:
     """Raise one EstimateError that lists every figure that is missing, with the ranks that need it."""
+    _check(cluster, slots, rates, dtypes, _pairs(program, slots))
+
+
+def check_ranks(
+    cluster: ClusterSpec,
+    slots: Mapping[int, NodeSlot],
+    rates: Mapping[int, DeviceRates],
+    dtypes: Sequence[str],
+) -> None:
+    """As `check_figures`, of ranks that may all meet, before there is a program."""
+    _check(cluster, slots, rates, dtypes, _meeting([tuple(slots)], slots))
+
+
+def _check(
+    cluster: ClusterSpec,
+    slots: Mapping[int, NodeSlot],
+    rates: Mapping[int, DeviceRates],
+    dtypes: Sequence[str],
+    pairs: Iterable[tuple[int, int]],
+) -> None:
     missing: dict[str, set[int]] = {}
     for rank, rate in rates.items():
         for what in _of_device(rate, dtypes):
             missing.setdefault(what, set()).add(rank)
-    _find_missing_links(cluster, slots, _pairs(program, slots), missing)
+    _find_missing_links(cluster, slots, pairs, missing)
     if missing:
         raise _lacking(missing, [rate.device for rate in rates.values()], RULE)
 

@@ -17,7 +17,7 @@ def by_value(flow: DimFlow, row: Row) -> Found:
     """Dims of the results, from the rule's letters."""
     call = flow.calls.of(row)
     refs = call.refs(row)
-    terms = _terms(flow, call, refs)
+    terms = letter_terms(flow, call, refs)
     for name in call.left_whole:
         if name in terms:
             flow.terms.mark_whole(terms[name], call.rule.why or f"{row.op} is over it")
@@ -26,11 +26,11 @@ def by_value(flow: DimFlow, row: Row) -> Found:
     for name in call.rule.heads:
         if name in terms:
             flow.terms.mark_heads(terms[name])
-    found = [() if dims is None else _result(flow, call, dims, terms) for dims in call.results]
+    found = [() if dims is None else result_dims(flow, call, dims, terms) for dims in call.results]
     return found[0] if row.outs is None else found
 
 
-def _terms(flow: DimFlow, call: CallRule, refs: list[Ref]) -> dict[str, int]:
+def letter_terms(flow: DimFlow, call: CallRule, refs: list[Ref]) -> dict[str, int]:
     """A term per letter, also of those side by side in a dim; a broadcast dim says nothing."""
     terms: dict[str, int] = {}
     known, lengths, unify = flow.terms.sizes, call.sizes, flow.terms.unify
@@ -76,7 +76,8 @@ def _product(flow: DimFlow, row: Row, call: CallRule, refs: list[Ref], terms: di
         flow.terms.mark_heads(terms[name])
 
 
-def _result(flow: DimFlow, call: CallRule, dims: Dims, terms: dict[str, int]) -> tuple[int, ...]:
+def result_dims(flow: DimFlow, call: CallRule, dims: Dims, terms: dict[str, int]) -> tuple[int, ...]:
+    """The dims of one result, from the terms of letters; those that have none are FREE."""
     for name in call.joins:
         if any(name in names for names in dims):
             pieces = zip(name.split("|"), call.parts(name), strict=True)

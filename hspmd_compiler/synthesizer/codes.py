@@ -1,0 +1,43 @@
+"""Types of one value as small numbers: how a row's ways and the states of a search name them."""
+
+from __future__ import annotations
+
+from .cuts import ValueCut
+from .value_types import Holding, ValueType
+
+REPLICATE, WHOLE, PENDING, FIRST_CUT = 0, 1, 2, 3
+"""The codes of every value; behind them its cuts in order, each with all ratio vectors."""
+_HELD = (Holding.REPLICATE, Holding.WHOLE, Holding.PENDING)
+
+
+def cut_code(place: int, vertex: int, vertices: int) -> int:
+    """Of the cut at `place` of a value's cuts, by a ratio vector."""
+    return FIRST_CUT + place * vertices + vertex
+
+
+def cut_of(code: int, vertices: int) -> tuple[int, int]:
+    """(place, vertex) of a cut's code."""
+    return divmod(code - FIRST_CUT, vertices)
+
+
+def is_cut(code: int) -> bool:
+    """Whether ranks hold pieces."""
+    return code >= FIRST_CUT
+
+
+def serves(held: int, wanted: int) -> bool:
+    """Whether a value can be used as `wanted` without communication, forward or backward.
+
+    Of a value that is whole with a pending gradient each rank slices its piece, whose gradient is then among
+    zeros; and one rank gives a gradient that all have.
+    """
+    return held == wanted or (held == WHOLE and wanted != PENDING)
+
+
+def type_of(code: int, cuts: tuple[ValueCut, ...], vertices: int) -> ValueType:
+    """The type that a code names."""
+    if not is_cut(code):
+        return ValueType(_HELD[code])
+    place, vertex = cut_of(code, vertices)
+    cut = cuts[place]
+    return ValueType(Holding.SPLIT, cut.dim, None if cut.elements else cut.units, vertex, cut.repeats)

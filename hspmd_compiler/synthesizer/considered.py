@@ -1,0 +1,123 @@
+"""What the best program costs with another layout at one place, worked out when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from .codes import type_of
+from .found import anchors
+from .frontier import Front, Frontier
+from .machine import SearchMachine
+from .priced_steps import PricedWay
+from .space import SearchSpace
+from .static_tables import StaticWay
+from .templates import BlockChain
+from .value_types import ValueType
+
+Ways = tuple[tuple[ValueType, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Considered(Mapping[str, Ways]):
+    """By anchor or parameter: each type there, with the price of the cheapest program that has it, cheapest
+    first.
+
+    A block is searched again from all states before it, each with what led there, once per type.
+    """
+
+    chain: BlockChain
+    space: SearchSpace
+    machine: SearchMachine
+    _places: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    _known: dict[str, Ways] = field(default_factory=dict)
+
+    def _found(self) -> dict[str, tuple[int, bool]]:
+        """Per name the place of its step, and whether it is a parameter's."""
+        if not self._places:
+            self._places.update({name: (place, False) for name, place in anchors(self.space.steps)})
+            for place, step in enumerate(self.space.steps):
+                for value in step.statics:
+                    for name in self._params(value):
+                        self._places[name] = (place, True)
+        return self._places
+
+    def _params(self, value: int) -> Iterator[str]:
+        row = self.space.graph.rows[value]
+        if row.op == "placeholder":
+            yield row.origin.name
+            return
+        for operand in self.space.walk.alone[value][1]:
+            yield from self._params(operand)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found())
+
+    def __len__(self) -> int:
+        return len(self._found())
+
+    def __getitem__(self, name: str) -> Ways:
+        if name not in self._known:
+            place, is_param = self._found()[name]
+            found = self._of_param(place, name) if is_param else self._of_anchor(place)
+            self._known[name] = tuple(sorted(found, key=lambda pair: pair[1]))
+        return self._known[name]
+
+    def _of_anchor(self, place: int) -> Iterator[tuple[ValueType, float]]:
+        step, priced = self.space.steps[place], self.chain.frontier.steps[place]
+        cuts = self.space.walk.ways.cuts(step.results[0])
+        for code in priced.targets:
+            price = self._through(place, {place: code})
+            if price is not None:
+                yield type_of(code, cuts, len(self.machine.vertices)), price
+
+    def _of_param(self, place: int, name: str) -> Iterator[tuple[ValueType, float]]:
+        """By how the parameter is held in what each way of its step makes of it."""
+        row = self.space.graph.params[name].row
+        cuts = self.space.walk.ways.cuts(row)
+        priced = self.chain.frontier.steps[place]
+        codes: dict[int, None] = {}
+        for way in priced.ways:
+            codes |= dict.fromkeys(held_codes(self.space, place, way.chosen.statics, row))
+        for code in codes:
+            kept = tuple(
+                way for way in priced.ways if code in held_codes(self.space, place, way.chosen.statics, row)
+            )
+            price = self._through(place, {}, kept)
+            if price is not None:
+                yield type_of(code, cuts, len(self.machine.vertices)), price
+
+    def _through(
+        self, place: int, only: dict[int, int], ways: tuple[PricedWay, ...] | None = None
+    ) -> float | None:
+        """The least price of a program under a restriction at one step."""
+        number, (first, last) = next(
+            (n, one) for n, one in enumerate(self.chain.blocks) if one[0] <= place < one[1]
+        )
+        steps = list(self.chain.frontier.steps)
+        if ways is not None:
+            steps[place] = replace(steps[place], ways=ways, _known={})
+        frontier = Frontier(steps, self.chain.frontier.places, self.chain.frontier.dominance, only=only)
+        before = self.chain.fronts[number]
+        to_go = self.chain.to_go()[number + 1]
+        found: Front = {}
+        for again in (False, True) if self.chain.recompute and self.chain.layered[number] else (False,):
+            for key, value in frontier.run(first, last, before, recomputed=again).items():
+                if key not in found or value[0] < found[key][0]:
+                    found[key] = value
+        return min((price + to_go[key] for key, (price, _) in found.items() if key in to_go), default=None)
+
+
+def held_codes(space: SearchSpace, place: int, statics: tuple[StaticWay, ...], row: int) -> Iterator[int]:
+    """The codes of a parameter in what a way is given."""
+
+    def within(value: int, found: StaticWay) -> Iterator[int]:
+        if found.param is not None:
+            if value == row:
+                yield found.param.code
+            return
+        for operand, one in zip(space.walk.alone[value][1], found.operands, strict=True):
+            yield from within(operand, one)
+
+    for value, found in zip(space.steps[place].statics, statics, strict=True):
+        yield from within(value, found)

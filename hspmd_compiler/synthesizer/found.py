@@ -1,0 +1,174 @@
+"""From the choices of a search to the program that it found, with its price in parts and its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..layout.shares import assign_units
+from .codes import cut_of, is_cut, type_of
+from .cuts import ValueCut
+from .forward_rows import ANCHOR, RowStep
+from .moves import TypeMove, move
+from .options import SearchOptions
+from .priced_steps import PricedSteps, StepChoice
+from .row_ways import NOTHING, value_bytes
+from .static_tables import StaticWay
+from .value_types import FoundExchange, FoundProgram, ParamChoice
+
+
+@dataclass(slots=True)
+class FoundChoices:
+    """What was chosen, in row order: (place of the step, choice, whether it is computed again)."""
+
+    priced: PricedSteps
+    options: SearchOptions
+    choices: Sequence[tuple[int, StepChoice, bool]]
+    params: dict[str, ParamChoice] = field(default_factory=dict)
+    exchanges: list[FoundExchange] = field(default_factory=list)
+    compute_s: float = 0.0
+    exchange_s: float = 0.0
+    gradient_s: float = 0.0
+    held: list[float] = field(default_factory=list)
+
+    def program(self, stats: Mapping[str, int], bound_s: float | None) -> FoundProgram:
+        """The program with its parts. bound_s: None where the price is the least."""
+        machine = self.priced.prices.machine
+        self.held = [0.0] * len(machine.lanes)
+        for place, chosen, again in self.choices:
+            self._step(self.priced.space.steps[place], place, chosen, again)
+        price = self.compute_s + self.exchange_s + self.gradient_s
+        space = self.priced.space
+        again_layers = {space.steps[place].row.layer for place, _, again in self.choices if again}
+        return FoundProgram(
+            ranks=machine.ranks,
+            params=tuple(self.params.values()),
+            exchanges=tuple(self.exchanges),
+            price_s=price,
+            compute_s=self.compute_s,
+            exchange_s=self.exchange_s,
+            gradient_s=self.gradient_s,
+            bound_s=price if bound_s is None else min(bound_s, price),
+            memory_bytes=tuple(map(round, self.held)),
+            stats=dict(stats),
+            whole=tuple(space.walk.ways.unruled),
+            recompute=tuple(sorted(layer for layer in again_layers if layer is not None)),
+        )
+
+    def _step(self, step: RowStep, place: int, chosen: StepChoice, again: bool) -> None:
+        prices = self.priced.prices
+        if chosen.way is None:
+            self._param(step.row.id, chosen.statics[0], factors=False)
+            return
+        self.compute_s += prices.seconds(step.row, chosen.way, chosen.vertex)
+        if again:
+            self.compute_s += prices.forward_seconds(step.row, chosen.way, chosen.vertex)
+        for value, static in zip(step.statics, chosen.statics, strict=True):
+            self._static(value, static, chosen.factors)
+        if chosen.factors:
+            machine = prices.machine
+            self.gradient_s += machine.micro_batches * machine.gathers[0].seconds(
+                chosen.way.factors * machine.batch
+            )
+        if chosen.before != chosen.after:
+            self._exchange(step, chosen, again)
+        if not again:
+            self._keep(place, chosen)
+
+    def _static(self, value: int, found: StaticWay, factors: bool) -> None:
+        """A value of parameters alone, from its parameters on."""
+        if found.param is not None:
+            self._param(value, found, factors)
+            return
+        row, operands, _ = self.priced.space.walk.alone[value]
+        assert found.way is not None, "made of others by a way"
+        self.compute_s += self.priced.prices.seconds(row, found.way, found.vertex)
+        for operand, one in zip(operands, found.operands, strict=True):
+            self._static(operand, one, factors)
+
+    def _param(self, value: int, found: StaticWay, factors: bool) -> None:
+        way = found.param
+        assert way is not None, "a parameter"
+        row = self.priced.space.graph.rows[value]
+        cuts = self.priced.space.walk.ways.cuts(value)
+        price = way.seconds - (way.reduce_s if factors else 0.0)
+        self.gradient_s += price
+        self.held = [one + more for one, more in zip(self.held, way.held, strict=True)]
+        name = row.origin.name
+        held_type = type_of(way.code, cuts, self._vertices)
+        shares = self._shares(way.code, cuts)
+        self.params[name] = ParamChoice(name, held_type, shares, way.zero or None, factors, price)
+
+    def _exchange(self, step: RowStep, chosen: StepChoice, again: bool) -> None:
+        machine = self.priced.prices.machine
+        value = step.results[0]
+        row = self.priced.space.graph.rows[value]
+        cuts = self.priced.space.walk.ways.cuts(value)
+        found = self._move(step, chosen)
+        price = found.seconds + (found.forward_s if again else 0.0)
+        self.exchange_s += price
+        before, after = (type_of(code, cuts, self._vertices) for code in (chosen.before, chosen.after))
+        shares = self._shares(chosen.after, cuts)
+        name = anchor_of(step)
+        assert machine.ranks > 1, "one rank moves nothing"
+        self.exchanges.append(
+            FoundExchange(name, row.id, before, after, shares, price, found.forward, found.backward)
+        )
+
+    def _move(self, step: RowStep, chosen: StepChoice) -> TypeMove:
+        row = self.priced.space.graph.rows[step.results[0]]
+        cuts = self.priced.space.walk.ways.cuts(row.id)
+        fractions = row.dtype is None or row.dtype.is_floating_point or row.dtype.is_complex
+        found = move(
+            self.priced.prices.machine,
+            value_bytes(row),
+            cuts,
+            chosen.before,
+            chosen.after,
+            fractions=fractions,
+        )
+        assert found is not None, "a move that was chosen"
+        return found
+
+    def _keep(self, number: int, chosen: StepChoice) -> None:
+        place = self.priced.space.places[number]
+        assert chosen.way is not None, "a row"
+        gives = [chosen.after, *self._gives(chosen)[1:]]
+        for size, code in zip(place.saved, gives, strict=True):
+            self._hold(size, code)
+        if place.beside:
+            self._hold(place.beside, self.priced.first_cut if chosen.way.shared else 0, chosen.vertex)
+
+    def _gives(self, chosen: StepChoice) -> list[int]:
+        assert chosen.way is not None, "a row"
+        return [self.priced.at(code, chosen.vertex) for code in chosen.way.gives]
+
+    def _hold(self, size: int, code: int, vertex: int = 0) -> None:
+        if size:
+            parts = self.priced.parts(code + vertex if is_cut(code) and vertex else code)
+            self.held = [one + size * part for one, part in zip(self.held, parts, strict=True)]
+
+    def _shares(self, code: int, cuts: tuple[ValueCut, ...]) -> tuple[int, ...] | None:
+        """Units of each rank."""
+        if not is_cut(code):
+            return None
+        place, vertex = cut_of(code, self._vertices)
+        return assign_units(cuts[place].units, self.priced.prices.machine.vertices[vertex])
+
+    @property
+    def _vertices(self) -> int:
+        return len(self.priced.prices.machine.vertices)
+
+
+def anchor_of(step: RowStep) -> str:
+    """The name of the place where a step's value may move."""
+    if step.row.op == ANCHOR:
+        return str(step.row.args[1])
+    return f"{step.row.module}.{step.row.op.split('.')[1]}" if "." in step.row.op else step.row.module
+
+
+def anchors(steps: Sequence[RowStep]) -> Iterator[tuple[str, int]]:
+    """Names of all places where values may move, with the places of their steps."""
+    for place, step in enumerate(steps):
+        if step.moves and step.results[0] != NOTHING:
+            yield anchor_of(step), place

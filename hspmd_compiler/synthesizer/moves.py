@@ -1,0 +1,82 @@
+"""What it costs that a value changes how it is held, forward and, for its gradient, backward."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .codes import PENDING, REPLICATE, WHOLE, cut_of, is_cut
+from .cuts import ValueCut
+from .machine import LinkPrice, SearchMachine
+
+GATHER, SCATTER, REDUCE, EXCHANGE = "all-gather", "reduce-scatter", "all-reduce", "all-to-all"
+
+
+class TypeMove(NamedTuple):
+    """Seconds of all micro-batches, and the collective of each half, "" for none."""
+
+    forward_s: float
+    backward_s: float
+    forward: str
+    backward: str
+
+    @property
+    def seconds(self) -> float:
+        """Of both halves."""
+        return self.forward_s + self.backward_s
+
+
+FREE = TypeMove(0.0, 0.0, "", "")
+
+
+def move(
+    machine: SearchMachine,
+    size_bytes: int,
+    cuts: tuple[ValueCut, ...],
+    before: int,
+    after: int,
+    *,
+    fractions: bool,
+) -> TypeMove | None:
+    """From one code to another of a value of so many bytes; None: no exchange gives that.
+
+    fractions: whether it has a gradient. Nothing becomes a pending sum.
+    """
+    if before == after:
+        return FREE
+    if after == PENDING:
+        return None
+    halves = _halves(machine, cuts, before, after)
+    prices = [machine.micro_batches * price.seconds(size_bytes * machine.batch) for price, _ in halves]
+    (_, forward), (_, backward) = halves
+    if not fractions:
+        prices[1], backward = 0.0, ""
+    return TypeMove(prices[0], prices[1], forward, backward)
+
+
+def _halves(
+    machine: SearchMachine, cuts: tuple[ValueCut, ...], before: int, after: int
+) -> tuple[tuple[LinkPrice, str], tuple[LinkPrice, str]]:
+    nothing = (LinkPrice(), "")
+    reduce, vertices = (machine.reduces, REDUCE), len(machine.vertices)
+    if before == WHOLE:
+        return nothing, nothing
+    if not is_cut(before) and not is_cut(after):
+        if before == REPLICATE:
+            return nothing, reduce
+        return reduce, reduce if after == WHOLE else nothing
+    if is_cut(before) and is_cut(after):
+        (one, old), (other, new) = cut_of(before, vertices), cut_of(after, vertices)
+        table = (
+            machine.reslices if one == other or _same_pieces(cuts[one], cuts[other]) else machine.exchanges
+        )
+        return (table[old][new], EXCHANGE), (table[new][old], EXCHANGE)
+    vertex = cut_of(after if is_cut(after) else before, vertices)[1]
+    gather, scatter = (machine.gathers[vertex], GATHER), (machine.scatters[vertex], SCATTER)
+    if is_cut(after):
+        return nothing if before == REPLICATE else scatter, gather
+    return gather, scatter if after == WHOLE else nothing
+
+
+def _same_pieces(one: ValueCut, other: ValueCut) -> bool:
+    """Whether two cuts of a dim give each rank the same run of it, but for rounding."""
+    return one.dim == other.dim and one.repeats == other.repeats == 1

@@ -1,0 +1,112 @@
+"""What a parameter costs in each type: its gradient's sum, its update, gathers under ZeRO, and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+from ..cost_models.steps.stored_bytes import moments_of
+from ..ir.graph import ParamInfo
+from .codes import FIRST_CUT, REPLICATE, WHOLE, cut_code, cut_of, is_cut
+from .cuts import ValueCut
+from .machine import LinkPrice, SearchMachine
+from .options import MemoryPrices, SearchOptions
+
+ZERO_STATE, ZERO_GRADIENTS, ZERO_PARAMETERS = 1, 2, 3
+SUM_BYTES = 4
+"""Of an element of a gradient's sum: narrow types are summed in float32."""
+
+
+class ParamWay(NamedTuple):
+    """One way to hold a parameter. seconds: of a step. held: bytes on each lane. reduce_s: of its gradient's
+    sum over the inner ranks, which factors make needless."""
+
+    code: int
+    zero: int
+    seconds: float
+    held: tuple[float, ...]
+    reduce_s: float = 0.0
+
+    def objective(self, memory: MemoryPrices) -> float:
+        """Seconds, and memory at its price."""
+        return self.seconds + sum(s * size for s, size in zip(memory.per_byte_s, self.held, strict=False))
+
+
+@dataclass(frozen=True, slots=True)
+class ParamPrices:
+    """Ways to hold parameters on one machine."""
+
+    machine: SearchMachine
+    options: SearchOptions
+
+    def ways(self, info: ParamInfo, cuts: tuple[ValueCut, ...]) -> Iterator[ParamWay]:
+        """Replicated, whole, and each cut by each ratio vector, with the ZeRO levels that differ."""
+        machine = self.machine
+        codes = [REPLICATE]
+        if machine.ranks > 1:
+            codes += [WHOLE]
+            codes += [
+                cut_code(place, vertex, len(machine.vertices))
+                for place, cut in enumerate(cuts)
+                for vertex in range(len(machine.vertices))
+            ]
+        for code in codes:
+            copies = machine.outer * (1 if is_cut(code) else machine.ranks)
+            for zero in self.options.zero if copies > 1 and info.trainable else (0,):
+                yield self._way(info, code, zero, copies)
+
+    def _way(self, info: ParamInfo, code: int, zero: int, copies: int) -> ParamWay:
+        elements = prod(info.shape)
+        size = elements * info.dtype.itemsize
+        shares = self._shares(code)
+        if not info.trainable:
+            return ParamWay(code, zero, 0.0, tuple(size * share for share in shares))
+        reduce_s, seconds = self._gradient(code, elements * max(SUM_BYTES, info.dtype.itemsize), max(shares))
+        if zero:
+            seconds += self._zero(code, zero, size, max(shares))
+        stored = 1 / copies if zero else 1.0
+        update = max(
+            lane.rates.update_s([round(size * share * stored)], self.options.optimizer)
+            for lane, share in zip(self.machine.lanes, shares, strict=True)
+        )
+        held = tuple(share * self._held(info, zero, copies) * elements for share in shares)
+        return ParamWay(code, zero, reduce_s + seconds + update, held, reduce_s)
+
+    def _shares(self, code: int) -> tuple[float, ...]:
+        if code < FIRST_CUT:
+            return (1.0,) * len(self.machine.lanes)
+        vertex = cut_of(code, len(self.machine.vertices))[1]
+        return tuple(lane.shares[vertex] for lane in self.machine.lanes)
+
+    def _gradient(self, code: int, size: float, share: float) -> tuple[float, float]:
+        """Seconds of sums over the inner ranks, and over the groups alone."""
+        machine = self.machine
+        across = machine.piece_reduces.seconds(size * share)
+        if code != WHOLE:
+            return 0.0, across
+        whole = machine.all_reduces.seconds(size)
+        return max(0.0, whole - across), min(across, whole)
+
+    def _zero(self, code: int, zero: int, size: float, share: float) -> float:
+        """What gathers take: of updated pieces once, or for each use, forward and backward."""
+        machine = self.machine
+        price: LinkPrice = machine.param_gathers
+        if code != WHOLE and machine.outer > 1:
+            price = LinkPrice(tuple((a / 2, b / 2) for a, b in machine.piece_reduces.lines), least=True)
+            size *= share
+        once = price.seconds(size)
+        saved = 0.0 if zero == ZERO_STATE or code == REPLICATE else self._gradient(code, size, 1.0)[0] / 2
+        if zero == ZERO_PARAMETERS:
+            return 2 * machine.micro_batches * once - saved
+        return once - saved
+
+    def _held(self, info: ParamInfo, zero: int, copies: int) -> float:
+        """Bytes of an element: the parameter, its gradient, the optimizer's moments."""
+        size = info.dtype.itemsize
+        parts = (size, max(SUM_BYTES, size), moments_of(self.options.optimizer) * size)
+        levels = (ZERO_PARAMETERS, ZERO_GRADIENTS, ZERO_STATE)
+        return sum(
+            part / copies if zero >= level else part for part, level in zip(parts, levels, strict=True)
+        )

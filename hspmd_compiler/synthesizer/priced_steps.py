@@ -1,0 +1,294 @@
+"""Steps of a walk with prices on one machine: what each step gives for the codes of what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..rules.call_rule import has_fractions
+from .codes import FIRST_CUT, PENDING, REPLICATE, WHOLE, cut_of, is_cut, serves
+from .forward_rows import RowStep
+from .moves import FREE, TypeMove, move
+from .options import MemoryPrices, SearchOptions
+from .row_prices import RowPrices
+from .row_ways import NOTHING, RowWay, value_bytes
+from .space import SearchSpace, StepPlace
+from .static_tables import StaticTables, StaticWay, at_vertex
+
+
+class StepChoice(NamedTuple):
+    """What a step does. way: None where a parameter starts to live. statics: how what is made of parameters
+    comes about. before, after: of a result that moves."""
+
+    way: RowWay | None
+    vertex: int
+    statics: tuple[StaticWay, ...]
+    before: int
+    after: int
+    factors: bool = False
+
+
+class StepOutcome(NamedTuple):
+    """Codes of the results that live on, the price, and what was chosen."""
+
+    gives: tuple[int, ...]
+    price: float
+    chosen: StepChoice
+
+
+@dataclass(slots=True)
+class PricedWay:
+    """A way by one ratio vector. again: seconds of its forward half, computed again under recomputing."""
+
+    needs: tuple[int, ...]
+    gives: tuple[int, ...]
+    price: float
+    again: float
+    chosen: StepChoice
+
+
+@dataclass(slots=True)
+class PricedStep:
+    """A step on a machine; steps that are alike share it.
+
+    targets: codes that a result may move to, none where it may not.
+    """
+
+    ways: tuple[PricedWay, ...]
+    targets: tuple[int, ...]
+    moves: dict[tuple[int, int], TypeMove | None]
+    saved: dict[tuple[int, int], float]
+    beside: tuple[float, float]
+    gives: tuple[int, ...]
+    dominance: bool = True
+    _known: dict[tuple[tuple[int, ...], bool, int], tuple[StepOutcome, ...]] = field(default_factory=dict)
+
+    def outcomes(
+        self, held: tuple[int, ...], *, recomputed: bool = False, only: int = NOTHING
+    ) -> tuple[StepOutcome, ...]:
+        """What may come of operands that are held so, in the order of ways.
+
+        recomputed: the row is computed again in backward, and nothing of it is kept. only: the code that its
+        first result must have, or that its only parameter must.
+        """
+        key = (held, recomputed, only)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._outcomes(held, recomputed, only)
+        return found
+
+    def _outcomes(self, held: tuple[int, ...], recomputed: bool, only: int) -> tuple[StepOutcome, ...]:
+        best: dict[tuple[int, ...], StepOutcome] = {}
+        for way in self.ways:
+            if not all(map(serves, held, way.needs)):
+                continue
+            price = way.price + (way.again if recomputed else self.beside[is_cut_way(way)])
+            for after in self.targets or (way.gives[0] if way.gives else NOTHING,):
+                if only not in (NOTHING, after):
+                    continue
+                found = self._moved(way, after, price, recomputed)
+                if found is not None and (found.gives not in best or found.price < best[found.gives].price):
+                    best[found.gives] = found
+        made = list(best.values())
+        if not self.dominance:
+            return tuple(made)
+        return tuple([one for one in made if not any(_better(other, one) for other in made)])
+
+    def _moved(self, way: PricedWay, after: int, price: float, recomputed: bool) -> StepOutcome | None:
+        before = way.gives[0] if way.gives else NOTHING
+        step = FREE if before == after else self.moves.get((before, after))
+        if step is None:
+            return None
+        gives = (after, *way.gives[1:])
+        price += step.seconds + (step.forward_s if recomputed else 0.0)
+        if not recomputed:
+            price += sum([self.saved.get((place, code), 0.0) for place, code in enumerate(gives)])
+        chosen = way.chosen._replace(before=before, after=after)
+        return StepOutcome(tuple([gives[place] for place in self.gives]), price, chosen)
+
+
+def is_cut_way(way: PricedWay) -> bool:
+    """Whether ranks share the row's work."""
+    return way.chosen.way is not None and way.chosen.way.shared
+
+
+def _better(one: StepOutcome, other: StepOutcome) -> bool:
+    """Whether one serves wherever the other does, for less, or for as much if it serves more."""
+    return one.gives != other.gives and one.price <= other.price and all(map(serves, one.gives, other.gives))
+
+
+@dataclass(slots=True)
+class PricedSteps:
+    """All steps of a space on one machine."""
+
+    space: SearchSpace
+    prices: RowPrices
+    options: SearchOptions
+    memory: MemoryPrices
+    statics: StaticTables = field(init=False)
+    of_steps: list[PricedStep] = field(default_factory=list)
+    _known: dict[Hashable, PricedStep] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.statics = StaticTables(self.space, self.prices, self.options, self.memory)
+        steps = zip(self.space.steps, self.space.ways, self.space.places, strict=True)
+        self.of_steps = [self._priced(*one) for one in steps]
+
+    @property
+    def _vertices(self) -> int:
+        return len(self.prices.machine.vertices)
+
+    def _priced(self, step: RowStep, ways: tuple[RowWay, ...], place: StepPlace) -> PricedStep:
+        tables = [self.statics.of(value) for value in step.statics]
+        wanted = self.space.wanted.get(step.results[0]) if step.moves else None
+        cuts = self.space.walk.ways.cuts(step.results[0]) if step.results[0] != NOTHING else ()
+        key = (
+            self.space.walk.facts.facts.signatures[step.row.id],
+            id(ways),
+            tuple(map(self.statics.number, tables)),
+            self.prices.backward(step.row),
+            step.moves,
+            step.starts,
+            step.order,
+            wanted,
+            tuple((cut.dim, cut.repeats) for cut in cuts) if step.moves else (),
+            (place.gives, place.saved, place.beside),
+        )
+        if key not in self._known:
+            self._known[key] = self._made(step, ways, place, tables, wanted)
+        return self._known[key]
+
+    def _made(
+        self,
+        step: RowStep,
+        ways: tuple[RowWay, ...],
+        place: StepPlace,
+        tables: list[dict[int, StaticWay]],
+        wanted: frozenset[int] | None,
+    ) -> PricedStep:
+        made = self._started(tables[0]) if step.starts else self._of_ways(step, ways, tables)
+        targets = self._expanded(wanted) if step.moves and wanted else ()
+        return PricedStep(
+            made,
+            targets,
+            self._moves(step, made, targets),
+            self._saved(place),
+            self._beside(place),
+            place.gives,
+            self.options.dominance,
+        )
+
+    def _started(self, table: dict[int, StaticWay]) -> tuple[PricedWay, ...]:
+        return tuple(
+            PricedWay((), (code,), one.price, 0.0, StepChoice(None, 0, (one,), code, code))
+            for code, one in table.items()
+        )
+
+    def _of_ways(
+        self, step: RowStep, ways: tuple[RowWay, ...], tables: list[dict[int, StaticWay]]
+    ) -> tuple[PricedWay, ...]:
+        made = []
+        inner = self.prices.machine.ranks > 1
+        for way in ways:
+            if not inner and any(code != REPLICATE for code in (*way.needs, *way.gives)):
+                continue
+            for vertex in range(self._vertices if _names_cut(way) else 1):
+                one = self._at(step, way, vertex, tables)
+                if one is not None:
+                    made.append(one)
+        return tuple(made)
+
+    def _at(
+        self, step: RowStep, way: RowWay, vertex: int, tables: list[dict[int, StaticWay]]
+    ) -> PricedWay | None:
+        needs, given = [NOTHING] * len(step.actives), []
+        for need, (static, place) in zip(way.needs, step.order, strict=True):
+            code = at_vertex(need, vertex, self._vertices)
+            if not static:
+                needs[place] = code
+            elif code in tables[place]:
+                given.append(tables[place][code])
+            else:
+                return None
+        factors = self._factors(way, given)
+        price = (
+            sum(one.price for one in given) + self.prices.seconds(step.row, way, vertex) - max(0.0, factors)
+        )
+        gives = tuple(at_vertex(give, vertex, self._vertices) for give in way.gives)
+        chosen = StepChoice(way, vertex, tuple(given), gives[0], gives[0], factors > 0)
+        again = self.prices.forward_seconds(step.row, way, vertex) if self.options.recompute else 0.0
+        return PricedWay(tuple(needs), gives, price, again, chosen)
+
+    def _factors(self, way: RowWay, given: list[StaticWay]) -> float:
+        """What is saved by gathering the factors of a weight's gradient, instead of summing it."""
+        if not way.factors or not self.options.factors or not given:
+            return 0.0
+        machine = self.prices.machine
+        gathered = machine.micro_batches * machine.gathers[0].seconds(way.factors * machine.batch)
+        return max(one.sums for one in given) - gathered
+
+    def _expanded(self, codes: frozenset[int]) -> tuple[int, ...]:
+        found = [code for code in sorted(codes) if not is_cut(code)]
+        if self.prices.machine.ranks == 1:
+            return (REPLICATE,)
+        for code in sorted(codes):
+            if is_cut(code):
+                found += [at_vertex(code, vertex, self._vertices) for vertex in range(self._vertices)]
+        return tuple(found)
+
+    def _moves(
+        self, step: RowStep, ways: tuple[PricedWay, ...], targets: tuple[int, ...]
+    ) -> dict[tuple[int, int], TypeMove | None]:
+        if not targets:
+            return {}
+        value = step.results[0]
+        row = self.space.graph.rows[value]
+        cuts, size = self.space.walk.ways.cuts(value), value_bytes(row)
+        fractions = row.dtype is None or has_fractions(row.dtype)
+        sources = dict.fromkeys(way.gives[0] for way in ways)
+        return {
+            (before, after): move(self.prices.machine, size, cuts, before, after, fractions=fractions)
+            for before in sources
+            for after in targets
+        }
+
+    def _saved(self, place: StepPlace) -> dict[tuple[int, int], float]:
+        """By (result, code) the price of keeping it for backward."""
+        if not self.memory.anything:
+            return {}
+        found = {}
+        for number, size in enumerate(place.saved):
+            if size:
+                for code in (REPLICATE, WHOLE, PENDING, *range(FIRST_CUT, FIRST_CUT + 32 * self._vertices)):
+                    found[number, code] = self._kept(size, code)
+        return found
+
+    def _beside(self, place: StepPlace) -> tuple[float, float]:
+        if not self.memory.anything or not place.beside:
+            return 0.0, 0.0
+        return self._kept(place.beside, WHOLE), self._kept(place.beside, FIRST_CUT)
+
+    def _kept(self, size: int, code: int) -> float:
+        return sum(
+            price * size * part for price, part in zip(self.memory.per_byte_s, self.parts(code), strict=True)
+        )
+
+    first_cut = FIRST_CUT
+
+    def at(self, code: int, vertex: int) -> int:
+        """A code of ways by a ratio vector."""
+        return at_vertex(code, vertex, self._vertices)
+
+    def parts(self, code: int) -> tuple[float, ...]:
+        """Of the bytes of a value of samples what each lane holds for a micro-batch."""
+        machine = self.prices.machine
+        vertex = cut_of(code, self._vertices)[1] if is_cut(code) else None
+        return tuple(
+            lane.batch / machine.micro_batches * (1.0 if vertex is None else lane.shares[vertex])
+            for lane in machine.lanes
+        )
+
+
+def _names_cut(way: RowWay) -> bool:
+    return any(map(is_cut, (*way.needs, *way.gives)))

@@ -1,0 +1,96 @@
+"""One search per kind of block: blocks with the same steps lead from the same states to the same states."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+
+from .frontier import Chain, Front, Frontier, Key
+from .priced_steps import StepChoice
+
+Exits = tuple[tuple[Key, float, Chain, bool], ...]
+"""(state, price, choices, whether the block is computed again) behind a block, from one state before it."""
+
+
+@dataclass(slots=True)
+class BlockChain:
+    """The walk as blocks, each of which is searched once per state before it.
+
+    recompute: whether layers may be computed again. exits: per block, by the state before it.
+    """
+
+    frontier: Frontier
+    blocks: list[tuple[int, int]]
+    layered: list[bool]
+    recompute: bool = False
+    templates: bool = True
+    exits: list[dict[Key, Exits]] = field(default_factory=list)
+    fronts: list[Front] = field(default_factory=list)
+    _known: dict[Hashable, Exits] = field(default_factory=dict)
+
+    def run(self) -> Front:
+        """From nothing to the loss."""
+        front: Front = {(): (0.0, None)}
+        for number in range(len(self.blocks)):
+            self.fronts.append(front)
+            front = self._block(number, front)
+        return front
+
+    def _block(self, number: int, front: Front) -> Front:
+        self.exits.append({})
+        made: Front = {}
+        for key, (price, chain) in front.items():
+            found = self.exits[number][key] = self._exits(number, key)
+            for after, more, chosen, again in found:
+                total = price + more
+                old = made.get(after)
+                if old is None or total < old[0]:
+                    made[after] = (total, (chain, number, (chosen, again)))
+        return made
+
+    def _exits(self, number: int, key: Key) -> Exits:
+        first, last = self.blocks[number]
+        steps, places = self.frontier.steps[first:last], self.frontier.places[first:last]
+        kind = (tuple(map(id, steps)), tuple((one.take, one.keep, one.gives) for one in places), key)
+        if not self.templates:
+            return self._searched(number, key)
+        if kind not in self._known:
+            self.frontier.stats["templates"] += 1
+            self._known[kind] = self._searched(number, key)
+        return self._known[kind]
+
+    def _searched(self, number: int, key: Key) -> Exits:
+        first, last = self.blocks[number]
+        best: dict[Key, tuple[float, Chain, bool]] = {}
+        for again in (False, True) if self.recompute and self.layered[number] else (False,):
+            front = self.frontier.run(first, last, {key: (0.0, None)}, recomputed=again)
+            for after, (price, chain) in front.items():
+                if after not in best or price < best[after][0]:
+                    best[after] = (price, chain, again)
+        return tuple((after, *found) for after, found in best.items())
+
+    def to_go(self) -> list[dict[Key, float]]:
+        """The least price from each state before each block to the end, and from the states at the end."""
+        last = {after: 0.0 for found in self.exits[-1].values() for after, *_ in found}
+        prices = [last]
+        for exits in reversed(self.exits):
+            prices.append(
+                {
+                    key: min(more + prices[-1][after] for after, more, *_ in found if after in prices[-1])
+                    for key, found in exits.items()
+                    if any(after in prices[-1] for after, *_ in found)
+                }
+            )
+        return prices[::-1]
+
+
+def unrolled(chain: Chain, blocks: list[tuple[int, int]]) -> Iterator[tuple[int, StepChoice, bool]]:
+    """(place of the step, what was chosen, whether it is computed again), in order."""
+    found = []
+    while chain is not None:
+        before, number, (inner, again) = chain
+        while inner is not None:
+            inner, local, chosen = inner
+            found.append((blocks[number][0] + local, chosen, again))
+        chain = before
+    yield from reversed(found)
