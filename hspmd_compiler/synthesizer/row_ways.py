@@ -65,6 +65,8 @@ class Tensor:
     """Among the operands that have a gradient, NOTHING for others."""
     fractions: bool
     static: bool = False
+    free: bool = False
+    """Whether each rank slices what it uses."""
 
 
 @dataclass(slots=True)
@@ -175,10 +177,10 @@ class _Letters:
 
     def _passes_gradients(self) -> bool:
         """Whether a pending gradient of the result is one of the operand: nothing else is read backward."""
-        linear, others = self.call.rule.linear, len({one.place for one in self.operands} - {NOTHING})
-        if linear in (Linear.ONE, Linear.TOGETHER, Linear.BATCH):
+        rule, others = self.call.rule, len({one.place for one in self.operands} - {NOTHING})
+        if rule.linear in (Linear.ONE, Linear.TOGETHER) or (rule.linear is Linear.BATCH and not rule.flops):
             return others > 0
-        return linear in (Linear.EACH, Linear.FIRST) and others == 1 and not self.call.summed
+        return rule.linear is Linear.EACH and others == 1 and not self.call.summed
 
     def _way(self, need: int, give: int, letter: str) -> RowWay:
         needs = (need,) * len(self.active)
@@ -199,6 +201,8 @@ class _Letters:
                 cut.add(place)
             if one.place == NOTHING:
                 continue
+            if code == WHOLE and not one.fractions:
+                code = REPLICATE  # without a gradient both are the same
             if needs[one.place] not in (NOTHING, code):
                 return None
             needs[one.place] = code
@@ -212,14 +216,18 @@ class _Letters:
 
     def _gives(self, letter: str, names: set[str], key: int) -> tuple[int, ...] | None:
         call = self.call
-        lacking = PENDING if letter in call.summed else REPLICATE if letter in call.pattern else WHOLE
+        lacking = PENDING if letter in call.summed else REPLICATE if letter in call.pattern else NOTHING
         gives = []
         for one in self.outs:
             code = self._code(one, names, key)
-            if code is None or (code == NOTHING and lacking == PENDING and not one.fractions):
+            if code is None or (code == NOTHING and (lacking == NOTHING or self._is_count(one, lacking))):
                 return None
             gives.append(lacking if code == NOTHING else code)
         return tuple(gives)
+
+    def _is_count(self, one: Tensor, code: int) -> bool:
+        """Whether a result can't be a pending sum."""
+        return code == PENDING and not one.fractions
 
     def _inside(self, letter: str) -> int:
         """Bytes of what is left of the smallest result without the letter."""
@@ -239,7 +247,7 @@ class _Letters:
         wanted = (dims[0], key)
         if wanted in one.cuts:
             return FIRST_CUT + one.cuts.index(wanted)
-        return WHOLE if one.place == NOTHING and one.dims and not one.cuts else None
+        return FIRST_CUT if one.free else None
 
     def _factors(self, needs: Sequence[int]) -> int:
         """Bytes of the two factors of a whole weight's gradient, 0 where it has none."""
@@ -319,7 +327,8 @@ def _tensor(ways: WayBook, row: Row, place: int | None, dims: Dims, at: int) -> 
     size = prod(meta[0]) * meta[1].itemsize
     keys = tuple((cut.dim, cut.key) for cut in cuts)
     static = ways.book.facts.kinds.static[row.id]
-    return Tensor(size, dims, meta[0], keys, at, has_fractions(meta[1]), static)
+    free = ways.book.facts.kinds.pure[row.id]
+    return Tensor(size, dims, meta[0], keys, at, has_fractions(meta[1]), static, free)
 
 
 def value_bytes(row: Row) -> int:

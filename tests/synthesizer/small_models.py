@@ -1,0 +1,149 @@
+"""Graphs of small models, and machines with any prices, that tests of the search share."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hspmd_compiler.cluster.cluster import DeviceSpec
+from hspmd_compiler.cost_models.compute import DeviceRates
+from hspmd_compiler.ir.graph import LogicalGraph
+from hspmd_compiler.models.builtin_models import BUILTIN
+from hspmd_compiler.synthesizer.machine import Lane, LinkPrice, SearchMachine
+from hspmd_compiler.synthesizer.space import SearchSpace
+from hspmd_compiler.trace.blocks.templates import trace_step
+
+SAMPLES = 8
+CLASSES = 4
+
+
+class Perceptron(nn.Module):
+    """Two linear layers and a loss: few enough rows to try everything."""
+
+    def __init__(self, wide: int = 12) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, wide), nn.Linear(wide, CLASSES)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(self.second(torch.relu(self.first(x))), y)
+
+
+class Tied(nn.Module):
+    """One weight that is read twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(6, 6))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return ((torch.relu(x @ self.weight) @ self.weight) ** 2).sum()
+
+
+class Residual(nn.Module):
+    """A value that is read twice, once behind a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8, bias=False), nn.Linear(8, 6, bias=False)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x = self.first(x)
+        return (x + torch.tanh(self.second(x)) @ self.second.weight).sum()
+
+
+class Sorted(nn.Module):
+    """An operator that no rule splits, between two that some do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.second(torch.renorm(self.first(x), 2, 0, 1.0)).sum()
+
+
+def images(*shape: int) -> dict[str, Tensor]:
+    return {"x": torch.zeros(SAMPLES, *shape), "y": torch.zeros(SAMPLES, dtype=torch.int64)}
+
+
+class Encoder(nn.Module):
+    """Encoder layers of PyTorch's own."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(layers)
+        )
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return F.cross_entropy(x.mean(1), y)
+
+
+@cache
+def graph_of(name: str) -> LogicalGraph:
+    """Of a model by its name here, or of a built-in one."""
+    if name == "perceptron":
+        model, inputs = Perceptron(), images(6)
+    elif name == "residual":
+        model, inputs = Residual(), images(6)
+    elif name == "tied":
+        model, inputs = Tied(), images(6)
+    elif name == "sorted":
+        model, inputs = Sorted(), images(6)
+    elif name == "encoder":
+        model, inputs = Encoder(3), images(4, 8)
+    else:
+        model, inputs = BUILTIN[name].build()
+        inputs = {
+            key: torch.zeros(SAMPLES, *value.shape[1:], dtype=value.dtype) for key, value in inputs.items()
+        }
+    return trace_step(model, inputs, batch=SAMPLES).graph
+
+
+@cache
+def space_of(name: str) -> SearchSpace:
+    """Of `graph_of`."""
+    return SearchSpace.of(graph_of(name))
+
+
+def some_machine(seed: int, *, kinds: int = 1, ranks: int = 0, memory: float = float("inf")) -> SearchMachine:
+    """Any prices. kinds: of devices, and so of ratio vectors."""
+    draw = random.Random(seed)
+    ranks = ranks or draw.choice([2, 4, 8])
+    speeds = [1.0 if place < ranks // 2 or kinds == 1 else 0.3 for place in range(ranks)]
+    vectors = [(1 / ranks,) * ranks] + [tuple(s / sum(speeds) for s in speeds)] * (kinds - 1)
+    peak, bandwidth = 10 ** draw.uniform(8, 13), 10 ** draw.uniform(8, 12)
+
+    def price() -> LinkPrice:
+        return LinkPrice(((10 ** draw.uniform(-8, -5), 10 ** draw.uniform(-12, -7)),))
+
+    return SearchMachine(
+        ranks=ranks,
+        vertices=tuple(vectors),
+        lanes=tuple(
+            dict.fromkeys(
+                Lane(_rates(peak * speed, bandwidth * speed), tuple(v[place] for v in vectors), 1.0, memory)
+                for place, speed in enumerate(speeds)
+            )
+        ),
+        gathers=tuple(price() for _ in vectors),
+        scatters=tuple(price() for _ in vectors),
+        exchanges=tuple(tuple(price() for _ in vectors) for _ in vectors),
+        reslices=tuple(
+            tuple(LinkPrice() if one is other else price() for other in vectors) for one in vectors
+        ),
+        reduces=price(),
+        all_reduces=price(),
+        param_gathers=price(),
+    )
+
+
+@cache
+def _rates(peak: float, bandwidth: float) -> DeviceRates:
+    return DeviceRates(DeviceSpec("cpu", peaks={"float32": peak}, memory_bandwidth=bandwidth), "cpu")

@@ -1,0 +1,41 @@
+"""The optimum, however it is looked for: without dominance and templates, and by trying everything."""
+
+from __future__ import annotations
+
+import pytest
+
+from hspmd_compiler.synthesizer.options import SearchOptions
+from hspmd_compiler.synthesizer.search import search
+from tests.synthesizer.everything import cheapest_of_all
+from tests.synthesizer.small_models import some_machine, space_of
+
+FREE = SearchOptions(memory=False)
+SLOW = SearchOptions(memory=False, dominance=False, templates=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds", "seeds"),
+    [
+        ("perceptron", 2, 6),
+        ("tied", 2, 6),
+        ("encoder", 1, 1),
+        pytest.param("encoder", 1, 6, marks=pytest.mark.slow),
+        pytest.param("gpt2-tiny", 1, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_dominance_and_templates_change_no_optimum(name: str, kinds: int, seeds: int) -> None:
+    for seed in range(seeds):
+        machine = some_machine(seed, kinds=kinds)
+        quick, slow = search(space_of(name), machine, FREE), search(space_of(name), machine, SLOW)
+        assert quick.price_s == pytest.approx(slow.price_s, rel=1e-12), seed
+        assert quick.stats["states"] <= slow.stats["states"]
+
+
+@pytest.mark.parametrize("name", ["perceptron", "tied", "residual"])
+@pytest.mark.parametrize("seed", range(2))
+def test_nothing_is_cheaper_than_what_is_found(name: str, seed: int) -> None:
+    """Every way of every row, every type of every value that moves, and of every parameter, one by one."""
+    machine = some_machine(seed, ranks=2)
+    space = space_of(name)
+    assert len(space.steps) <= 12
+    assert search(space, machine, FREE).price_s == pytest.approx(cheapest_of_all(space, machine), rel=1e-12)
