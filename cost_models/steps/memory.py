@@ -11,6 +11,7 @@ from ...base.dtypes import BYTES
 from ...cluster.calibration import HeldMemory
 from ...options import OptimizerConfig, OptimizerName
 from ...program.boxes import full_box, volume
+from ...program.exchange_plan import ExchangePlan, Shortcut
 from ...program.lifetimes import last_pieces
 from ...program.program import ZERO_GRADS, ZERO_PARAMS, Instruction, Op, Program, Shard
 from .rank_shapes import MicroStep, RankShape
@@ -167,8 +168,10 @@ class _Ledger:
             peak = replace(self.now, buffers=self.now.buffers + copied)
             held = kept
         elif bucket.slot >= 0:  # the flat bucket, what arrives, and what is pasted of it
-            arrived = kept * len(bucket.group)
-            peak = replace(self.now, buffers=self.now.buffers + given + max(copied, arrived + kept))
+            step = self.own.comms[bucket.slot]
+            arrived = kept * len(step.recvs)
+            beside = kept if ExchangePlan.of(step).shortcut is Shortcut.REDUCE_SCATTER else max(given, kept)
+            peak = replace(self.now, buffers=self.now.buffers + given + max(copied, arrived + beside))
             held = kept
         else:
             twice = given if len(bucket.pieces) == 1 else 0
@@ -210,7 +213,8 @@ class _Ledger:
         for bucket in self.own.param_buckets:  # rows and their join; then what arrives, and what is pasted
             stored = sum(piece.row[1] - piece.row[0] for piece in bucket.pieces)
             whole = sum(piece.length for piece in bucket.pieces)
-            arrived = 2 * whole if bucket.slot >= 0 else 0
+            sent = stored * len(bucket.group)  # in equal pieces as much as all of it
+            arrived = whole + max(whole, sent) if bucket.slot >= 0 else 0
             flat = max(flat, (stored + max(stored, arrived)) * BYTES[bucket.dtype])
         drops = any(i.op is Op.PARAM_DROP for i in self.own.instructions)
         self.now = replace(self.now, parameters=self.now.parameters + (self._gathered if drops else 0))

@@ -84,6 +84,7 @@ def _box(number: int, stage: StageSpec, pipeline: PipelineSpec, expanded: Expand
         ("layers", f"{low}-{high - 1} ({high - low})" if high - low > 1 else f"{low}"),
         ("micro-batches", sizes_text(pipeline.micro_batches)),
         *([] if stage.shares is None else [("shares", " ".join(map(str, stage.shares)))]),
+        *([] if stage.zero_shares is None else [("ZeRO shares", " ".join(map(str, stage.zero_shares)))]),
         *_recompute(stage, pipeline),
         *_places(stage, expanded),
     ]

@@ -57,6 +57,7 @@ def find_problems(
         found += _schedule_problems(path, pipeline, strategy.accumulation, unread)
         for number, stage in enumerate(pipeline.stages):
             found += _stage_problems(f"{path}.stages[{number}]", stage, unread)
+            found += _zero_share_problems(f"{path}.stages[{number}]", stage, strategy.zero, unread)
             found += _head_problems(f"{path}.stages[{number}]", stage, strategy, num_heads)
     for index, override in enumerate(strategy.overrides):
         found += _override_problems(f"overrides[{index}]", override, strategy, unread)
@@ -87,7 +88,8 @@ def _large_numbers(strategy: Strategy) -> Iterator[Problem]:
             here = f"{path}.stages[{number}]"
             yield from _beyond(f"{here}.layers", "as a layer", max(map(abs, stage.layers)), MOST_LAYERS)
             yield from _beyond(f"{here}.devices", "as a device", max(stage.devices, default=0), MOST_SAMPLES)
-            yield from _beyond(f"{here}.shares", "as a share", max(stage.shares or (0,)), MOST_SAMPLES)
+            for name, shares in (("shares", stage.shares), ("zero_shares", stage.zero_shares)):
+                yield from _beyond(f"{here}.{name}", "as a share", max(shares or (0,)), MOST_SAMPLES)
         for number, item in enumerate(pipeline.recompute):
             here = f"{path}.recompute[{number}]"
             yield from _beyond(f"{here}.layers", "as a layer", max(map(abs, item.layers)), MOST_LAYERS)
@@ -229,14 +231,38 @@ def _share_problems(
     path: str, shares: tuple[int, ...], counts: Iterable[int], rule: str
 ) -> Iterator[Problem]:
     """Shares are weights, one per part, not all zero."""
-    if len(shares) not in counts:
-        wanted = " or ".join(map(str, sorted(counts)))
-        name = "too long" if len(shares) > max(counts) else "too short"
-        yield Problem(path, f"{list(shares)}: list {name}, {rule}, here {wanted}")
+    yield from _count_problems(path, shares, counts, rule)
     if any(share < 0 for share in shares):
         yield Problem(path, f"{list(shares)}: a share is 0 or more")
     elif not any(shares):
         yield Problem(path, f"{list(shares)}: at least one share is above 0")
+
+
+def _count_problems(
+    path: str, shares: tuple[int, ...], counts: Iterable[int], rule: str
+) -> Iterator[Problem]:
+    """There are as many as one of the counts."""
+    if len(shares) not in counts:
+        wanted = " or ".join(map(str, sorted(counts)))
+        name = "too long" if len(shares) > max(counts) else "too short"
+        yield Problem(path, f"{list(shares)}: list {name}, {rule}, here {wanted}")
+
+
+def _zero_share_problems(
+    path: str, stage: StageSpec, zero: int, unread: Collection[str]
+) -> Iterator[Problem]:
+    """Weights of devices for what ZeRO stores; all of a stage may be 0, where others store it."""
+    shares, here = stage.zero_shares, f"{path}.zero_shares"
+    if shares is None:
+        return
+    if zero == 0 and "zero" not in unread:
+        yield Problem(
+            here, f"{list(shares)}: with zero 0 every device stores what it holds; set zero to 1, 2 or 3"
+        )
+    if f"{path}.devices" not in unread:
+        yield from _count_problems(here, shares, [stage.tp], "one weight per device")
+    if any(share < 0 for share in shares):
+        yield Problem(here, f"{list(shares)}: a weight is 0 or more")
 
 
 def _head_problems(

@@ -63,6 +63,7 @@ class StageForm:
     devices: DeviceIds
     layers: Layers
     shares: Weights | None = None
+    zero_shares: Weights | None = None
 
 
 Sizes: TypeAlias = Annotated[
@@ -117,6 +118,7 @@ STAND_INS = {
     "overrides[]": {"match": ""},
     "match": "",
     "shares[]": 1,
+    "zero_shares[]": 1,
     "context_parallel[]": 1,
 }
 
@@ -151,7 +153,7 @@ def _pipeline(form: PipelineForm) -> PipelineSpec:
     for stage in form.stages:
         first = stages[-1].layers[1] if stages else 0
         low, high = (first, first + stage.layers) if isinstance(stage.layers, int) else stage.layers
-        stages.append(StageSpec(stage.devices, (low, high), stage.shares))
+        stages.append(StageSpec(stage.devices, (low, high), stage.shares, stage.zero_shares))
     given = form.micro_batches
     groups = [given] if isinstance(given, GroupForm) else given
     sizes = [(item.size,) * item.count if isinstance(item, GroupForm) else (item,) for item in groups]

@@ -59,12 +59,14 @@ class StageSpec:
     """One stage: devices in tensor-parallel order, and the half-open range of layers they run.
 
     shares: one integer weight per device for uneven tensor-parallel splits, 0 for a device that
-    gets nothing; None splits evenly, the first devices taking what remains.
+    gets nothing; None splits evenly, the first devices taking what remains. zero_shares: one integer
+    weight per device for what ZeRO stores once, 0 for a device that stores none of it; None: 1 each.
     """
 
     devices: tuple[int, ...]
     layers: tuple[int, int]
     shares: tuple[int, ...] | None = None
+    zero_shares: tuple[int, ...] | None = None
 
     @property
     def tp(self) -> int:
@@ -179,6 +181,16 @@ class Strategy:
     def ranks(self) -> dict[int, int]:
         """Device to rank."""
         return {device: rank for rank, device in enumerate(self.devices)}
+
+    def zero_weights(self) -> dict[int, int]:
+        """Rank to its weight for what ZeRO stores once."""
+        ranks = self.ranks()
+        return {
+            ranks[device]: weight
+            for pipeline in self.pipelines
+            for stage in pipeline.stages
+            for device, weight in zip(stage.devices, stage.zero_shares or (1,) * stage.tp, strict=True)
+        }
 
     @property
     def slice_size(self) -> int:

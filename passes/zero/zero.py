@@ -1,7 +1,7 @@
-"""ZeRO: every trained element is stored by exactly one of its holders, in even shares of flat runs.
+"""ZeRO: every trained element is stored by exactly one of its holders, in shares of flat runs.
 
-Parameters of one unit with the same holders make one run, and the run is cut into as many pieces as
-there are holders, so that neither odd groups nor short parameters lose or double anything.
+Parameters of one unit with the same holders make one run, and the run is cut into as many pieces as there are
+holders, as long as their weights say: neither odd groups nor short parameters lose or double anything.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from math import prod
 
 from ...base.comm_plan import Box, Interval, box_volume
+from ...base.name_groups import shortened
+from ...errors import StrategyError
+from ...layout.shares import assign_units
 from ...program.program import ZERO_GRADS
 from ..compile_state import Levelled, Shared, grown
 from ..grad_buckets import GradLayout, merged, parties_of
@@ -139,8 +142,11 @@ def parts_of(layout: GradLayout) -> list[ParamPart]:
     return [ParamPart(*key, merged(boxes)) for key, boxes in cells.items()]
 
 
-def share_out(trained: list[Trained]) -> Ownership:
-    """Cut every run into even pieces; what doesn't divide goes to the holders in turn, over all runs."""
+def share_out(trained: list[Trained], weights: Mapping[int, int] | None = None) -> Ownership:
+    """Cut every run into pieces by weights of its holders, 1 each without; rounded over all runs together.
+
+    What one rank holds alone stays with it, whatever its weight.
+    """
     known: dict[int, list[ParamPart]] = {}
     parts: dict[str, list[ParamPart]] = {}
     members: dict[tuple[int, Ranks, str], list[tuple[str, int]]] = {}
@@ -152,20 +158,44 @@ def share_out(trained: list[Trained]) -> Ownership:
             members.setdefault((each.unit, part.holders, each.dtype), []).append((each.name, number))
     ordered = sorted(members.items(), key=lambda item: (item[0][0], len(item[0][1]), item[0]))
     runs = tuple(FlatRun(holders, dtype, tuple(found)) for (_, holders, dtype), found in ordered)
-    sharing = _Sharing(parts)
+    _check_owners(runs, weights or {})
+    sharing = _Sharing(parts, weights or {})
     for run in runs:
         sharing.cut(run)
     cuts, rows = sharing.placed()
     return Ownership(tuple(trained), runs, parts, cuts, rows)
 
 
+def weights_of(holders: Ranks, weights: Mapping[int, int]) -> tuple[int, ...]:
+    """One weight per holder; a single one stores all."""
+    return tuple(weights.get(rank, 1) for rank in holders) if len(holders) > 1 else (1,)
+
+
+def _check_owners(runs: Sequence[FlatRun], weights: Mapping[int, int]) -> None:
+    """Somebody stores each element."""
+    bad = [
+        (name, f"held by ranks {ranks_text(run.holders)}, all of weight 0")
+        for run in runs
+        if not any(weights_of(run.holders, weights))
+        for name, _ in run.members
+    ]
+    if bad:
+        raise StrategyError(
+            "zero_shares leave elements without a rank that stores them",
+            details=shortened(bad),
+            rule="what several ranks hold is stored by those of them whose weight is above 0",
+            fix="give one of these ranks a weight above 0 in its stage's zero_shares",
+        )
+
+
 @dataclass(slots=True)
 class _Sharing:
-    """Shares out one run after the other. turn: per set of holders, who gets the next odd element."""
+    """Shares out one run after the other. given: elements of the runs before, per set of holders."""
 
     parts: Mapping[str, list[ParamPart]]
+    weights: Mapping[int, int]
     boxes: dict[tuple[str, int], dict[int, tuple[Box, ...]]] = field(default_factory=dict)
-    turn: dict[Ranks, int] = field(default_factory=dict)
+    given: dict[Ranks, int] = field(default_factory=dict)
 
     def cut(self, run: FlatRun) -> None:
         """Cut the members of a run, laid one after the other."""
@@ -182,10 +212,12 @@ class _Sharing:
             before += part.size
 
     def _shares(self, holders: Ranks, size: int) -> list[int]:
-        count, odd = divmod(size, len(holders))
-        first = self.turn.get(holders, 0)
-        self.turn[holders] = (first + odd) % len(holders)
-        return [count + ((index - first) % len(holders) < odd) for index in range(len(holders))]
+        """What is handed out one by one never goes back, so a run gets what is more than before it."""
+        weights = weights_of(holders, self.weights)
+        before = self.given.get(holders, 0)
+        self.given[holders] = before + size
+        ends = zip(assign_units(before + size, weights), assign_units(before, weights), strict=True)
+        return [after - had for after, had in ends]
 
     def placed(self) -> tuple[dict[tuple[str, int], dict[int, Cut]], dict[tuple[str, int], int]]:
         """The cuts with their places in rows, in the order of a parameter's parts, and the rows' lengths."""
@@ -226,7 +258,9 @@ class Zero(Pass[Levelled, Shared]):
     """How far it goes is part of the strategy; without it every holder stores what it holds."""
 
     def run(self, state: Levelled) -> Shared:
-        ownership = share_out(list(_trained(state))) if state.strategy.zero else None
+        ownership = (
+            share_out(list(_trained(state)), state.strategy.zero_weights()) if state.strategy.zero else None
+        )
         return grown(Shared, state, ownership=ownership, scatters=_scatters(state, ownership))
 
     def text(self, before: Levelled, after: Shared) -> str:

@@ -20,12 +20,18 @@ from tests.cost_models.priced import DP, MIXED, PP, TP, TP3, compiled
 LOSS_BYTES = 16
 """The running loss, and its sum over ranks, which are told in no part."""
 
+WEIGHTED = [
+    {"stages": [{"devices": [at], "layers": 4, "zero_shares": [weight]}], "micro_batches": [2, 2][: 2 - at]}
+    for at, weight in enumerate((1, 3))
+]
 CASES: list[tuple[str, str, list[Any], dict[str, Any]]] = [
     ("three ranks", "model", TP3, {}),
     ("sequence parallel", "bfloat16", TP, {"sequence_parallel": True}),
     ("zero 1", "bfloat16", DP, {"zero": 1}),
     ("zero 2", "model", DP, {"zero": 2}),
     ("zero 3", "bfloat16", DP, {"zero": 3}),
+    ("zero 1 by weights", "model", WEIGHTED, {"zero": 1}),
+    ("zero 3 by weights", "model", WEIGHTED, {"zero": 3}),
 ]
 
 

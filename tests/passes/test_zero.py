@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from math import prod
 
@@ -10,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hspmd_compiler.base.comm_plan import Box
+from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.layout.layout import whole
+from hspmd_compiler.layout.shares import assign_units
 from hspmd_compiler.passes.grad_buckets import GradLayout, make_holders, make_term
 from hspmd_compiler.passes.zero.flat_boxes import flat_part
 from hspmd_compiler.passes.zero.zero import Trained, share_out
@@ -94,3 +97,34 @@ def test_short_parameters_go_round(ranks: int) -> None:
     ownership = share_out(trained)
     owners = [next(iter(ownership.owned(each.name))) for each in trained]
     assert owners == [*range(ranks)] * 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=8),
+    st.lists(st.integers(0, 5), min_size=2, max_size=5).filter(any),
+    st.booleans(),
+)
+def test_shares_follow_weights_over_all_parameters(sizes: list[int], weights: list[int], alone: bool) -> None:
+    """Also where each parameter is shared out alone: what is rounded is the sum."""
+    trained = [
+        replicated(f"p{index}", (size,), len(weights), index if alone else 0)
+        for index, size in enumerate(sizes)
+    ]
+    ownership = share_out(trained, dict(enumerate(weights)))
+    stored = [
+        sum(ownership.rows.get((each.name, rank), 0) for each in trained) for rank in range(len(weights))
+    ]
+    assert tuple(stored) == assign_units(sum(sizes), weights)
+    for each, size in zip(trained, sizes, strict=True):
+        every = [index for boxes in ownership.owned(each.name).values() for index in elements(boxes)]
+        assert sorted(every) == elements((((0, size),),))
+
+
+def test_elements_that_nobody_may_store_are_refused(expect: Callable[[str, str], None]) -> None:
+    """All of them in one error; what a single rank holds stays with it."""
+    trained = [replicated(f"layers.{index}.weight", (4,), 2) for index in range(3)]
+    trained += [replicated("alone", (4,), 1), replicated("wide", (4,), 3)]
+    with pytest.raises(StrategyError) as caught:
+        share_out(trained, {0: 0, 1: 0, 2: 1})
+    expect("passes/zero_without_owner", str(caught.value))

@@ -134,6 +134,16 @@ def test_every_bad_value_is_listed_with_its_rule(expect: Callable[[str, str], No
     expect("strategy/every_rule", str(caught.value))
 
 
+def test_weights_of_what_zero_stores(expect: Callable[[str, str], None]) -> None:
+    """One per device, 0 for none, also for all of a stage; they say nothing without ZeRO."""
+    good = PipelineSpec((StageSpec((0, 1), (0, 1), zero_shares=(0, 0)),), (1,))
+    bad = PipelineSpec((StageSpec((2, 3), (0, 1), zero_shares=(1, -1, 2)),), (1,))
+    check(Strategy((good,), zero=1))
+    with pytest.raises(StrategyError) as caught:
+        check(Strategy((good, bad)))
+    expect("strategy/zero_shares", str(caught.value))
+
+
 def test_more_devices_than_heads_need_shares(expect: Callable[[str, str], None]) -> None:
     with pytest.raises(StrategyError) as caught:
         check(TWO_UNEQUAL, num_layers=5, num_heads=1)

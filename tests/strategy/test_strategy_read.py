@@ -133,7 +133,7 @@ def test_defaults_need_not_be_written() -> None:
 @st.composite
 def sound_strategies(draw: st.DrawFn) -> Strategy:
     """Any Strategy that breaks no rule, on up to nine devices."""
-    devices = draw(st.permutations(range(9)))
+    devices, zero = draw(st.permutations(range(9))), draw(st.integers(0, 3))
     layers = draw(st.integers(3, 6))
     pipelines = []
     for _ in range(draw(st.integers(1, 3))):
@@ -143,7 +143,8 @@ def sound_strategies(draw: st.DrawFn) -> Strategy:
             count = draw(st.integers(1, 2)) if len(devices) > 6 else 1
             held, devices = tuple(devices[:count]), devices[count:]
             shares = draw(st.none() | st.tuples(*[st.integers(1, 4)] * count))
-            stages.append(StageSpec(held, (low, high), shares))
+            stored = draw(st.none() | st.tuples(*[st.integers(0, 4)] * count)) if zero else None
+            stages.append(StageSpec(held, (low, high), shares, stored))
         sizes = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
         kind = draw(st.sampled_from(RecomputeKind))
         every = draw(st.integers(1, 3)) if kind is RecomputeKind.FULL else 1
@@ -160,7 +161,7 @@ def sound_strategies(draw: st.DrawFn) -> Strategy:
         sequence_parallel=draw(st.booleans()),
         overrides=draw(st.sampled_from([(), (override,)])),
         device_kinds=draw(st.sampled_from([(), kinds])),
-        zero=draw(st.integers(0, 3)),
+        zero=zero,
         name=draw(st.sampled_from(["", "1", "true", "a: b", "# c", "ü"])),
     )
 
