@@ -59,9 +59,14 @@ class RankEstimate:
         return sum(seconds for kind, seconds in self.phases_s.items() if kind is not SpanKind.WAIT)
 
     @property
+    def usable_bytes(self) -> float:
+        """What a step may hold: 95 % of what its device has."""
+        return FITS * self.capacity_bytes
+
+    @property
     def fits(self) -> bool:
-        """Whether its most is at most 95 % of what its device has."""
-        return self.memory.peak.total <= FITS * self.capacity_bytes
+        """Whether its most is at most that."""
+        return self.memory.peak.total <= self.usable_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +115,16 @@ def estimate(
     layers: Layers | None = None,
     semantics: SendSemantics | None = None,
     at: str = "",
+    advise: bool = True,
 ) -> Estimate:
     """Price a program of all its ranks.
 
     devices: of the strategy, by rank; None: as the ranks name them. layers: of each (pipeline, stage), for
     advice that moves some. semantics: of sends; None: the calibration's, or those of our runtime. at: where
-    the cluster comes from, for errors.
+    the cluster comes from, for errors. advise: whether changes are tried that would help.
     """
     with task("price the step"), torch.no_grad(), without_collection():
-        return StepEstimator(program, cluster, optimizer, devices, layers or {}, semantics, at).run()
+        return StepEstimator(program, cluster, optimizer, devices, layers or {}, semantics, at).run(advise)
 
 
 def estimate_artifact(artifact: Artifact, cluster: ClusterSpec, at: str = "") -> Estimate:
@@ -219,7 +225,7 @@ class StepEstimator:
         crowded = {node for node, need in needs.items() if need > cores[node]}
         return Hosts({rank: node for rank, node in of.items() if node in crowded}, cores)
 
-    def run(self) -> Estimate:
+    def run(self, advise: bool = True) -> Estimate:
         """The step and all that is told of it."""
         pricer = self.pricer()
         actions = pricer.actions()
@@ -243,7 +249,7 @@ class StepEstimator:
             links=tuple(links),
             path=tuple(path),
             bound=bound_text(path, [_stage_of(one) for one in ranks]),
-            advice=tuple(find_advice(self, timeline, path)),
+            advice=tuple(find_advice(self, timeline, path)) if advise else (),
             timeline=timeline,
             semantics=self.semantics,
             least_s=pricer.least_s(),

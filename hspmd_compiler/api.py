@@ -1,4 +1,4 @@
-"""The Python API: compile a model, look at it, prove it, and load one rank of it."""
+"""The Python API: plan and compile a model, look at it, prove it, and load one rank of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from torch import nn
 
 from .base.devices import DeviceKind
 from .errors import OptionError, RunError
-from .options import Capture, OptimizerConfig, Precision, check_choices
+from .options import (
+    Capture,
+    OptimizerConfig,
+    PlanMethod,
+    Precision,
+    SearchChoice,
+    SearchCost,
+    SearchSpace,
+    check_choices,
+)
 from .strategy.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
     from .models.models import ModelSource
     from .pages.sections import Section
     from .runtime.engine import Engine
+    from .synthesizer.plan import Plan
     from .verify.artifact import VerifyReport
 
 Inputs = Mapping[str, torch.Tensor]
@@ -162,6 +172,48 @@ def compile(
         *(() if cluster is None else _cost_on(cluster, plan)),
     )
     return CompiledProgram(compiled)
+
+
+def plan(
+    model: ModelSource | Factory | nn.Module | str,
+    example_inputs: Inputs | None = None,
+    *,
+    cluster: ClusterSpec | str | Path | Mapping[str, object],
+    method: PlanMethod | str = PlanMethod.PROGRAM,
+    global_batch: int | None = None,
+    space: SearchSpace | str = SearchSpace.FULL,
+    cost: SearchCost | str = SearchCost.CLUSTER,
+    optimizer: OptimizerConfig | str | Mapping[str, object] | None = None,
+    capture: Capture | str = Capture.AUTO,
+    precision: Precision | str = Precision.MODEL,
+) -> Plan:
+    """Find the quickest strategy for a model on these machines that their memory holds.
+
+    model, example_inputs, optimizer, capture, precision: as for `compile`, which takes the plan's `strategy`.
+    cluster: a file, its form or a ClusterSpec. method: how it is found. global_batch: samples of a step;
+    without it the example's for each device. space: programs that are searched, all that the rules of
+    operators allow or HAP's. cost: what they are compared by before the best few are compiled and priced.
+    """
+    from .compiler import planned
+
+    choices = {
+        "method": (PlanMethod, method),
+        "space": (SearchSpace, space),
+        "cost": (SearchCost, cost),
+        "capture": (Capture, capture),
+        "precision": (Precision, precision),
+    }
+    check_choices("plan", choices)
+    return planned(
+        model,
+        example_inputs,
+        _cluster_from(cluster),
+        OptimizerConfig.of(optimizer),
+        SearchChoice(SearchSpace(space), SearchCost(cost)),
+        global_batch,
+        Capture(capture),
+        Precision(precision),
+    )
 
 
 def _cost_on(

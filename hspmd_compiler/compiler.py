@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -19,7 +20,7 @@ from .errors import OptionError, TraceError
 from .ir import graph_json
 from .ir.graph import LogicalGraph
 from .models.models import ModelSource, load_model, source_of_factory
-from .options import Capture, OptimizerConfig, Precision
+from .options import Capture, OptimizerConfig, Precision, SearchChoice, is_count
 from .pages.training_page import narrow_warning
 from .passes.compile_state import Example, Traced
 from .passes.lower.lower import Lowered
@@ -31,6 +32,10 @@ from .strategy.check import check
 from .strategy.form import form_of
 from .strategy.strategy import Strategy
 from .trace.init_record import record_factory
+
+if TYPE_CHECKING:
+    from .cluster.cluster import ClusterSpec
+    from .synthesizer.plan import Plan
 
 Inputs = Mapping[str, torch.Tensor]
 Made = tuple[nn.Module, dict[str, torch.Tensor]]
@@ -84,7 +89,7 @@ def compile_model(
 ) -> Compiled:
     """All steps of a compile; nothing is written but the dump. cluster: its form, that `cost` is of."""
     check(strategy)
-    subject = _subject(model, example_inputs)
+    subject = subject_of(model, example_inputs)
     with without_collection():
         made = _compiled(subject, strategy, optimizer, device, Dump(dump), capture, precision, cost)
     made.artifact.cluster = cluster
@@ -147,7 +152,47 @@ def lower_graph(
     return planning(strategy, device, cost).run(Traced(graph), dump)
 
 
-def _subject(model: ModelSource | Factory | nn.Module | str, example_inputs: Inputs | None) -> CompileSubject:
+def planned(
+    model: ModelSource | Factory | nn.Module | str,
+    example_inputs: Inputs | None,
+    cluster: tuple[ClusterSpec, str],
+    optimizer: OptimizerConfig,
+    choice: SearchChoice,
+    global_batch: int | None = None,
+    capture: Capture = Capture.AUTO,
+    precision: Precision = Precision.MODEL,
+) -> Plan:
+    """A strategy for a model on a cluster. cluster: with where it comes from."""
+    from .synthesizer.plan import plan_graph
+    from .synthesizer.searching import searcher_of
+
+    spec, at = cluster
+    batch = _batch(global_batch)
+    subject = subject_of(model, example_inputs)
+    if batch is None:
+        batch = len(next(iter(subject.inputs.values()))) * max(len(list(spec.slots)), 1)
+    with without_collection():
+        graph = trace_graph(subject.model, subject.inputs, batch, capture, precision).graph
+        check_optimizer(optimizer, graph.params)
+        return plan_graph(graph, spec, optimizer, searcher=searcher_of(choice), at=at)
+
+
+def _batch(given: object) -> int | None:
+    """Samples of a step, if they are told."""
+    if given is None or (is_count(given) and given >= 1):
+        return given
+    raise OptionError(
+        "the global batch is no number of samples",
+        details=[("global batch", repr(given))],
+        rule="a step has at least one sample",
+        fix="--global-batch 64",
+    )
+
+
+def subject_of(
+    model: ModelSource | Factory | nn.Module | str, example_inputs: Inputs | None
+) -> CompileSubject:
+    """What is compiled: a live model with its inputs, or what a recorded factory makes."""
     if type(model).__module__.startswith(DYNAMO):
         raise TraceError(
             "the model is what torch.compile made",

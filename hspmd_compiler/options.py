@@ -55,6 +55,43 @@ class Precision(Enum):
     BFLOAT16 = "bfloat16"
 
 
+class PlanMethod(Enum):
+    """How a strategy is found. program: layouts and ratios of each tensor, by exact search."""
+
+    PROGRAM = "program"
+
+
+class SearchSpace(Enum):
+    """Which programs are searched. full: all that the rules of operators allow. hap: HAP's instructions."""
+
+    FULL = "full"
+    HAP = "hap"
+
+
+class SearchCost(Enum):
+    """What programs are compared by. cluster: prices on the cluster. hap: HAP's formulas."""
+
+    CLUSTER = "cluster"
+    HAP = "hap"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchChoice:
+    """What is searched, and what it is compared by."""
+
+    space: SearchSpace = SearchSpace.FULL
+    cost: SearchCost = SearchCost.CLUSTER
+
+    def __post_init__(self) -> None:
+        if (self.space, self.cost) == (SearchSpace.FULL, SearchCost.HAP):
+            raise OptionError(
+                "HAP's formulas price HAP's instructions only",
+                details=[("space", self.space.value), ("cost", self.cost.value)],
+                rule="the cost hap goes with the space hap",
+                fix="--space hap --cost hap",
+            )
+
+
 def check_choices(subject: str, given: Mapping[str, tuple[type[Enum], object]]) -> None:
     """Raise one OptionError for all values that are no member, or a member's text, of their kind."""
     clashes = []

@@ -21,6 +21,7 @@ from . import (
     estimate,
     inspect,
     launch,
+    plan,
     profile,
     rules,
     run,
@@ -33,6 +34,7 @@ from .hinting_parser import HintingParser
 
 COMMANDS: tuple[Command, ...] = (
     trace.COMMAND,
+    plan.COMMAND,
     compile.COMMAND,
     verify.COMMAND,
     run.COMMAND,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from ..pages.units import sizes_text
 from ..strategy.formats.expanded import Expanded
 from ..strategy.strategy import PipelineSpec, StageSpec
 
@@ -118,12 +119,6 @@ def device_text(devices: Sequence[int]) -> str:
         numbers = [device for _, device in run]
         texts += [f"{numbers[0]}-{numbers[-1]}"] if len(numbers) > 2 else [str(device) for device in numbers]
     return " ".join(texts)
-
-
-def sizes_text(sizes: Sequence[int]) -> str:
-    """Sizes of micro-batches, equal ones counted: `3 x 4, 2`."""
-    runs = [(size, len(list(run))) for size, run in groupby(sizes)]
-    return ", ".join(f"{count} x {size}" if count > 1 else str(size) for size, count in runs)
 
 
 def wrapped(text: str) -> str:

@@ -1,6 +1,9 @@
-"""Seconds, bytes and shares as people read them."""
+"""Seconds, bytes, shares and sizes as people read them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
 
 SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"))
@@ -25,6 +28,12 @@ def bytes_text(size_bytes: float) -> str:
 def percent_text(part: float, whole: float) -> str:
     """`12 %`."""
     return f"{100 * part / whole:.0f} %" if whole > 0 else "0 %"
+
+
+def sizes_text(sizes: Sequence[int]) -> str:
+    """Sizes of micro-batches, equal ones counted: `3 x 4, 2`."""
+    runs = [(size, len(list(run))) for size, run in groupby(sizes)]
+    return ", ".join(f"{count} x {size}" if count > 1 else str(size) for size, count in runs)
 
 
 def _digits(number: float) -> str:

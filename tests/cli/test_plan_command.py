@@ -1,0 +1,73 @@
+"""`hspmd plan`: what it draws for people, what it says to scripts, and the strategy that it writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hspmd_compiler.cli.main import main
+from hspmd_compiler.strategy.formats.recognise import read_strategy
+
+Expect = Callable[[str, str], None]
+
+CLUSTER = """
+version: 1
+nodes:
+- address: a
+  devices:
+  - {count: 2, kind: cpu, memory: 16GiB, peaks: {float32: 1TFLOP/s}, memory_bandwidth: 100GB/s}
+  link: {bandwidth: 50GB/s, latency: 1us}
+- address: b
+  devices:
+  - {count: 2, kind: cpu, memory: 8GiB, peaks: {float32: 0.25TFLOP/s}, memory_bandwidth: 25GB/s}
+  link: {bandwidth: 50GB/s, latency: 1us}
+link: {bandwidth: 1GB/s, latency: 10us}
+"""
+PLAN = ["plan", "mlp", "--cluster", "cluster.yaml", "--global-batch", "10"]
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a cluster of two kinds of devices."""
+    monkeypatch.chdir(tmp_path)
+    Path("cluster.yaml").write_text(CLUSTER)
+    return tmp_path
+
+
+def test_for_people(workplace: Path, capsys: pytest.CaptureFixture[str], expect: Expect) -> None:
+    """And the file that it writes is compiled and proved."""
+    assert main([*PLAN, "-o", "s.yaml"]) == 0
+    expect("cli/plan", capsys.readouterr().out)
+    expect("cli/plan_strategy", Path("s.yaml").read_text())
+    assert main(["compile", "mlp", "--strategy", "s.yaml", "--cluster", "cluster.yaml", "-o", "out"]) == 0
+    assert main(["verify", "out", "--values"]) == 0
+
+
+def test_for_scripts(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PLAN, "--json", "--method", "program", "-o", "s.json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    facts = {row["fact"]: row["value"] for row in said["plan"]}
+    assert facts["lower bound"] < facts["step, predicted"]
+    assert [row["rank"] for row in said["memory"]] == [0, 1, 2, 3]
+    names = [row["strategy"] for row in said["candidates"]]
+    assert {"DP-EV", "DP-CP", "TP 2 x DP 2"} <= set(names)
+    steps = [row["step"] for row in said["candidates"] if row["step"] != "refused"]
+    assert steps == sorted(steps)
+    assert read_strategy(Path("s.json")).name == names[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        (["--global-batch", "0"], "no_samples"),
+        (["--cost", "hap"], "cost_of_another_space"),
+    ],
+)
+def test_mistakes_end_with_2(
+    workplace: Path, capsys: pytest.CaptureFixture[str], expect: Expect, flags: list[str], name: str
+) -> None:
+    assert main(["plan", "mlp", "--cluster", "cluster.yaml", *flags]) == 2
+    expect(f"plan/{name}", capsys.readouterr().err.rstrip("\n"))

@@ -1,0 +1,160 @@
+"""Whole plans: never slower than a baseline, priced as the compiled program is, proved, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import hspmd_compiler as hspmd
+from hspmd_compiler.api import compile, plan
+from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec, NodeSpec
+from hspmd_compiler.cluster.link import LinkSpec
+from hspmd_compiler.errors import ClusterError, EstimateError, OptionError
+from hspmd_compiler.pages.plan_page import plan_sections
+from hspmd_compiler.pages.sections import sections_to_text
+from hspmd_compiler.synthesizer.explain import explain
+from hspmd_compiler.synthesizer.plan import Plan
+from tests.cost_models.priced import GIB, INSIDE, NIC, cluster, device
+
+Expect = Callable[[str, str], None]
+Made = tuple[nn.Module, dict[str, Tensor]]
+
+
+class Classifier(nn.Module):
+    """Three layers, the last one another."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+        self.head = nn.Linear(width, 8)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return functional.cross_entropy(self.head(x), y)
+
+
+def build(width: int = 16) -> Made:
+    return Classifier(width), {"x": torch.zeros(2, width), "y": torch.zeros(2, dtype=torch.int64)}
+
+
+def wide() -> Made:
+    """Parameters are most of it."""
+    return build(512)
+
+
+FAST, SLOW = device(), device(pace=4)
+MIXED = cluster([FAST, FAST], [SLOW, SLOW])
+
+
+def proved(found: Plan, model: Callable[[], Made], spec: ClusterSpec) -> None:
+    """The strategy compiles, is exact, and costs what the plan says."""
+    program = compile(model, strategy=found.strategy, cluster=spec)
+    program.verify(values=True)
+    assert program.estimate(spec).step_s == found.estimate.step_s
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [MIXED, cluster([FAST]), cluster([FAST] * 3), cluster([device(id=7)], [device(id=3, pace=2)])],
+    ids=["mixed", "one device", "alike", "by id"],
+)
+def test_a_plan_is_exact_and_no_baseline_is_quicker(spec: ClusterSpec) -> None:
+    found = plan(build, cluster=spec, global_batch=10)
+    proved(found, build, spec)
+    assert found.strategy.global_batch == 10
+    assert found.bound_s <= found.estimate.step_s
+    assert {"DP-EV", "DP-CP"} & {one.name for one in (found.chosen, *found.runner_ups)}
+    assert all(one.step_s >= found.estimate.step_s for one in found.runner_ups)
+
+
+def test_slow_devices_get_less() -> None:
+    """Samples by speed take less than half as long as even ones, where computing is all."""
+    links = LinkSpec(1e15, 0.0)
+    nodes = (NodeSpec("a", (device(peak=1e9), device(peak=1e9, pace=4)), links, links),)
+    found = plan(build, cluster=ClusterSpec(nodes), global_batch=4000)
+    by_name = {one.name: one for one in (found.chosen, *found.runner_ups)}
+    fair, even = by_name["DP-CP"], by_name["DP-EV"]
+    assert [pipeline.batch_size for pipeline in fair.strategy.pipelines] == [3200, 800]
+    assert [pipeline.batch_size for pipeline in even.strategy.pipelines] == [2000, 2000]
+    assert fair.step_s < even.step_s / 2
+    assert found.gap < 0.2
+
+
+def test_samples_are_those_of_the_example_for_each_device() -> None:
+    assert plan(build, cluster=MIXED).strategy.global_batch == 8
+    assert hspmd.plan is plan
+
+
+def test_what_does_not_fit_is_made_lighter() -> None:
+    """Here activations are most of it, so that there are more micro-batches."""
+    whole = plan(build, cluster=MIXED, global_batch=512)
+    every = [one.estimate for one in (whole.chosen, *whole.runner_ups) if one.estimate is not None]
+    least = int(0.7 * min(max(rank.memory.peak.total for rank in one.ranks) for one in every))
+    spec = cluster([device(memory=least)] * 2, [device(memory=least, pace=4)] * 2)
+    found = plan(build, cluster=spec, global_batch=512)
+    assert not found.estimate.misfits
+    assert {len(pipeline.micro_batches) for pipeline in whole.strategy.pipelines} == {1}
+    assert {len(pipeline.micro_batches) for pipeline in found.strategy.pipelines} == {4}
+    proved(found, build, spec)
+
+
+def test_what_can_not_fit_is_refused(expect: Expect) -> None:
+    spec = cluster([device(memory=1 << 20), device(memory=1 << 19, pace=4)])
+    with pytest.raises(EstimateError) as error:
+        plan(wide, cluster=spec, global_batch=8)
+    expect("plan/no_memory", error.value.text())
+
+
+def test_all_that_a_cluster_lacks_is_one_error(expect: Expect) -> None:
+    bare, half = DeviceSpec("cpu"), replace(device(), memory=None)
+    spec = ClusterSpec(
+        (
+            NodeSpec("a", (device(), half), INSIDE, None),
+            NodeSpec("b", (bare, bare), None, None),
+        )
+    )
+    with pytest.raises(EstimateError) as error:
+        plan(build, cluster=spec)
+    expect("plan/no_figures", error.value.text())
+
+
+def test_devices_of_speed_0_are_one_error(expect: Expect) -> None:
+    still = DeviceSpec("cpu", memory=GIB, peaks={"float32": 0.0}, memory_bandwidth=1e9)
+    endless = device(pace=0.0)
+    with pytest.raises(ClusterError) as error:
+        plan(build, cluster=ClusterSpec((NodeSpec("a", (device(), still, endless), INSIDE, NIC),)))
+    expect("plan/speed_0", error.value.text())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"global_batch": 0},
+        {"global_batch": 2.5},
+        {"space": "wide", "cost": "cheap", "method": "luck"},
+        {"cost": "hap"},
+    ],
+    ids=["no_samples", "half_samples", "unknown", "cost_of_another_space"],
+)
+def test_bad_options_are_told(
+    options: dict[str, object], request: pytest.FixtureRequest, expect: Expect
+) -> None:
+    with pytest.raises(OptionError) as error:
+        plan(build, cluster=MIXED, **options)  # type: ignore[arg-type]
+    expect(f"plan/{request.node.callspec.id}", error.value.text())
+
+
+def test_nothing_is_explained_of_a_baseline() -> None:
+    with pytest.raises(OptionError, match="nothing was considered"):
+        explain(None, "layers.0")
+
+
+def test_the_page_tells_all(expect: Expect) -> None:
+    found = plan(build, cluster=MIXED, global_batch=10)
+    expect("plan/page", sections_to_text(plan_sections(found)))
