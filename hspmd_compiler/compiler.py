@@ -18,11 +18,13 @@ from .base.devices import DeviceKind
 from .base.log import logger, task
 from .errors import OptionError, TraceError
 from .ir import graph_json
+from .ir.anchor_rows import anchors_of
 from .ir.graph import LogicalGraph
 from .models.models import ModelSource, load_model, source_of_factory
 from .options import Capture, OptimizerConfig, Precision, SearchChoice, is_count
 from .pages.training_page import narrow_warning
 from .passes.compile_state import Example, Traced
+from .passes.layout_wishes import bind_layouts, refuse_unmatched, unmatched
 from .passes.lower.lower import Lowered
 from .passes.optimizer_check import check_optimizer
 from .passes.pass_chain import Dump
@@ -107,8 +109,10 @@ def _compiled(
     cost: CostModel | None,
 ) -> Compiled:
     batch = strategy.global_batch
-    traced = trace_graph(subject.model, subject.inputs, batch, capture, precision, dump)
-    graph = traced.graph
+    traced = trace_graph(
+        subject.model, subject.inputs, batch, capture, precision, dump, strategy.anchor_globs
+    )
+    graph = _bound(traced.graph, strategy, subject, capture)
     check_optimizer(optimizer, graph.params)
     lowered = lower_graph(graph, strategy, device, dump, cost)
     if (warning := narrow_warning(lowered.program)) is not None:
@@ -129,6 +133,16 @@ def _compiled(
     return Compiled(artifact, graph, traced.how, subject.live, model, subject.examples)
 
 
+def _bound(
+    graph: LogicalGraph, strategy: Strategy, subject: CompileSubject, capture: Capture
+) -> LogicalGraph:
+    """The graph with the strategy's layouts in its anchors; a wish that names none is told all there are."""
+    if unmatched(strategy, anchors_of(graph)):
+        every = trace_graph(subject.model, subject.inputs, strategy.global_batch, capture, anchors=("*",))
+        refuse_unmatched(strategy, anchors_of(every.graph))
+    return bind_layouts(graph, strategy)
+
+
 def trace_graph(
     model: nn.Module,
     inputs: Inputs,
@@ -136,9 +150,13 @@ def trace_graph(
     capture: Capture = Capture.AUTO,
     precision: Precision = Precision.MODEL,
     dump: Dump | None = None,
+    anchors: tuple[str, ...] | None = None,
 ) -> Traced:
-    """The training step at a global batch of `batch` samples, attention retargeted."""
-    return tracing(capture, precision).run(Example(model, inputs, batch), dump)
+    """The training step at a global batch of `batch` samples, attention retargeted.
+
+    anchors: globs over names of places that get an anchor, `("*",)` for all; None: no place has one.
+    """
+    return tracing(capture, precision, anchors).run(Example(model, inputs, batch), dump)
 
 
 def lower_graph(

@@ -25,6 +25,7 @@ from .dims.infer_dims import infer_dims
 from .dims.split_units import Member, SplitGroup, SplitKind, assign, split_groups
 from .dims.whole_parameters import WholeParameter, warn_of_kept, whole_lines, whole_parameters
 from .grad_buckets import is_covered
+from .layout_wishes import bind_layouts, wish_lines
 from .pass_chain import Pass
 
 
@@ -299,12 +300,15 @@ class Annotate(Pass[Traced, Annotated]):
     strategy: Strategy
 
     def run(self, state: Traced) -> Annotated:
-        facts = GraphFacts.of(state.graph)
-        layouts, placements = annotate(state.graph, self.strategy, facts)
-        return Annotated(state.graph, self.strategy, layouts, placements, facts)
+        graph = bind_layouts(state.graph, self.strategy)
+        facts = GraphFacts.of(graph)
+        layouts, placements = annotate(graph, self.strategy, facts)
+        return Annotated(graph, self.strategy, layouts, placements, facts)
 
     def text(self, before: Traced, after: Annotated) -> str:
-        return parameter_text(after.layouts)
+        wishes = wish_lines(after.graph)
+        asked = "".join(f"{line}\n" for line in ("", "layouts asked for:", *wishes)) if wishes else ""
+        return parameter_text(after.layouts) + asked
 
     def problems(self, before: Traced, after: Annotated) -> Iterator[str]:
         """Every sample of a step is in one micro-batch, and every pipeline has its own."""

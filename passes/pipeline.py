@@ -27,10 +27,15 @@ from .zero.zero import Zero
 
 
 def tracing(
-    capture: Capture = Capture.AUTO, precision: Precision = Precision.MODEL
+    capture: Capture = Capture.AUTO,
+    precision: Precision = Precision.MODEL,
+    anchors: tuple[str, ...] | None = None,
 ) -> Chain[Example, Traced]:
-    """From a model to its logical graph, the same for every strategy with as many samples."""
-    return begin(Trace(capture, precision)).then(CausalMask())
+    """From a model to its logical graph, the same for every strategy with as many samples.
+
+    anchors: globs over names of places that get an anchor, for layouts of a strategy; None: none.
+    """
+    return begin(Trace(capture, precision, anchors)).then(CausalMask())
 
 
 def planning(

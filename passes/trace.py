@@ -15,14 +15,20 @@ from .row_checks import graph_problems
 
 @dataclass(frozen=True, slots=True)
 class Trace(Pass[Example, Traced]):
-    """capture: how much of the model is traced. precision: what it computes in."""
+    """capture: how much of the model is traced. precision: what it computes in. anchors: see `trace_step`."""
 
     capture: Capture = Capture.AUTO
     precision: Precision = Precision.MODEL
+    anchors: tuple[str, ...] | None = None
 
     def run(self, state: Example) -> Traced:
         found = trace_step(
-            state.model, state.inputs, batch=state.batch, capture=self.capture, precision=self.precision
+            state.model,
+            state.inputs,
+            batch=state.batch,
+            capture=self.capture,
+            precision=self.precision,
+            anchors=self.anchors,
         )
         return Traced(found.graph, found.how)
 

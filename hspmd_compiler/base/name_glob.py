@@ -36,6 +36,11 @@ def matches(pattern: str, name: str) -> bool:
     return any(_ends_with(parts[:end], wanted) for end in range(len(parts), 0, -1))
 
 
+def matches_exactly(pattern: str, name: str) -> bool:
+    """As `matches`, but of the name itself: no name below a module that the pattern names."""
+    return _ends_with(tuple(name.split(".")), components(pattern))
+
+
 @lru_cache(maxsize=4096)
 def components(pattern: str) -> tuple[str, ...]:
     """The pattern's components, with a leading `*` before a letter or digit taken off."""

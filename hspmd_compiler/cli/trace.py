@@ -6,6 +6,7 @@ import resource
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ..ir.graph import LogicalGraph
 
 MEGABYTE = 1 << 20
+EVERY = ("*",)
 STRUCTURE = ("placeholder", "getitem")  # need no rule
 RSS_UNIT = 1 if sys.platform == "darwin" else 1 << 10  # bytes in a unit of ru_maxrss
 
@@ -29,12 +31,16 @@ def add_flags(parser: ArgumentParser) -> None:
         "--batch", type=int, metavar="N", help="samples to trace at (default: as in the example)"
     )
     parser.add_argument("--rows", action="store_true", help="print every value of the graph")
+    parser.add_argument(
+        "--anchors", action="store_true", help="print the places that a strategy's layouts may name"
+    )
     add_capture(parser)
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
     """Traces and prints; weights are never made."""
+    from ..ir.anchor_rows import keep_anchors
     from ..models.models import load_model
     from ..trace.blocks.templates import trace_step
     from ..trace.capture import new_fake_mode
@@ -46,10 +52,25 @@ def run(args: Namespace) -> int:
             model, inputs = source.build()
         samples = max((len(tensor) for tensor in inputs.values() if tensor.dim()), default=1)
         batch = samples if args.batch is None else args.batch
-        traced = trace_step(model, inputs, batch=batch, capture=Capture(args.capture))
+        found = trace_step(
+            model,
+            inputs,
+            batch=batch,
+            capture=Capture(args.capture),
+            anchors=EVERY if args.anchors else None,
+        )
+    traced = replace(found, graph=keep_anchors(found.graph, lambda _: False))
     sections = graph_sections(traced.graph, traced.how, perf_counter() - start)
-    show_sections([*sections, *_rows(traced.graph, args.rows)], args.json)
+    listed = _anchors(found.graph) if args.anchors else []
+    show_sections([*sections, *_rows(traced.graph, args.rows), *listed], args.json)
     return 0
+
+
+def _anchors(graph: LogicalGraph) -> list[Section]:
+    from ..ir.anchor_rows import anchors_of
+
+    rows = tuple((it.name, ",".join(map(str, it.shape)), it.where) for it in anchors_of(graph))
+    return [Table("anchors", "anchors, for layouts", ("name", "shape", "behind"), rows)]
 
 
 def graph_sections(graph: LogicalGraph, traced: str, seconds: float) -> list[Section]:

@@ -1,13 +1,24 @@
-"""`comm(x, annotation)`: the user's wish for a layout at one place; an identity that tracing keeps."""
+"""Markers: identities that tracing keeps, places where a value may be laid out as somebody wishes.
+
+`comm(x, annotation)` is a user's, in model code. An anchor stands behind a call of an unmodified model, under
+a name; a strategy says which of them ask for a layout.
+"""
 
 from __future__ import annotations
 
 import torch
 
 from ..errors import AnnotationError
+from .graph import Row
 
 COMM = "hspmd.comm.default"
 COMM_BACKWARD = "hspmd.comm_backward.default"
+ANCHOR = "hspmd.anchor.default"
+ANCHOR_BACKWARD = "hspmd.anchor_backward.default"
+OF_USERS = frozenset({COMM, COMM_BACKWARD})
+ANCHORS = frozenset({ANCHOR, ANCHOR_BACKWARD})
+NUMBER = "#"
+"""Stands in the name of an anchor before the number of a call that is not its module's first of the kind."""
 
 
 @torch.library.custom_op("hspmd::comm", mutates_args=())
@@ -17,6 +28,17 @@ def _comm(x: torch.Tensor, annotation: str) -> torch.Tensor:
 
 @torch.library.custom_op("hspmd::comm_backward", mutates_args=())
 def _comm_backward(grad: torch.Tensor, annotation: str) -> torch.Tensor:
+    return grad.clone()
+
+
+@torch.library.custom_op("hspmd::anchor", mutates_args=())
+def anchor(x: torch.Tensor, name: str) -> torch.Tensor:
+    """`x`, with an anchor behind it."""
+    return x.clone()
+
+
+@torch.library.custom_op("hspmd::anchor_backward", mutates_args=())
+def _anchor_backward(grad: torch.Tensor, name: str) -> torch.Tensor:
     return grad.clone()
 
 
@@ -30,15 +52,32 @@ def _(grad: torch.Tensor, annotation: str) -> torch.Tensor:
     return torch.empty_like(grad)
 
 
+@anchor.register_fake
+def _(x: torch.Tensor, name: str) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@_anchor_backward.register_fake
+def _(grad: torch.Tensor, name: str) -> torch.Tensor:
+    return torch.empty_like(grad)
+
+
 def _save(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, str], output: object) -> None:
-    ctx.annotation = inputs[1]  # type: ignore[attr-defined]
+    ctx.said = inputs[1]  # type: ignore[attr-defined]
 
 
 def _differentiate(ctx: torch.autograd.function.FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-    return _comm_backward(grad, ctx.annotation), None  # type: ignore[attr-defined]
+    return _comm_backward(grad, ctx.said), None  # type: ignore[attr-defined]
+
+
+def _differentiate_anchor(
+    ctx: torch.autograd.function.FunctionCtx, grad: torch.Tensor
+) -> tuple[torch.Tensor, None]:
+    return _anchor_backward(grad, ctx.said), None  # type: ignore[attr-defined]
 
 
 _comm.register_autograd(_differentiate, setup_context=_save)
+anchor.register_autograd(_differentiate_anchor, setup_context=_save)
 
 
 def comm(x: torch.Tensor, annotation: str) -> torch.Tensor:
@@ -61,5 +100,17 @@ def comm(x: torch.Tensor, annotation: str) -> torch.Tensor:
 
 
 def is_marker(op: str) -> bool:
-    """Whether the row operator is a marker, of the forward or the backward half."""
-    return op in (COMM, COMM_BACKWARD)
+    """Whether the row operator is a marker or an anchor, of the forward or the backward half."""
+    return op in OF_USERS or op in ANCHORS
+
+
+def anchor_name(row: Row) -> str | None:
+    """The name of the anchor that a row is, of the forward or the backward half; None for any other row."""
+    return str(row.args[1]) if row.op in ANCHORS else None
+
+
+def renamed_anchor(name: str, old: str, new: str) -> str:
+    """The name that an anchor inside of the module `old` has where that module is called `new`."""
+    rest = name.removeprefix(old)
+    inside = name.startswith(old) and (not rest or rest[0] in f".{NUMBER}")
+    return new + rest if inside else name

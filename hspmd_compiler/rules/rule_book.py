@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .in_code import comm_rules  # noqa: F401  (rules register on import)
+from .in_code import anchor_rules, comm_rules  # noqa: F401  (rules register on import)
 from .lines import (  # noqa: F401  (rules register on import)
     along_lines,
     constant_lines,

@@ -31,6 +31,10 @@ class RuleContext(Protocol):
         """The devices of this stage, in the order of its ranks."""
 
     @property
+    def stage_shares(self) -> tuple[int, ...] | None:
+        """The weights of this stage's devices, None where they are equal."""
+
+    @property
     def pipeline_devices(self) -> tuple[int, ...]:
         """The devices of all stages of this pipeline."""
 
@@ -91,6 +95,12 @@ class RuleContext(Protocol):
 
     def step_value(self, value: AnnotatedValue) -> AnnotatedValue:
         """A value summed over all micro-batches and pipelines, once a step; whole on every rank."""
+
+    def note_arrival(self, anchor: str, layout: Layout) -> None:
+        """Note in which layout a value came to an anchor, in this stage."""
+
+    def arrival(self, anchor: str) -> Layout | None:
+        """In which layout the value came to an anchor; None: not in this stage."""
 
     def is_lookup_of(self, index_row: int, rows: int) -> Factor | None:
         """How the table looked up with the value of row `index_row` is cut along its rows, if it is."""

@@ -15,7 +15,16 @@ from ..base.limits import MOST_MICRO_BATCHES
 from ..base.typed import Either, ValueRule, Wanted
 from .check import find_problems, raise_if_any
 from .schedules.schedule_text import read_schedule
-from .strategy import Override, PipelineSpec, Recompute, RecomputeKind, ScheduleKind, StageSpec, Strategy
+from .strategy import (
+    LayoutWish,
+    Override,
+    PipelineSpec,
+    Recompute,
+    RecomputeKind,
+    ScheduleKind,
+    StageSpec,
+    Strategy,
+)
 
 SUBJECT = "strategy"
 
@@ -97,6 +106,7 @@ class StrategyForm:
     sequence_parallel: bool = False
     zero: int = 0
     overrides: tuple[Override, ...] = ()
+    layouts: tuple[LayoutWish, ...] = ()
     device_kinds: dict[DeviceId, DeviceKind] = field(default_factory=dict)
     context_parallel: tuple[Degree, ...] = ()
 
@@ -117,6 +127,9 @@ STAND_INS = {
     "kind": "none",
     "overrides[]": {"match": ""},
     "match": "",
+    "layouts[]": {"at": "", "to": ""},
+    "at": "",
+    "to": "",
     "shares[]": 1,
     "zero_shares[]": 1,
     "context_parallel[]": 1,
@@ -128,7 +141,9 @@ def strategy_from(form: object, at: str = "") -> Strategy:
     found = read_form(StrategyForm, form, SUBJECT, STAND_INS)
     strategy = _strategy(found.form)
     unread_actions = list(_unread_actions(found.form.pipelines))
-    unread = found.unread | {path.partition(".")[0] for path in found.unread if path.startswith("overrides")}
+    unread = found.unread | {
+        path.partition(".")[0] for path in found.unread if path.startswith(("overrides", "layouts"))
+    }
     unread |= {problem.path for problem in unread_actions}
     raise_if_any([*found.problems, *unread_actions, *find_problems(strategy, unread=unread)], at)
     return strategy
@@ -142,6 +157,7 @@ def _strategy(form: StrategyForm) -> Strategy:
         schedule=form.schedule,
         sequence_parallel=form.sequence_parallel,
         overrides=form.overrides,
+        layouts=form.layouts,
         device_kinds=tuple(sorted(kinds.items())),
         name=form.name,
         zero=form.zero,
@@ -188,6 +204,8 @@ def form_of(strategy: Strategy, context_parallel: tuple[int, ...] = ()) -> dict[
         form["zero"] = strategy.zero
     if strategy.overrides:
         form["overrides"] = encode(strategy.overrides)
+    if strategy.layouts:
+        form["layouts"] = encode(strategy.layouts)
     if strategy.device_kinds:
         form["device_kinds"] = {str(device): kind.value for device, kind in strategy.device_kinds}
     if any(degree > 1 for degree in context_parallel):

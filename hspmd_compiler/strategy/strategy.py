@@ -16,6 +16,7 @@ from .schedules.schedule import PipelineSchedule, ScheduleKind, build_schedule
 
 __all__ = [
     "DeviceKind",
+    "LayoutWish",
     "Override",
     "PipelineSpec",
     "Recompute",
@@ -150,13 +151,30 @@ class Override:
 
 
 @dataclass(frozen=True, slots=True)
+class LayoutWish:
+    """How the values at the anchors that the glob `at` names lie on the ranks of their stage, in order.
+
+    to: states without devices, in the text form of annotations/text.py, as `S2(4,2,2)`; or `S2`, `D`, `P`,
+    over all ranks of a stage, by its shares. A value's gradient returns to the layout in which the value
+    came. Where several wishes name one anchor, the last one counts.
+    """
+
+    at: str
+    to: str
+
+    def names(self, anchor: str) -> bool:
+        """Whether it is meant for the anchor of this name."""
+        return name_glob.matches_exactly(self.at, anchor)
+
+
+@dataclass(frozen=True, slots=True)
 class Strategy:
     """How one model is spread over devices.
 
     accumulation: how often one step runs each pipeline's micro-batch list, over consecutive slices
     of the global batch. device_kinds: (device, kind) of those devices that are bound to a kind.
     zero: what is stored once over all holders of a parameter instead of by each: from 1 the state of
-    the optimizer, from 2 the summed gradient, from 3 the parameter itself.
+    the optimizer, from 2 the summed gradient, from 3 the parameter itself. layouts: of activations.
     """
 
     pipelines: tuple[PipelineSpec, ...]
@@ -167,6 +185,7 @@ class Strategy:
     device_kinds: tuple[tuple[int, DeviceKind], ...] = ()
     name: str = ""
     zero: int = 0
+    layouts: tuple[LayoutWish, ...] = ()
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -237,6 +256,16 @@ class Strategy:
     def override_for(self, name: str) -> Override | None:
         """The override that counts for a parameter: the last that names it."""
         return next((item for item in reversed(self.overrides) if item.matches(name)), None)
+
+    @property
+    def anchor_globs(self) -> tuple[str, ...] | None:
+        """What names the anchors that it needs; None: it needs none."""
+        return tuple(wish.at for wish in self.layouts) or None
+
+    def layout_at(self, anchor: str) -> int | None:
+        """The number of the wish that counts at an anchor: the last that names it."""
+        numbers = range(len(self.layouts) - 1, -1, -1)
+        return next((number for number in numbers if self.layouts[number].names(anchor)), None)
 
 
 def _consecutive(low: int, sizes: tuple[int, ...]) -> Iterator[SampleRange]:

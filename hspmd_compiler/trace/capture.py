@@ -43,6 +43,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from ..base.collection import without_collection
 from ..errors import TraceError
 from ..ir.graph import Meta, Origin, OriginKind
+from .anchors import anchors_behind_calls
 from .capture_errors import changes_parameter, has_effects, loses_backward
 from .checkpoints import without_checkpoints
 from .kept_arguments import kept_arguments
@@ -100,7 +101,10 @@ class StepState(Protocol):
 
 
 class LossModule(nn.Module):
-    """The user's model with positional inputs; its loss is the output, and new values of buffers."""
+    """The user's model with positional inputs; its loss is the output, and new values of buffers.
+
+    anchored: anchors stand behind inputs and calls.
+    """
 
     def __init__(
         self,
@@ -108,16 +112,20 @@ class LossModule(nn.Module):
         names: tuple[str, ...],
         loss_of: Callable[[object], torch.Tensor],
         state: StepState,
+        anchored: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
         self._names = names
         self._loss_of = loss_of
         self._state = state
+        self._anchored = anchored
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        with self._state.around(), kept_arguments(), WatchMasks():
-            loss = self._loss_of(self.model(**dict(zip(self._names, values, strict=True))))
+        inputs = dict(zip(self._names, values, strict=True))
+        anchors = anchors_behind_calls(self.model, self._anchored)
+        with self._state.around(), kept_arguments(), WatchMasks(), anchors as given:
+            loss = self._loss_of(self.model(**given(inputs)))
         return loss, *(new.detach() if new.requires_grad else new for new in self._state.assigned.values())
 
 
@@ -236,16 +244,6 @@ def _set_data(target: torch.Tensor, source: torch.Tensor) -> None:
     target.data = source.data
 
 
-def is_fake(tensor: torch.Tensor) -> bool:
-    """Whether the tensor has a shape but no memory."""
-    return isinstance(tensor, FakeTensor)
-
-
-def storage_key(tensor: torch.Tensor) -> int:
-    """The same for all tensors that share memory."""
-    return int(tensor.untyped_storage()._cdata)
-
-
 def fake_mode_of(model: nn.Module) -> FakeTensorMode | None:
     """The mode of a model that consists of fake tensors which `capture_joint` can use, else None."""
     tensors = [*model.parameters(), *model.buffers()]
@@ -279,13 +277,14 @@ def capture_joint(
     loss_of: Callable[[object], torch.Tensor],
     state: StepState,
     own: Decompositions = MappingProxyType({}),
+    anchored: bool = False,
 ) -> JointGraph:
     """Trace forward and backward of a fake `model` on fake `inputs`; both belong to `mode`.
 
-    own: see `written_out`.
+    own: see `written_out`. anchored: see LossModule.
     """
     names, values = tuple(inputs), tuple(inputs.values())
-    wrapped = LossModule(model, names, loss_of, state)
+    wrapped = LossModule(model, names, loss_of, state, anchored)
     grad_mode = torch.set_grad_enabled(torch.is_grad_enabled())  # torch leaves it off where it fails
     with grad_mode, quiet(), written_out(own), without_checkpoints(), torchs_own_ways(), ExitStack() as stack:
         with tracing(TracingContext(mode)), without_own_functions(loses_backward):

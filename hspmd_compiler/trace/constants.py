@@ -11,7 +11,8 @@ from torch import fx
 
 from ..base.source_lines import line_of_trace
 from ..errors import TraceError
-from .capture import is_fake, stack_trace
+from .capture import stack_trace
+from .tensor_memory import is_fake
 
 MOST_RUNS = 64
 Number = bool | int | float

@@ -27,10 +27,10 @@ from .capture import (
     StepState,
     quiet,
     running_plainly,
-    storage_key,
 )
 from .loss_output import loss_of
 from .own_functions import InsideFunctions
+from .tensor_memory import storage_key
 from .trace_checks import ALLOWED_NAMESPACES, is_random
 from .written.own_decompositions import TRACED_WRONGLY
 from .written.written_memory import Memories, of_new_tensor
@@ -60,9 +60,13 @@ def run_step(
     inputs: Mapping[str, torch.Tensor],
     mode: torch._subclasses.FakeTensorMode,
     state: StepState,
+    anchored: bool = False,
 ) -> EagerStep:
-    """Rows of one step of a model and inputs that belong to `mode`; NotPlain where they can't be had so."""
-    return _Recorder(model, state).run(inputs, mode)
+    """Rows of one step of a model and inputs that belong to `mode`; NotPlain where they can't be had so.
+
+    anchored: see LossModule.
+    """
+    return _Recorder(model, state, anchored).run(inputs, mode)
 
 
 @dataclass(slots=True)
@@ -74,6 +78,7 @@ class _Recorder:
 
     model: nn.Module
     state: StepState
+    anchored: bool = False
     rows: list[Row] = field(default_factory=list)
     phase: Phase = Phase.FORWARD
     places: CallPlaces = field(default_factory=CallPlaces)
@@ -91,7 +96,7 @@ class _Recorder:
             raise NotPlain("a module has several names")
         tangent = self._place_inputs(inputs, mode)
         params = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        step = LossModule(self.model, tuple(inputs), loss_of, self.state)
+        step = LossModule(self.model, tuple(inputs), loss_of, self.state, self.anchored)
         hooks = list(self.places.watch(self.model))
         try:
             with (

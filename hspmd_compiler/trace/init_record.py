@@ -17,13 +17,12 @@ from ..program.init_program import CONSTANT, RESEED, RESTORE, TRUNC_NORMAL, Init
 from .capture import (
     DispatchRecorder,
     building_fakes,
-    is_fake,
     new_fake_mode,
     real_tensors,
-    storage_key,
 )
 from .init_steps import Call, RecordedTensor, live_calls, program_of, values_of
 from .state.held_tensors import tables_as_buffers
+from .tensor_memory import is_fake, storage_key
 
 Inputs = Mapping[str, torch.Tensor]
 Factory = Callable[[], tuple[nn.Module, Inputs]]

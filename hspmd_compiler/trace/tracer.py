@@ -62,13 +62,17 @@ Factory = Callable[[], tuple[nn.Module, Inputs]]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is traced: a model of fake tensors and a batch of them, in one mode, and what it reaches."""
+    """What is traced: a model of fake tensors and a batch of them, in one mode, and what it reaches.
+
+    anchored: with anchors behind inputs and calls.
+    """
 
     model: nn.Module
     inputs: dict[str, torch.Tensor]
     mode: torch._subclasses.FakeTensorMode
     batch: int
     state: HeldState
+    anchored: bool = False
 
     def of(self, model: nn.Module) -> Subject:
         """The same with another model."""
@@ -122,7 +126,7 @@ def trace_subject(subject: Subject) -> LogicalGraph:
 
 def trace_plain(subject: Subject) -> LogicalGraph:
     """As `trace_subject`, by running the step once; NotPlain where only the whole way will do."""
-    step = run_step(subject.model, subject.inputs, subject.mode, subject.state)
+    step = run_step(subject.model, subject.inputs, subject.mode, subject.state, subject.anchored)
     ids = _live(step.rows, set(step.outputs.values()), canonical_names(subject.model))
     rows = [_renumbered(row, ids) for row in step.rows if row.id in ids]
     graph = assemble(subject, rows, {role: ids[i] for role, i in step.outputs.items()})
@@ -140,7 +144,13 @@ def _check(graph: LogicalGraph, subject: Subject) -> None:
 def _capture(subject: Subject) -> JointGraph:
     try:
         return capture_joint(
-            subject.model, subject.inputs, subject.mode, loss_of, subject.state, TRACED_WRONGLY
+            subject.model,
+            subject.inputs,
+            subject.mode,
+            loss_of,
+            subject.state,
+            TRACED_WRONGLY,
+            subject.anchored,
         )
     except Exception as error:
         for cause in causes(error):

@@ -13,6 +13,8 @@ from ..ir import graph_json
 from ..ir.graph import LogicalGraph, Row
 from ..ir.printer import call_text, row_type
 from ..passes.causal_mask import retarget_masks
+from ..passes.layout_wishes import bind_layouts
+from ..strategy.form import strategy_from
 from ..trace.blocks.templates import trace_step
 from .reference import Reference
 
@@ -26,10 +28,15 @@ def check_graph(
     model's, not what a file says of it. batch: to trace with where the model came without a fitting one.
     """
     inputs = reference.examples if _fit(graph, reference.examples) else batch
+    strategy = strategy_from(artifact.strategy)
     traced = trace_step(
-        reference.build(), inputs, batch=graph.batch, precision=artifact.manifest.precision
+        reference.build(),
+        inputs,
+        batch=graph.batch,
+        precision=artifact.manifest.precision,
+        anchors=strategy.anchor_globs,
     ).graph
-    traced = retarget_masks(traced)
+    traced = bind_layouts(retarget_masks(traced), strategy)
     found = fingerprint_model(graph_json.encode(traced), artifact.program)
     if found != artifact.manifest.model_fingerprint:
         raise ArtifactError(

@@ -42,8 +42,8 @@ class Deducer:
     several cuts, by value. made_plain: values in several cuts, by the plain value that was made of them.
     steps: sums over the batch, by what is summed. gathered: of the whole batch, by the value per sample.
     made: the row of each value. choices: by row, what a planner chose. products:
-    how products met. renamed: logical rows of values that a layout operator gives once more, in another
-    layout.
+    how products met. arrivals: layouts in which values came to anchors, by name and stage. renamed: logical
+    rows of values that a layout operator gives once more, in another layout.
     """
 
     graph: LogicalGraph
@@ -69,6 +69,7 @@ class Deducer:
     memo: RuleMemo = field(default_factory=RuleMemo)
     used_as: dict[int, Layout] = field(default_factory=dict)
     made_plain: dict[int, AnnotatedValue] = field(default_factory=dict)
+    arrivals: dict[tuple[str, int], Layout] = field(default_factory=dict)
     next_id: int = 0
     choices: Mapping[int, Alternative] = field(default_factory=dict)
     products: dict[object, Any] = field(default_factory=dict)
@@ -90,6 +91,11 @@ class Deducer:
     def stage_devices(self) -> tuple[int, ...]:
         """The devices of the current stage, in the order of its ranks."""
         return self.pipeline.stages[self.stage].devices
+
+    @property
+    def stage_shares(self) -> tuple[int, ...] | None:
+        """The weights of the current stage's devices, None where they are equal."""
+        return self.pipeline.stages[self.stage].shares
 
     @property
     def pipeline_devices(self) -> tuple[int, ...]:
@@ -360,6 +366,16 @@ class Deducer:
         """A sum over the batch, reduced over all micro-batches and pipelines once a step."""
         self.memo.looked = True
         return step_value(self, value)
+
+    def note_arrival(self, anchor: str, layout: Layout) -> None:
+        """Note in which layout a value came to an anchor, in the current stage."""
+        self.memo.looked = True
+        self.arrivals[anchor, self.stage] = layout
+
+    def arrival(self, anchor: str) -> Layout | None:
+        """In which layout the value came to an anchor; None: not in the current stage."""
+        self.memo.looked = True
+        return self.arrivals.get((anchor, self.stage))
 
     def is_lookup_of(self, index_row: int, rows: int) -> Factor | None:
         """How the table that the forward looked up with this index is cut along its rows."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...errors import DeduceError, HspmdError, InternalError
 from ...ir.annotated import PipelineGraph
-from ...ir.comm_marker import is_marker
+from ...ir.comm_marker import OF_USERS
 from ...ir.graph import LogicalGraph
 from ...strategy.strategy import PipelineSpec, Strategy
 from .batch_warning import warn_of_batch_values
@@ -26,7 +26,7 @@ def deduce_all(
     """One annotated graph per pipeline. Equal pipelines have the same row objects."""
     facts = GraphFacts.of(graph) if facts is None else facts
     by_device = any(item.annotation is not None for item in strategy.overrides)
-    by_device |= any(is_marker(row.op) for row in graph.rows)
+    by_device |= any(row.op in OF_USERS for row in graph.rows)
     known: dict[object, PipelineGraph] = {}
     result = []
     for number, spec in enumerate(strategy.pipelines):

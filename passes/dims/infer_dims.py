@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...ir.graph import LogicalGraph, OriginKind, Phase, Row
+from ...ir.comm_marker import ANCHOR
+from ...ir.graph import LogicalGraph, OriginKind, Phase, Row, row_inputs
 from ...rules.lines.slice_lines import CUTS_AND_JOINS
 from ...rules.lines.view_lines import VIEWS_AND_COPIES
 from ...rules.op_apply import MOVED
 from ...rules.op_rule import OP_RULES
 from ...rules.unknown_operators import Treatment, treatment
 from ..deduction.placement import GraphFacts
-from .dim_flow import DimFlow, Rule
+from .dim_flow import DimFlow, Dims, Rule
 from .dim_math_rules import BY_HAND, pointwise, whole
 from .dim_op_rules import by_value
 
 _KEEP_IDS = MOVED.union(VIEWS_AND_COPIES, CUTS_AND_JOINS) | {
     "getitem",
+    ANCHOR,
     "aten._to_copy.default",
     "aten.where.self",
     "aten.clamp.default",
@@ -63,12 +65,19 @@ def _visit(flow: DimFlow, row: Row, sources: Sequence[int]) -> None:
 
 def _rule_of(row: Row) -> Rule:
     """What is said by hand goes before the line of letters."""
+    if row.op == ANCHOR:
+        return _same
     found = BY_HAND.get(row.op)
     if found is not None:
         return found
     if row.op in OP_RULES:
         return by_value
     return pointwise if treatment(row) is Treatment.POINTWISE else whole
+
+
+def _same(flow: DimFlow, row: Row) -> Dims | None:
+    """What an anchor stands behind."""
+    return flow.dims.get(row_inputs(row)[0])
 
 
 def _settle_classes(flow: DimFlow) -> None:

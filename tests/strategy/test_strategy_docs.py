@@ -19,7 +19,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_every_example_is_a_strategy() -> None:
-    first, overrides, holder, remade = (read_text(text) for text in blocks("json"))
+    first, overrides, laid_out, holder, remade = (read_text(text) for text in blocks("json"))
     yaml, by_hand = (read_text(text) for text in blocks("yaml"))
     (lines,) = (read_text(text) for text in blocks("sh"))
     assert first == yaml
@@ -28,6 +28,7 @@ def test_every_example_is_a_strategy() -> None:
     assert first.rows(1) == [(10, 14), (14, 15)]
     assert overrides.override_for("model.layers.1.mlp.up_proj.weight") == overrides.overrides[1]
     assert holder.zero_weights() == {0: 1, 1: 0, 2: 5}
+    assert laid_out.layout_at("layers.3.linear2") == 2
     assert [len(pipeline.recompute) for pipeline in remade.pipelines] == [2, 1]
     assert lines.devices == (0, 1, 2, 4, 5)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hspmd_compiler.ir.graph import LogicalGraph
 from hspmd_compiler.program.program import Program
 from hspmd_compiler.strategy.strategy import Strategy
+from hspmd_compiler.trace.blocks.templates import trace_step
 from hspmd_compiler.trace.tracer import trace
 from hspmd_compiler.verify.eager import EagerResult, eager_model, eager_step, whole_state
 from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor, loss_difference
@@ -35,15 +36,20 @@ class Case:
     eager: EagerResult
 
     @staticmethod
-    def of(build: Callable[[], nn.Module], batch: dict[str, Tensor]) -> Case:
-        """For a batch whose dim 0 is the sample."""
+    def of(
+        build: Callable[[], nn.Module], batch: dict[str, Tensor], anchors: tuple[str, ...] | None = None
+    ) -> Case:
+        """For a batch whose dim 0 is the sample. anchors: of the traced graph."""
         torch.manual_seed(0)
         model = build()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.normal_(std=SPREAD)
         samples = len(next(iter(batch.values())))
-        graph = trace(model, batch, batch=samples)
+        if anchors is None:
+            graph = trace(model, batch, batch=samples)
+        else:
+            graph = trace_step(model, batch, batch=samples, anchors=anchors).graph
         state = {k: _wide(v) for k, v in whole_state(model).items()}
         wide = {k: _wide(v) for k, v in batch.items()}
         return Case(graph, state, wide, eager_step(eager_model(build, state, True), wide, True))

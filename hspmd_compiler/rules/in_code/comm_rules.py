@@ -33,8 +33,8 @@ def comm(ctx: RuleContext, row: Row) -> Result:
     states = _stage_states(ctx, row, annotation)
     problems = [
         *_relation_problems(ctx, annotation, value.layout),
-        *_split_problems(ctx, states, value.layout),
-        *_partial_problems(states, value.layout),
+        *split_problems(ctx, states, value.layout),
+        *partial_problems(states, value.layout),
     ]
     if problems:
         raise _refused(ctx, row, annotation, problems)
@@ -53,7 +53,7 @@ def comm_backward(ctx: RuleContext, row: Row) -> Result:
     value = ctx.marked(row.args[0])
     annotation = _annotation(ctx, row)
     states = states_of(ctx.stage_devices, annotation)
-    if states is not None and states.splits and not any(_split_problems(ctx, states, value.layout)):
+    if states is not None and states.splits and not any(split_problems(ctx, states, value.layout)):
         value = ctx.convert(value, target_layout(ctx, annotation, states, value.layout, settled=True))
     return ctx.emit(row.op, (value, row.args[1]), value.layout)
 
@@ -119,43 +119,49 @@ def _relations(ctx: RuleContext, annotation: Annotation, layout: Layout) -> tupl
     return tuple(dict.fromkeys((own, DUPLICATE, 0))) if inside else (own,)
 
 
-def _split_problems(
-    ctx: RuleContext, states: DistributedStates, layout: Layout
+def split_problems(
+    ctx: RuleContext, states: DistributedStates, layout: Layout, who: str = "comm()"
 ) -> Iterator[AnnotationProblem]:
-    """A split names a dim, and fits its length; of the dim of the samples, that of each micro-batch."""
+    """A split names a dim, and fits its length; of the dim of the samples, that of each micro-batch.
+
+    who: asks for it.
+    """
     shape, samples = layout.shape, layout.cut(ranks=False)
     for split in states.splits:
         if split.parts == 1:
             continue
         if split.dim >= len(shape):
             yield AnnotationProblem(
-                f"comm() splits dim {split.dim} of a value with {len(shape)} dims",
+                f"{who} splits dim {split.dim} of a value with {len(shape)} dims",
                 "a split names a dim of the value",
                 f"split one of the dims 0 to {len(shape) - 1}" if shape else "leave a scalar whole",
             )
         elif samples is None or samples[0] != split.dim:
             yield from split.problems_on(shape[split.dim])
         else:
-            yield from _sample_problems(ctx, split, layout)
+            yield from _sample_problems(ctx, split, layout, who)
 
 
-def _sample_problems(ctx: RuleContext, split: Split, layout: Layout) -> Iterator[AnnotationProblem]:
+def _sample_problems(ctx: RuleContext, split: Split, layout: Layout, who: str) -> Iterator[AnnotationProblem]:
     """Each micro-batch of the pipeline is cut on its own."""
     sets = flat_factor(without_ranks(layout).dims[split.dim]).sets or ()
     lengths = (sum(high - low for low, high in sets[batch]) for batch in ctx.micro_batches)
     for length in dict.fromkeys(lengths):
         for problem in split.problems_on(length):
             yield AnnotationProblem(
-                f"comm() splits the samples of a micro-batch: {problem.what}",
+                f"{who} splits the samples of a micro-batch: {problem.what}",
                 "a split of the samples divides those of each micro-batch, and fits all of them",
                 f"write S{split.dim}x{split.parts}, or give the micro-batches one size",
             )
 
 
-def _partial_problems(states: DistributedStates, layout: Layout) -> Iterator[AnnotationProblem]:
+def partial_problems(
+    states: DistributedStates, layout: Layout, who: str = "comm()"
+) -> Iterator[AnnotationProblem]:
+    """A pending sum is asked of one only. who: asks for it."""
     if states.factor(PARTIAL) > 1 and not is_addend(layout):
         yield AnnotationProblem(
-            f"comm() says <{states}> of a value that is no pending sum here",
+            f"{who} says <{states}> of a value that is no pending sum here",
             "a marker may keep a pending sum, or settle it; it can't make one of a whole value",
             "name splits or duplicates, or place the marker directly behind the operator that sums",
         )

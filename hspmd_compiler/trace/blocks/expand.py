@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from ...ir.comm_marker import anchor_name, renamed_anchor
 from ...ir.graph import Origin, OriginKind, Phase, Ref, Row, moved, row_inputs
 from ..capture import OutputRole
 from .signatures import StackPlan
@@ -174,6 +175,8 @@ class _Expansion:
         row = _moved(row, new, change)
         row.layer = self.first + block
         row.module = _renamed(row.module, old_path, path)
+        if (name := anchor_name(row)) is not None:
+            row.args = (row.args[0], renamed_anchor(name, old_path, path))
         if row.origin.name:
             row.origin = Origin(row.origin.kind, _renamed(row.origin.name, old_path, path))
         return row

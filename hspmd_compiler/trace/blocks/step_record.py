@@ -24,9 +24,9 @@ from ..capture import (
     latest_autograd_number,
     real_tensors,
     running_autograd_number,
-    storage_key,
 )
 from ..loss_output import loss_of
+from ..tensor_memory import storage_key
 from .expand import PLACEHOLDER, StepRows, TemplateMismatch
 
 CONSTANT = "constant"

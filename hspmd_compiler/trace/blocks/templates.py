@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from ...base import name_glob
 from ...base.collection import without_collection
 from ...base.log import logger, task
+from ...ir.anchor_rows import keep_anchors
 from ...ir.graph import LogicalGraph
 from ...ir.layers import find_layers
 from ...options import Capture, Precision
@@ -56,19 +58,27 @@ def trace_step(
     batch: int,
     capture: Capture = Capture.AUTO,
     precision: Precision = Precision.MODEL,
+    anchors: tuple[str, ...] | None = None,
 ) -> TraceResult:
     """As `tracer.trace`, with repeated blocks traced once where that provably gives the same graph.
 
-    precision: what the traced model computes in.
+    precision: what the traced model computes in. anchors: globs over names of places that get an anchor.
     """
     subject = subject_of(model, example_inputs, batch=batch)
+    subject = replace(subject, anchored=anchors is not None)
     if precision is Precision.MODEL:
         result = _traced(subject, capture)
     else:
         narrow = narrowed(subject, getattr(torch, precision.value))
         result = _traced(narrow.subject, capture)
         result = replace(result, graph=narrow.graph(result.graph))
-    return replace(result, graph=finished(result.graph))
+    graph = result.graph if anchors is None else named_anchors(result.graph, anchors)
+    return replace(result, graph=finished(graph))
+
+
+def named_anchors(graph: LogicalGraph, globs: Sequence[str]) -> LogicalGraph:
+    """The graph with those of its anchors that a glob names."""
+    return keep_anchors(graph, lambda name: any(name_glob.matches_exactly(glob, name) for glob in globs))
 
 
 def _traced(subject: Subject, capture: Capture) -> TraceResult:

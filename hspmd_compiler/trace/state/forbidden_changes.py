@@ -9,7 +9,7 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
-from ..capture import is_fake, storage_key
+from ..tensor_memory import is_fake, storage_key
 from .changes import MODULES, PARAMETERS, Change, Refusal
 
 Flags = tuple[bool, int, int]

@@ -8,7 +8,7 @@ from typing import TypeGuard
 import torch
 from torch import nn
 
-from ..capture import storage_key
+from ..tensor_memory import storage_key
 
 HeldTensor = tuple[str, torch.Tensor]
 """The path of an attribute, and a tensor there."""

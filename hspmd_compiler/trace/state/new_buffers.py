@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import nn
 
-from ..capture import storage_key
+from ..tensor_memory import storage_key
 from .changes import BUFFERS, PARAMETERS, Change, HolderChange, Refusal
 from .holders import Contents, StateHolder
 

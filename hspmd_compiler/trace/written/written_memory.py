@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ...program.operator_names import torch_operator
-from ..capture import storage_key
+from ..tensor_memory import storage_key
 
 
 def of_new_tensor(func: torch._ops.OpOverload) -> torch._ops.OpOverload | None:

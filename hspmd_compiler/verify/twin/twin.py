@@ -138,6 +138,8 @@ def _check_strategy(strategy: Strategy) -> None:
     bad = []
     if strategy.overrides:
         bad.append(("overrides", "may name sizes of the model"))
+    if strategy.layouts:
+        bad.append(("layouts", "may name sizes of the model"))
     if strategy.zero:
         bad.append(("zero", "splits flat elements, whose boundaries do not scale with the sizes"))
     if any(stage.shares is not None for item in strategy.pipelines for stage in item.stages):

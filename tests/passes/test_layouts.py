@@ -1,0 +1,155 @@
+"""Layouts of a strategy at anchors of unmodified models: programs compute what one device does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from torch import nn
+
+from hspmd_compiler.annotations.of_layout import layout_states
+from hspmd_compiler.ir.annotated import PipelineGraph
+from hspmd_compiler.passes.annotate import annotate
+from hspmd_compiler.passes.deduction.deduce_all import deduce_all
+from hspmd_compiler.passes.layout_wishes import bind_layouts
+from hspmd_compiler.strategy.form import strategy_from
+from hspmd_compiler.strategy.strategy import Strategy
+
+from ..quick import quick_are
+from ..trace.anchored_models import Convolutional, Encoder, Mlp, traced
+
+Wishes = Mapping[str, str]
+WHOLE = {"match": "**", "duplicate": True}
+NO_SUM = "is no pending sum here"
+
+
+def split(match: str, dim: int, *shares: int) -> dict[str, Any]:
+    return {"match": match, "split": dim, **({"shares": list(shares)} if shares else {})}
+
+
+def stage(devices: Sequence[int], layers: int, *shares: int) -> dict[str, Any]:
+    return {"devices": list(devices), "layers": layers, **({"shares": list(shares)} if shares else {})}
+
+
+def strategy(
+    stages: Sequence[dict[str, Any]],
+    layouts: Wishes,
+    overrides: Sequence[dict[str, Any]] = (),
+    sizes: Sequence[int] = (8,),
+    *others: dict[str, Any],
+    **more: Any,
+) -> Strategy:
+    """Parameters are whole where no override says otherwise."""
+    first = {"stages": list(stages), "micro_batches": list(sizes)}
+    wishes = [{"at": at, "to": to} for at, to in layouts.items()]
+    form = {"pipelines": [first, *others], "overrides": [WHOLE, *overrides], "layouts": wishes, **more}
+    return strategy_from(form)
+
+
+def three(layers: int, *shares: int) -> list[dict[str, Any]]:
+    return [stage((0, 1, 2), layers, *shares)]
+
+
+MIXED = {"layers.1": "S0(4,2,2)", "layers.2": "S1(8,4,4)", "relu#3": "Dx3"}
+"""Behind a row-parallel layer a reduce-scatter, then an all-to-all, then an all-gather."""
+COLUMN_ROW = [
+    split("layers.0", 0, 2, 1, 1),
+    split("layers.1.weight", 1, 2, 1, 1),
+    split("layers.3", 0, 2, 1, 1),
+]
+FEED_FORWARD = [split("linear1", 0, 2, 1, 1), split("linear2.weight", 1, 2, 1, 1)]
+GATHERED = {"x": "S0(4,2,2)", "layers.*.norm1": "Dx3", "layers.*.linear2": "S0(4,2,2)"}
+HEADS = {"self_attn.contiguous": "S3(6,3,3)", "self_attn.linear#2": "Dx3"}
+CONV = {"x": "S0(4,2,2)", "features.2": "Dx3", "features.4": "Dx3", "classifier.2": "S0(4,2,2)"}
+UNLIKE = {
+    "stages": [stage((3, 4), 1), stage((5,), 1)],
+    "micro_batches": [4],
+}
+
+CASES: dict[str, tuple[type[nn.Module], Strategy]] = {
+    "mlp": (Mlp, strategy(three(4), MIXED, COLUMN_ROW)),
+    "mlp of several micro-batches": (
+        Mlp,
+        strategy(three(4), MIXED | {"layers.1": "S0(2,1,1)"}, COLUMN_ROW, (4, 4)),
+    ),
+    "mlp with zero": (Mlp, strategy(three(4), MIXED, COLUMN_ROW, zero=3)),
+    "batch": (Encoder, strategy(three(2), {"x": "S0(4,2,2)"})),
+    "batch of two micro-batches": (Encoder, strategy(three(2), {"x": "S0(2,1,1)"}, (), (4, 4))),
+    "feed-forward": (Encoder, strategy(three(2), GATHERED, FEED_FORWARD)),
+    "heads": (Encoder, strategy(three(2), HEADS)),
+    "inside fused attention": (
+        Encoder,
+        strategy(three(2), {"scaled_dot_product_attention": "S1(2,1,1)", "self_attn.reshape": "D"}),
+    ),
+    "convolutions": (
+        Convolutional,
+        strategy(three(4), CONV, [split("features.3", 0, 2, 1, 1), split("classifier.0", 0, 2, 1, 1)]),
+    ),
+    "unlike pipelines": (
+        Encoder,
+        strategy(
+            three(2),
+            {"x": "S0", "layers.*.norm1": "D", "layers.*.linear2": "S2"},
+            [split("linear1", 0), split("linear2.weight", 1)],
+            (4,),
+            UNLIKE,
+        ),
+    ),
+}
+QUICK = ("mlp", "feed-forward", "convolutions", "unlike pipelines")
+
+
+@pytest.mark.parametrize("name", quick_are(CASES, QUICK))
+def test_numbers_are_those_of_one_device(name: str) -> None:
+    kind, chosen = CASES[name]
+    traced(kind).check(chosen)
+
+
+def deduced(kind: type[nn.Module], chosen: Strategy) -> PipelineGraph:
+    """The first pipeline."""
+    graph = bind_layouts(traced(kind).graph, chosen)
+    _, placements = annotate(graph, chosen)
+    return deduce_all(graph, chosen, placements)[0]
+
+
+def moves(kind: type[nn.Module], chosen: Strategy) -> list[str]:
+    """What moves between the ranks of the first stage: `f S0(4,2,2) -> Dx3`."""
+    ranks = chosen.pipelines[0].stages[0].tp
+    return [
+        f"{row.phase.value} {layout_states(it.source, ranks)} -> {layout_states(it.target, ranks)}"
+        for row in deduced(kind, chosen).rows
+        if (it := row.marker) is not None
+    ]
+
+
+def test_a_gradient_returns_to_the_layout_that_its_value_came_in() -> None:
+    """All-gather and reduce-scatter both ways round, all-to-all both ways; the last move is the loss's."""
+    assert moves(Mlp, strategy(three(4), MIXED, COLUMN_ROW)) == [
+        "f Px3 -> S0(4,2,2)",
+        "f S0(4,2,2) -> S1(8,4,4)",
+        "f S1(8,4,4) -> Dx3",
+        "b Px3 -> S1(8,4,4)",
+        "b S1(8,4,4) -> S0(4,2,2)",
+        "b S0(4,2,2) -> Dx3",
+        "f Px3 -> Dx3",
+    ]
+
+
+def test_a_whole_value_has_a_whole_gradient() -> None:
+    """Sliced forward and gathered backward; kept whole, its gradient is summed there."""
+    assert moves(Mlp, strategy(three(4), {"layers.1": "S0(4,2,2)", "relu#2": "D"})) == [
+        "f S0(4,2,2) -> Dx3",
+        "b S0(4,2,2) -> Dx3",
+    ]
+    split_head = [split("layers.3", 0, 2, 1, 1)]
+    assert moves(Mlp, strategy(three(4), {"relu#3": "D"}, split_head)) == ["b Px3 -> Dx3", "f Px3 -> Dx3"]
+
+
+def test_gradients_of_parameters_come_out_as_these_are_split() -> None:
+    found = deduced(Mlp, strategy(three(4), MIXED, COLUMN_ROW))
+    layouts = {term.param: (term.value.layout, found.params[term.param, 0].layout) for term in found.grads}
+    for name in ("layers.0.weight", "layers.1.weight", "layers.3.weight", "layers.3.bias"):
+        gradient, parameter = layouts[name]
+        assert gradient.cut(ranks=True) == parameter.cut(ranks=True) is not None
+        assert not any(axis.on_ranks for axis in gradient.partial)
