@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
@@ -20,6 +20,7 @@ from ..layout.several_cuts import with_cuts
 from ..strategy.check import check
 from ..strategy.strategy import Override, StageSpec, Strategy
 from .compile_state import Annotated, Traced
+from .deduction.factors import factored
 from .deduction.placement import GraphFacts, StartLayouts, first_coordinate
 from .dims.infer_dims import infer_dims
 from .dims.split_units import Member, SplitGroup, SplitKind, assign, split_groups
@@ -70,8 +71,7 @@ class ParameterLayouts:
 
     def _override(self, info: ParamInfo) -> Override | None:
         """The last one that names the parameter, by whichever of its names."""
-        overrides = reversed(self.strategy.overrides)
-        return next((item for item in overrides if any(map(item.matches, info.aliases))), None)
+        return self.strategy.override_of(info.aliases)
 
     def _split(self, info: ParamInfo, dim: int, degree: int, ranks: int, shares: tuple[int, ...]) -> Layout:
         if dim >= len(info.shape):
@@ -222,10 +222,14 @@ def annotate(
         for member in group.members:
             found = by_param.get(member.param)
             by_param[member.param] = (group, (*(found[1] if found else ()), member))
+    factors = factored(graph, strategy)
     layouts = ParameterLayouts(graph, strategy, by_param, whole_parameters(graph, flow, groups))
     warn_of_kept(graph, [item for item in layouts.unsplit if _is_alike_on_ranks(layouts, item.name)])
     batch = batch_sets(strategy)
-    return layouts, [_placement(layouts, strategy, index, batch) for index in range(len(strategy.pipelines))]
+    pipelines = range(len(strategy.pipelines))
+    return layouts, [
+        replace(_placement(layouts, strategy, index, batch), factors=factors) for index in pipelines
+    ]
 
 
 def _is_alike_on_ranks(layouts: ParameterLayouts, name: str) -> bool:

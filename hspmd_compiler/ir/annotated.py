@@ -117,6 +117,7 @@ class PipelineGraph:
     pending sum over BATCH when the batch is split). logical: values by row. on_demand: those of rows
     that each stage computes for itself, by (row, stage). computed_whole: bytes gathered for rows without a
     rule. batch_values: bytes of sums over the batch that activations decide, by the row that needs them.
+    factored: products that make a parameter's gradient of operands that ranks gathered.
     """
 
     pipeline: int
@@ -131,6 +132,7 @@ class PipelineGraph:
     on_demand: dict[tuple[int, int], AnnotatedValue] = field(default_factory=dict)
     computed_whole: dict[int, int] = field(default_factory=dict)
     batch_values: dict[int, int] = field(default_factory=dict)
+    factored: set[int] = field(default_factory=set)
 
 
 COMM = "comm"

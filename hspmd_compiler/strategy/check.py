@@ -311,12 +311,13 @@ def _choice_problems(path: str, override: Override) -> Iterator[Problem]:
         "tp": override.tp is not None,
         "shares": override.shares is not None,
         "annotation": override.annotation is not None,
+        "gradient": override.gradient is not None,
     }
     named = [name for name, given in chosen.items() if given]
     if not named:
         yield Problem(path, f"says nothing: give one of {', '.join(chosen)}")
     for alone in ("duplicate", "annotation"):
-        if chosen[alone] and len(named) > 1:
-            others = ", ".join(name for name in named if name != alone)
+        others = ", ".join(name for name in named if name not in (alone, "gradient"))
+        if chosen[alone] and others:
             yield Problem(path, f"{alone} with {others}: {alone} stands alone")
             return

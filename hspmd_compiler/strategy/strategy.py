@@ -5,7 +5,7 @@ A device is an id in the strategy; its rank is its index among the used devices,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -16,6 +16,7 @@ from .schedules.schedule import PipelineSchedule, ScheduleKind, build_schedule
 
 __all__ = [
     "DeviceKind",
+    "GradientForm",
     "LayoutWish",
     "Override",
     "PipelineSpec",
@@ -115,13 +116,24 @@ class PipelineSpec:
         raise StrategyError(f"no stage of the pipeline runs layer {layer}", details=[("stages", ranges)])
 
 
+class GradientForm(Enum):
+    """How the ranks of a stage that share samples come to a parameter's gradient.
+
+    SUM: each makes an addend, which are summed. FACTORS: all gather what the gradient is the product of.
+    """
+
+    SUM = "sum"
+    FACTORS = "factors"
+
+
 @dataclass(frozen=True, slots=True)
 class Override:
     """A hand-written choice for the parameters and modules whose name the glob `match` names.
 
     split: the tensor dim that is split over the stage's devices. duplicate: kept whole on each.
     tp: the layer's own degree inside its stage, at most; further devices hold copies. shares: one
-    weight per part. annotation: a whole annotation in the text form of annotations/text.py.
+    weight per part. annotation: a whole annotation in the text form of annotations/text.py. gradient: how
+    ranks that share its samples come to its gradient; None: they sum it.
     Where several overrides name one parameter, the last one counts.
     """
 
@@ -131,6 +143,7 @@ class Override:
     tp: int | None = None
     shares: tuple[int, ...] | None = None
     annotation: str | None = None
+    gradient: GradientForm | None = None
 
     def matches(self, name: str) -> bool:
         """Whether it is meant for this parameter or module, or for a module above it."""
@@ -255,7 +268,11 @@ class Strategy:
 
     def override_for(self, name: str) -> Override | None:
         """The override that counts for a parameter: the last that names it."""
-        return next((item for item in reversed(self.overrides) if item.matches(name)), None)
+        return self.override_of((name,))
+
+    def override_of(self, names: Collection[str]) -> Override | None:
+        """The override that counts for a parameter of several names: the last that names it by any."""
+        return next((item for item in reversed(self.overrides) if any(map(item.matches, names))), None)
 
     @property
     def anchor_globs(self) -> tuple[str, ...] | None:

@@ -26,6 +26,7 @@ from .deduce_leaves import leaf, lookup_cut
 from .deduce_memo import MadeRow, RuleMemo, again
 from .deduce_moves import all_reduce, over_batch, sent, settle
 from .deduce_results import add_results
+from .factors import gathered
 from .grad_terms import untied_sums
 from .insert_comm import check_takes_several_cuts, convert
 from .placement import StartLayouts
@@ -122,7 +123,8 @@ class Deducer:
 
     def operand(self, argument: object) -> AnnotatedValue:
         """The value of a Ref in the current stage, in a layout that rules know."""
-        return self.plain(self.marked(argument))
+        value = self.plain(self.marked(argument))
+        return gathered(self, value, argument) if self.row.id in self.placement.factors else value
 
     def plain(self, value: AnnotatedValue) -> AnnotatedValue:
         """The value as a rule can take it: ranks cut at most one dim."""
@@ -212,7 +214,8 @@ class Deducer:
     def _by_rule(self, row: Row, stage: int) -> AnnotatedValue | tuple[AnnotatedValue, ...]:
         """What the row's rule gives, or gave for a row like it."""
         operands = self.operands[row.id]
-        key = None if row.id in self.choices else self.memo.key(row, stage, operands, self.values)
+        alone = row.id in self.choices or row.id in self.placement.factors
+        key = None if alone else self.memo.key(row, stage, operands, self.values)
         found = self.memo.find(key)
         if found is not None:
             return self._again(found, [self.values[i, stage] for i in operands])  # type: ignore[misc]

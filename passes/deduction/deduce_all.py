@@ -13,6 +13,7 @@ from ...strategy.strategy import PipelineSpec, Strategy
 from .batch_warning import warn_of_batch_values
 from .computed_whole import warn_of_whole
 from .deduce import Deducer
+from .factors import check_gathered
 from .placement import GraphFacts, StartLayouts
 from .stages import assign_stages
 
@@ -34,6 +35,7 @@ def deduce_all(
         if key not in known:
             known[key] = deduce(graph, number, spec, placements[number], facts)
         result.append(replace(known[key], pipeline=number))
+    check_gathered(placements[0].factors, result)
     warn_of_whole(graph, strategy, result)
     warn_of_batch_values(graph, strategy, result)
     return result

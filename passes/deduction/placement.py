@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from ...errors import InternalError
 from ...ir.graph import LogicalGraph
@@ -26,7 +26,8 @@ class StartLayouts:
     batch: rows of the global batch per coordinate of the BATCH axis. layouts: (parameter, stage) ->
     layout. tokens: per stage the token intervals per rank for sequence parallelism, by length. used:
     what operators take a parameter in that is stored in several cuts. own: the coordinates of the
-    pipeline's micro-batches; None: all.
+    pipeline's micro-batches; None: all. factors: rows whose operands are gathered, and the parameters whose
+    gradients they make.
     """
 
     batch: Sets
@@ -35,6 +36,7 @@ class StartLayouts:
     sequence_parallel: bool
     used: Callable[[str, int], Layout] = _not_stored_otherwise
     own: range | None = None
+    factors: Mapping[int, str] = field(default_factory=dict)
 
 
 def first_coordinate(strategy: Strategy, pipeline: int) -> int:

@@ -15,6 +15,7 @@ from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.strategy.check import check
 from hspmd_compiler.strategy.formats.recognise import read_strategy, read_text
 from hspmd_compiler.strategy.strategy import (
+    GradientForm,
     Override,
     PipelineSpec,
     Recompute,
@@ -47,7 +48,11 @@ FORM = {
     "schedule": "gpipe",
     "sequence_parallel": True,
     "zero": 2,
-    "overrides": [{"match": "*.mlp", "tp": 2}, {"match": "wte", "split": 1, "shares": [2, 1]}],
+    "overrides": [
+        {"match": "*.mlp", "tp": 2},
+        {"match": "wte", "split": 1, "shares": [2, 1]},
+        {"match": "head", "duplicate": True, "gradient": "factors"},
+    ],
     "device_kinds": {"0": "cpu", "8": "cuda"},
 }
 STRATEGY = Strategy(
@@ -66,7 +71,11 @@ STRATEGY = Strategy(
     accumulation=2,
     schedule=ScheduleKind.GPIPE,
     sequence_parallel=True,
-    overrides=(Override("*.mlp", tp=2), Override("wte", split=1, shares=(2, 1))),
+    overrides=(
+        Override("*.mlp", tp=2),
+        Override("wte", split=1, shares=(2, 1)),
+        Override("head", duplicate=True, gradient=GradientForm.FACTORS),
+    ),
     device_kinds=((0, DeviceKind.CPU), (8, DeviceKind.CUDA)),
     name="two unequal pipelines",
     zero=2,

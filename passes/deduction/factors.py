@@ -1,0 +1,122 @@
+"""Sufficient factors: a stage's ranks gather what a gradient is the product of, instead of summing it.
+
+A weight's gradient is one product that sums over samples, of its input and of the gradient of its output.
+Where the ranks of a stage cut samples, each has an addend as large as the weight; the factors are smaller
+where samples * (in + out) < in * out. Between pipelines gradients are summed as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ...base.name_groups import shortened
+from ...errors import StrategyError
+from ...ir.annotated import AnnotatedValue, PipelineGraph
+from ...ir.graph import LogicalGraph, ParamInfo, Ref, Row
+from ...rules.rules import uncut
+from ...strategy.strategy import GradientForm, Strategy
+from .deduce_moves import settle_ranks
+
+if TYPE_CHECKING:
+    from .deduce import Deducer
+
+MOVES = frozenset(
+    (
+        *("aten.t.default", "aten.transpose.int", "aten.permute.default", "aten.view.default"),
+        *("aten._unsafe_view.default", "aten.unsqueeze.default", "aten.squeeze.dim", "aten._to_copy.default"),
+        *("aten.clone.default", "aten.alias.default", "aten.detach.default"),
+    )
+)
+"""What a gradient may pass behind its product."""
+
+PRODUCTS = {"aten.mm.default": (1, 0), "aten.bmm.default": (2, 1)}
+"""The summed dim of each operand."""
+SUM = "aten.sum.dim_IntList"
+
+
+def factored(graph: LogicalGraph, strategy: Strategy) -> dict[int, str]:
+    """Rows of products, and of sums of biases, whose operands are to be gathered, with the parameters' names.
+
+    A StrategyError lists the parameters whose gradient is neither.
+    """
+    found: dict[int, str] = {}
+    bad: list[tuple[str, str]] = []
+    where = ""
+    for info in graph.params.values():
+        override = strategy.override_of(info.aliases)
+        if override is None or override.gradient is not GradientForm.FACTORS or info.grad is None:
+            continue
+        row = product_of(graph, info.grad)
+        if row.op in PRODUCTS or row.op == SUM:
+            found[row.id] = info.name
+        else:
+            bad.append((info.name, _reason(graph, info, row)))
+            where = where or row.where
+    if bad:
+        raise StrategyError(
+            "gradient: factors asks for gradients that are not one product",
+            at=where,
+            details=shortened(bad),
+            rule="a gradient with factors is one matrix product, as of nn.Linear, or one sum, as of its bias",
+            fix="narrow the glob to such layers, or name these in a later override without `gradient`",
+        )
+    return found
+
+
+def product_of(graph: LogicalGraph, row: int) -> Row:
+    """The row that makes a gradient, behind which it is moved only."""
+    found = graph.rows[row]
+    while found.op in MOVES:
+        source = found.args[0]
+        assert isinstance(source, Ref), "a move has a tensor first"
+        found = graph.rows[source.id]
+    return found
+
+
+def _reason(graph: LogicalGraph, info: ParamInfo, row: Row) -> str:
+    if row.op == "getitem" and isinstance(row.args[0], Ref):
+        row = graph.rows[row.args[0].id]
+    several = "several places read it: " if row.op.startswith("aten.add.") or len(info.aliases) > 1 else ""
+    return f"{several}its gradient is made by {row.op}"
+
+
+def gathered(deducer: Deducer, value: AnnotatedValue, argument: object) -> AnnotatedValue:
+    """An operand of such a row with the samples of all ranks of the stage.
+
+    One that is cut along another dim stays cut: the weight is cut there, too.
+    """
+    row, before = deducer.row, value
+    value = settle_ranks(deducer, value)
+    cut = value.layout.cut(ranks=True)
+    if cut is not None and cut[0] in _summed(row, argument):
+        value = deducer.convert(value, uncut(value.layout, ranks=True))
+    if value is not before:
+        deducer.result.factored.add(row.id)
+    return value
+
+
+def _summed(row: Row, argument: object) -> list[int]:
+    """The summed dims of an operand."""
+    if row.op in PRODUCTS:
+        return [dim for dim, operand in zip(PRODUCTS[row.op], row.args, strict=True) if operand == argument]
+    dims = row.args[1]
+    assert isinstance(dims, tuple), "a bias is summed over given dims"
+    return [int(dim) for dim in dims]
+
+
+def check_gathered(names: Mapping[int, str], pipelines: Sequence[PipelineGraph]) -> None:
+    """A StrategyError for parameters of which no stage gathers factors."""
+    used = {row for pipeline in pipelines for row in pipeline.factored}
+    bad = [
+        (name, "no stage cuts samples between ranks that hold it")
+        for row, name in names.items()
+        if row not in used
+    ]
+    if bad:
+        raise StrategyError(
+            "gradient: factors changes nothing",
+            details=shortened(bad),
+            rule="ranks of one stage gather factors of its samples; between pipelines gradients are summed",
+            fix="leave `gradient` out, or hold the parameter by `duplicate` and cut the samples of its stage",
+        )
