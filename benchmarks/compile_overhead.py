@@ -1,10 +1,14 @@
-"""What a compile costs, phase by phase: CPU seconds and peak memory, medians of fresh processes.
+"""What a compile costs, phase by phase: CPU seconds and peak memory, medians of fresh processes. Or a search.
 
     python benchmarks/compile_overhead.py --model llama-32b --layers 4,60 --ranks 64,1024 --json OUT
     python benchmarks/compile_overhead.py --model llama-32b --strategy FILE --id case5 --json OUT
+    python benchmarks/compile_overhead.py --model vit --layers 8,24 --devices 8 --space hap --json OUT
+    python benchmarks/compile_overhead.py --runs PEER_RUNS.json --json OUT
 
 --ranks N is homogeneous: TP 8, min(4, N/8) stages, the rest data parallel, 64 samples. A strategy
 of another number of layers is scaled. What a first compile imports is imported beforehand, and shown.
+
+--space: a strategy is searched, for each number of --devices, and the search timed: search_overhead.py.
 """
 
 from __future__ import annotations
@@ -81,6 +85,10 @@ class Cost:
 def main() -> int:
     """Measure every case, print each as it is done, write them all."""
     args = arguments()
+    if args.space is not None or args.runs is not None:
+        from search_overhead import search_overhead
+
+        return search_overhead(args)
     found: list[Cost] = []
     with tempfile.TemporaryDirectory() as folder:
         for layers, name, strategy in cases(args):
@@ -105,15 +113,25 @@ def main() -> int:
 def arguments() -> Namespace:
     parser = ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--model", default="llama-32b", help="a built-in name that has layers")
-    parser.add_argument("--layers", type=numbers, required=True, metavar="L[,L...]")
+    parser.add_argument("--layers", type=numbers, metavar="L[,L...]")
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument("--strategy", type=Path, metavar="FILE", help="in any form that hspmd reads")
     given.add_argument("--ranks", type=numbers, metavar="N[,N...]")
+    given.add_argument("--space", choices=("hap", "full"), help="search a strategy, in HAP's space or ours")
+    given.add_argument("--runs", type=Path, metavar="FILE", help="HAP's own runs, each searched anew")
+    searched = parser.add_argument_group("searches")
+    searched.add_argument("--devices", type=numbers, default=[8], metavar="N[,N...]")
+    searched.add_argument("--mix", metavar="TEXT", help="speeds: [3e12]*(n*2/8) + [2e12]*(n*6/8); else equal")
+    searched.add_argument("--profile", default="released", help="bandwidths: one that HAP's authors left")
+    searched.add_argument("--bandwidth-scale", type=float, default=1.0, metavar="X", help="0.25: true bytes")
     parser.add_argument("--id", metavar="ID[,ID...]", help="which of a file that holds several")
     parser.add_argument("--repeats", type=int, default=REPEATS, metavar="N")
     parser.add_argument("--json", type=Path, metavar="OUT")
     parser.add_argument("--plot", type=Path, metavar="OUT", help="a picture, .png or .svg: the extra `plot`")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.layers is None and args.space is None and args.runs is None:
+        parser.error("the following arguments are required: --layers")
+    return args
 
 
 def numbers(text: str) -> list[int]:

@@ -2,7 +2,7 @@
 
 A factory gives the model and a batch of 32 samples for each device. `forward` takes the batch by its
 keys and returns the loss, summed over samples. Sizes are those of the benchmarks unless said;
-`hspmd trace examples/program_search/models.py:vit` takes a factory as it takes any other.
+in this folder, `hspmd trace models:vit` takes a factory as it takes any other.
 """
 
 from __future__ import annotations
