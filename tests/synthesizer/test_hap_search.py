@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -23,7 +23,7 @@ from hspmd_compiler.synthesizer.hap.search import VectorFor, cheapest
 from .hap_programs import prices_of_all
 
 
-class HapChain(nn.Module):
+class Residual(nn.Module):
     """Linear layers with a residual: three operators whose results may be exchanged."""
 
     def __init__(self) -> None:
@@ -68,6 +68,18 @@ class Mixed(nn.Module):
         return F.nll_loss(torch.transpose(F.log_softmax(x, 2), 1, 2), y, reduction="sum")
 
 
+class Forked(nn.Module):
+    """A result that two exchanges would serve best, and a loss that has several ways to its sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixing, self.wide = nn.Parameter(torch.ones(6, 6)), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x = mix(x, self.mixing)
+        return torch.sum(x + self.wide(x))
+
+
 def inputs(of: type[nn.Module]) -> dict[str, Tensor]:
     if of is Mixed:
         return {name: torch.zeros(12, 3, dtype=torch.int64) for name in ("x", "y")}
@@ -78,7 +90,12 @@ def graph_of(model: type[nn.Module], *segment_ends: str) -> HapGraph:
     return record(model(), inputs(model), (mix,), segment_ends).graph()
 
 
-GRAPHS = {"chain": graph_of(HapChain), "parts": graph_of(Parts, "layers.*"), "mixed": graph_of(Mixed)}
+GRAPHS = {
+    "residual": graph_of(Residual),
+    "parts": graph_of(Parts, "layers.*"),
+    "mixed": graph_of(Mixed),
+    "forked": graph_of(Forked),
+}
 BANDWIDTH = st.floats(0.5, 400)
 MACHINES = st.builds(
     HapMachine.of,
@@ -87,8 +104,13 @@ MACHINES = st.builds(
 )
 
 
-@settings(max_examples=8, deadline=None)
+ONE_EXCHANGE_TOO_FEW = HapMachine.of([4e2, 1e2, 1e2], Bandwidths(500, 1, 500, 1))
+"""Here a second exchange of one value would pay."""
+
+
+@settings(max_examples=10, deadline=None)
 @given(st.sampled_from(sorted(GRAPHS)), MACHINES, st.booleans(), st.booleans())
+@example("forked", ONE_EXCHANGE_TOO_FEW, False, True)
 def test_the_search_finds_the_cheapest_of_all(
     name: str, machine: HapMachine, extra_ps: bool, free_ones: bool
 ) -> None:

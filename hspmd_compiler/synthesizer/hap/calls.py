@@ -55,7 +55,8 @@ class HapRecording:
         shapes = [tuple(value.shape for value in values) for values in (call.inputs, call.outputs)]
         details = call.details
         if call.kind == REGION:
-            details = tuple(index for index, value in enumerate(call.inputs) if value.leaf is None)
+            batched = (None, Leaf.INPUT)
+            details = tuple(index for index, value in enumerate(call.inputs) if value.leaf in batched)
         rule = rule_of(HapSignature(call.kind, shapes[0], shapes[1], details))
         for value in call.outputs:
             value.exchangeable = rule.exchangeable

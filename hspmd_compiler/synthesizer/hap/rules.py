@@ -157,6 +157,8 @@ def take_token(signature: HapSignature) -> Iterator[HapAlternative]:
 
 def region(signature: HapSignature) -> Iterator[HapAlternative]:
     """A user's function, whose activations are cut along the batch. details: which operands are those."""
+    if not signature.details:
+        return
     needs = tuple(cut(0) if index in signature.details else WHOLE for index in range(len(signature.inputs)))
     yield HapAlternative(needs, (cut(0),) * len(signature.outputs), True)
 
@@ -189,8 +191,9 @@ def token_flops(signature: HapSignature) -> int:
 
 
 def region_flops(signature: HapSignature) -> int:
-    """10 for each element of the first activation."""
-    return 10 * prod(signature.inputs[int(signature.details[0])])
+    """10 for each element of the first activation, or of the first operand."""
+    first = int(signature.details[0]) if signature.details else 0
+    return 10 * prod(signature.inputs[first])
 
 
 def per_element(count: int) -> Callable[[HapSignature], int]:
