@@ -21,6 +21,7 @@ from hspmd_compiler.synthesizer.hap.profiles import speeds_of
 from hspmd_compiler.synthesizer.hap.search import VectorFor, cheapest
 
 from .hap_programs import prices_of_all
+from .unread_models import Tied, Unknown
 
 
 class Residual(nn.Module):
@@ -153,21 +154,6 @@ def test_calls_are_operators() -> None:
     assert region.rule.flops == 10 * 12 * 3 * 4
     segments = [operator.segment for operator in GRAPHS["parts"].operators]
     assert segments == [0, 1, 2, 2]
-
-
-class Unknown(nn.Module):
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        x = torch.sin(x).cumsum(1)
-        return F.nll_loss(F.log_softmax(x, 1), y)
-
-
-class Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.both = nn.Linear(6, 6)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return F.nll_loss(F.log_softmax(self.both(self.both(x)), 1), y, reduction="sum")
 
 
 @pytest.mark.parametrize("model", [Unknown, Tied])
