@@ -37,7 +37,7 @@ from hspmd_compiler.cost_models.estimate import Estimate
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.program.program import Op
 from hspmd_compiler.strategy.strategy import Strategy
-from hspmd_compiler.synthesizer.plan import Plan
+from hspmd_compiler.synthesizer.planner.plan import Plan
 
 PACES = (4.0, 4.0, 16.0, 16.0)
 OPTIMIZER = OptimizerConfig(OptimizerName.SGD, lr=1e-2)

@@ -15,11 +15,11 @@ from .errors import OptionError, RunError
 from .options import (
     Capture,
     OptimizerConfig,
+    PlanChoice,
+    PlanCost,
     PlanMethod,
+    PlanSpace,
     Precision,
-    SearchChoice,
-    SearchCost,
-    SearchSpace,
     check_choices,
 )
 from .strategy.strategy import Strategy
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .models.models import ModelSource
     from .pages.sections import Section
     from .runtime.engine import Engine
-    from .synthesizer.plan import Plan
+    from .synthesizer.planner.plan import Plan
     from .verify.artifact import VerifyReport
 
 Inputs = Mapping[str, torch.Tensor]
@@ -181,8 +181,8 @@ def plan(
     cluster: ClusterSpec | str | Path | Mapping[str, object],
     method: PlanMethod | str = PlanMethod.PROGRAM,
     global_batch: int | None = None,
-    space: SearchSpace | str = SearchSpace.FULL,
-    cost: SearchCost | str = SearchCost.CLUSTER,
+    space: PlanSpace | str = PlanSpace.FULL,
+    cost: PlanCost | str = PlanCost.CLUSTER,
     optimizer: OptimizerConfig | str | Mapping[str, object] | None = None,
     capture: Capture | str = Capture.AUTO,
     precision: Precision | str = Precision.MODEL,
@@ -198,8 +198,8 @@ def plan(
 
     choices = {
         "method": (PlanMethod, method),
-        "space": (SearchSpace, space),
-        "cost": (SearchCost, cost),
+        "space": (PlanSpace, space),
+        "cost": (PlanCost, cost),
         "capture": (Capture, capture),
         "precision": (Precision, precision),
     }
@@ -209,7 +209,7 @@ def plan(
         example_inputs,
         _cluster_from(cluster),
         OptimizerConfig.of(optimizer),
-        SearchChoice(SearchSpace(space), SearchCost(cost)),
+        PlanChoice(PlanSpace(space), PlanCost(cost)),
         global_batch,
         Capture(capture),
         Precision(precision),

@@ -21,7 +21,7 @@ from .ir import graph_json
 from .ir.anchor_rows import anchors_of
 from .ir.graph import LogicalGraph
 from .models.models import ModelSource, load_model, source_of_factory
-from .options import Capture, OptimizerConfig, Precision, SearchChoice, is_count
+from .options import Capture, OptimizerConfig, PlanChoice, Precision, is_count
 from .pages.training_page import narrow_warning
 from .passes.compile_state import Example, Traced
 from .passes.layout_wishes import bind_layouts, refuse_unmatched, unmatched
@@ -37,7 +37,7 @@ from .trace.init_record import record_factory
 
 if TYPE_CHECKING:
     from .cluster.cluster import ClusterSpec
-    from .synthesizer.plan import Plan
+    from .synthesizer.planner.plan import Plan
 
 Inputs = Mapping[str, torch.Tensor]
 Made = tuple[nn.Module, dict[str, torch.Tensor]]
@@ -175,14 +175,14 @@ def planned(
     example_inputs: Inputs | None,
     cluster: tuple[ClusterSpec, str],
     optimizer: OptimizerConfig,
-    choice: SearchChoice,
+    choice: PlanChoice,
     global_batch: int | None = None,
     capture: Capture = Capture.AUTO,
     precision: Precision = Precision.MODEL,
 ) -> Plan:
     """A strategy for a model on a cluster. cluster: with where it comes from."""
-    from .synthesizer.plan import plan_graph
-    from .synthesizer.searching import searcher_of
+    from .synthesizer.planner.plan import plan_graph
+    from .synthesizer.planner.searching import searcher_of
 
     spec, at = cluster
     batch = _batch(global_batch)

@@ -61,14 +61,14 @@ class PlanMethod(Enum):
     PROGRAM = "program"
 
 
-class SearchSpace(Enum):
+class PlanSpace(Enum):
     """Which programs are searched. full: all that the rules of operators allow. hap: HAP's instructions."""
 
     FULL = "full"
     HAP = "hap"
 
 
-class SearchCost(Enum):
+class PlanCost(Enum):
     """What programs are compared by. cluster: prices on the cluster. hap: HAP's formulas."""
 
     CLUSTER = "cluster"
@@ -76,14 +76,14 @@ class SearchCost(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class SearchChoice:
+class PlanChoice:
     """What is searched, and what it is compared by."""
 
-    space: SearchSpace = SearchSpace.FULL
-    cost: SearchCost = SearchCost.CLUSTER
+    space: PlanSpace = PlanSpace.FULL
+    cost: PlanCost = PlanCost.CLUSTER
 
     def __post_init__(self) -> None:
-        if (self.space, self.cost) == (SearchSpace.FULL, SearchCost.HAP):
+        if (self.space, self.cost) == (PlanSpace.FULL, PlanCost.HAP):
             raise OptionError(
                 "HAP's formulas price HAP's instructions only",
                 details=[("space", self.space.value), ("cost", self.cost.value)],

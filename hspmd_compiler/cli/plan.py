@@ -7,13 +7,13 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..options import PlanMethod, Precision, SearchCost, SearchSpace
+from ..options import PlanCost, PlanMethod, PlanSpace, Precision
 from .command import Command, add_capture, add_json, add_model, model_arguments
 from .optimizer_flags import add_optimizer_flags, optimizer_from
 from .show import progress, show_sections
 
 if TYPE_CHECKING:
-    from ..synthesizer.plan import Plan
+    from ..synthesizer.planner.plan import Plan
 
 MOST_DRAWN = 6
 """Pipelines that are drawn; of more the table says all."""
@@ -39,14 +39,14 @@ def add_flags(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--space",
-        choices=[space.value for space in SearchSpace],
-        default=SearchSpace.FULL.value,
+        choices=[space.value for space in PlanSpace],
+        default=PlanSpace.FULL.value,
         help="full: all that the rules of operators allow; hap: HAP's instructions (default: full)",
     )
     parser.add_argument(
         "--cost",
-        choices=[cost.value for cost in SearchCost],
-        default=SearchCost.CLUSTER.value,
+        choices=[cost.value for cost in PlanCost],
+        default=PlanCost.CLUSTER.value,
         help="what programs are compared by: prices on the cluster, or HAP's formulas (default: cluster)",
     )
     parser.add_argument(
@@ -78,7 +78,7 @@ def run(args: Namespace) -> int:
     from ..models.models import load_model
     from ..pages.plan_page import plan_sections
     from ..strategy.write import write_strategy
-    from ..synthesizer.explain import explain
+    from ..synthesizer.planner.explain import explain
 
     with progress():
         found = plan(

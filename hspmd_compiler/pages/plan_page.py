@@ -11,9 +11,9 @@ from ..base.number_ranges import number_ranges
 from ..passes.annotate import Annotate
 from ..passes.compile_state import Traced
 from ..strategy.strategy import PipelineSpec
-from ..synthesizer.candidates import PricedCandidate
-from ..synthesizer.explain import Explanation
-from ..synthesizer.plan import Plan
+from ..synthesizer.planner.candidates import PricedCandidate
+from ..synthesizer.planner.explain import Explanation
+from ..synthesizer.planner.plan import Plan
 from ..synthesizer.value_types import FoundExchange
 from .estimate_page import estimate_sections
 from .sections import Cell, Listing, Section, Table

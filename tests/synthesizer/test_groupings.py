@@ -13,17 +13,17 @@ from hspmd_compiler.base import name_glob
 from hspmd_compiler.cluster.cluster import ClusterSpec
 from hspmd_compiler.compiler import trace_graph
 from hspmd_compiler.strategy.strategy import RecomputeKind, Strategy
-from hspmd_compiler.synthesizer.batches import (
+from hspmd_compiler.synthesizer.planner.batches import (
     even_samples,
     micro_batches,
     samples_by_speed,
     shares_by_speed,
     strategy_of,
 )
-from hspmd_compiler.synthesizer.groupings import Grouping, groupings
-from hspmd_compiler.synthesizer.memory_ladder import LADDER, lighter
-from hspmd_compiler.synthesizer.name_patterns import as_globs
-from hspmd_compiler.synthesizer.planned_devices import PlannedDevices, devices_of
+from hspmd_compiler.synthesizer.planner.groupings import Grouping, groupings
+from hspmd_compiler.synthesizer.planner.memory_ladder import LADDER, lighter
+from hspmd_compiler.synthesizer.planner.name_patterns import as_globs
+from hspmd_compiler.synthesizer.planner.planned_devices import PlannedDevices, devices_of
 from tests.cost_models.priced import cluster, device
 
 

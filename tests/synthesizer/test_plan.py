@@ -17,8 +17,8 @@ from hspmd_compiler.cluster.link import LinkSpec
 from hspmd_compiler.errors import ClusterError, EstimateError, OptionError
 from hspmd_compiler.pages.plan_page import plan_sections
 from hspmd_compiler.pages.sections import sections_to_text
-from hspmd_compiler.synthesizer.explain import explain
-from hspmd_compiler.synthesizer.plan import Plan
+from hspmd_compiler.synthesizer.planner.explain import explain
+from hspmd_compiler.synthesizer.planner.plan import Plan
 from tests.cost_models.priced import GIB, INSIDE, NIC, cluster, device
 
 Expect = Callable[[str, str], None]

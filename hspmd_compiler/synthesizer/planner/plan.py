@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..base.log import task
-from ..cluster.cluster import ClusterSpec, DeviceSpec
-from ..cost_models.estimate import Estimate, estimate
-from ..ir.graph import LogicalGraph
-from ..options import OptimizerConfig
-from ..passes.compile_state import Traced
-from ..passes.pipeline import planning
-from ..strategy.strategy import Strategy
+from ...base.log import task
+from ...cluster.cluster import ClusterSpec, DeviceSpec
+from ...cost_models.estimate import Estimate, estimate
+from ...ir.graph import LogicalGraph
+from ...options import OptimizerConfig
+from ...passes.compile_state import Traced
+from ...passes.pipeline import planning
+from ...strategy.strategy import Strategy
+from ..value_types import FoundProgram
 from .baselines import baselines
 from .batches import samples_by_speed, shares_by_speed, strategy_of
 from .candidates import CandidatePricer, PlanCandidate, PricedCandidate
@@ -27,7 +28,6 @@ from .groupings import Grouping, groupings
 from .memory_ladder import LADDER, lighter
 from .misfits import no_plan_fits
 from .planned_devices import PlannedDevices, devices_of
-from .value_types import FoundProgram
 
 MOST_COMPILED = 6
 """Of the candidates that a search ranks: so many are compiled and priced in full."""

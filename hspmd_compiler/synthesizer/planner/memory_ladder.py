@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ..strategy.strategy import PipelineSpec, Recompute, RecomputeKind, Strategy
+from ...strategy.strategy import PipelineSpec, Recompute, RecomputeKind, Strategy
 from .batches import micro_batches
 
 

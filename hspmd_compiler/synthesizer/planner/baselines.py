@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..cluster.cluster import DeviceSpec
-from ..layout.shares import assign_units
+from ...cluster.cluster import DeviceSpec
+from ...layout.shares import assign_units
 from .batches import even_samples, strategy_of
 from .candidates import PlanCandidate
 from .groupings import Grouping, even_groupings

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..options import SearchChoice
+from ...options import PlanChoice
 from .plan import Searcher
 
 
-def searcher_of(choice: SearchChoice) -> Searcher | None:
+def searcher_of(choice: PlanChoice) -> Searcher | None:
     """The search of a space by a cost."""
     return None

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ..base.log import unheard
-from ..cost_models.estimate import Estimate, estimate
-from ..cost_models.steps.figures import cost_of_ranks
-from ..errors import HspmdError, InternalError
-from ..ir.graph import LogicalGraph
-from ..options import OptimizerConfig
-from ..passes.compile_state import Traced
-from ..passes.pipeline import planning
-from ..strategy.check import check
-from ..strategy.strategy import Strategy
+from ...base.log import unheard
+from ...cost_models.estimate import Estimate, estimate
+from ...cost_models.steps.figures import cost_of_ranks
+from ...errors import HspmdError, InternalError
+from ...ir.graph import LogicalGraph
+from ...options import OptimizerConfig
+from ...passes.compile_state import Traced
+from ...passes.pipeline import planning
+from ...strategy.check import check
+from ...strategy.strategy import Strategy
+from ..value_types import FoundProgram
 from .planned_devices import PlannedDevices
-from .value_types import FoundProgram
 
 
 @dataclass(frozen=True, slots=True)

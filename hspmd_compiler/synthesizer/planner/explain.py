@@ -6,11 +6,11 @@ import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..base import name_glob
-from ..errors import OptionError
-from .value_types import FoundProgram, ValueType
+from ...base import name_glob
+from ...errors import OptionError
+from ..value_types import FoundProgram, ValueType
 
-Considered = Mapping[str, tuple[tuple[ValueType, float], ...]]
+WaysByName = Mapping[str, tuple[tuple[ValueType, float], ...]]
 SHOWN_NEAR = 5
 
 
@@ -62,7 +62,7 @@ def _explanation(
     return Explanation(name, tuple(ConsideredType(kind, price, kind == taken) for kind, price in ordered))
 
 
-def _unknown(name: str, considered: Considered) -> OptionError:
+def _unknown(name: str, considered: WaysByName) -> OptionError:
     near = difflib.get_close_matches(name, considered, n=SHOWN_NEAR, cutoff=0.4)
     return OptionError(
         f"the plan knows no {name!r}",

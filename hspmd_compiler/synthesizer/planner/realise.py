@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..base import name_glob
-from ..ir.graph import LogicalGraph
-from ..layout.shares import assign_units
-from ..strategy.strategy import Override, Recompute, RecomputeKind, Strategy
+from ...base import name_glob
+from ...ir.graph import LogicalGraph
+from ...layout.shares import assign_units
+from ...strategy.strategy import Override, Recompute, RecomputeKind, Strategy
+from ..value_types import FoundProgram, Holding, ParamChoice
 from .name_patterns import as_globs
-from .value_types import FoundProgram, Holding, ParamChoice
 
 
 @dataclass(frozen=True, slots=True)

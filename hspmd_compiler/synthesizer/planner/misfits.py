@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..base.number_ranges import number_ranges
-from ..cost_models.estimate import FITS, RankEstimate
-from ..errors import EstimateError
-from ..passes.deduction.computed_whole import size
+from ...base.number_ranges import number_ranges
+from ...cost_models.estimate import FITS, RankEstimate
+from ...errors import EstimateError
+from ...passes.deduction.computed_whole import size
 from .candidates import PricedCandidate
 
 

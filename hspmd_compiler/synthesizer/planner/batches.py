@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd
 
-from ..layout.shares import assign_units
-from ..strategy.strategy import PipelineSpec, StageSpec, Strategy
+from ...layout.shares import assign_units
+from ...strategy.strategy import PipelineSpec, StageSpec, Strategy
 from .groupings import Grouping
 from .planned_devices import PlannedDevices
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..base.devices import DeviceKind, family_of
-from ..cluster.check import check_cluster
-from ..cluster.cluster import ClusterSpec, DeviceSpec, NodeSlot
-from ..cluster.completed import completed_cluster
-from ..cost_models.compute import DeviceRates
-from ..cost_models.steps.figures import check_ranks
-from ..ir.graph import LogicalGraph
+from ...base.devices import DeviceKind, family_of
+from ...cluster.check import check_cluster
+from ...cluster.cluster import ClusterSpec, DeviceSpec, NodeSlot
+from ...cluster.completed import completed_cluster
+from ...cost_models.compute import DeviceRates
+from ...cost_models.steps.figures import check_ranks
+from ...ir.graph import LogicalGraph
 
 
 @dataclass(frozen=True, slots=True)
