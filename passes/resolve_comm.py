@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..base.comm_plan import Combine, CommKind, CommStep, CostModel
 from ..ir.annotated import COMM, GATHER, AnnotatedRow, BatchSum, CommMarker
 from ..ir.type_text import dtype_name
-from ..layout.layout import sample_lengths
+from ..layout.layout import sample_pieces
 from .batch_levels import in_order
 from .compile_state import Resolved, Segmented, grown
 from .liveness import LivePipeline, StepValue
@@ -166,11 +166,11 @@ def first_alike(plan: StagePlan, ranks: StrategyRanks, marker: CommMarker) -> li
     """
     offset, count = ranks.first_coordinate(plan.pipeline), len(ranks.rows[plan.pipeline])
 
-    def held(batch: int) -> tuple[int, ...]:
+    def held(batch: int) -> tuple[object, ...]:
         low, high = ranks.rows[plan.pipeline][batch - offset]
-        return high - low, *sample_lengths(marker.source, batch), *sample_lengths(marker.target, batch)
+        return high - low, *sample_pieces(marker.source, batch), *sample_pieces(marker.target, batch)
 
-    first: dict[tuple[int, ...], int] = {}
+    first: dict[tuple[object, ...], int] = {}
     for batch in range(offset, offset + count):
         first.setdefault(held(batch), batch)
     return [first[held(batch)] for batch in plan.first_of]

@@ -129,7 +129,9 @@ def _rows(factor: Factor, at: Coordinate) -> Intervals:
     """What a rank has of a factor. Both sides have the same samples, counted from the micro-batch's first."""
     if factor.axis is not Axis.BATCH:
         return factor.held(at)
-    length = factor.length(at)
+    length, by_rank = factor.samples(at.batch)
+    if by_rank:
+        return by_rank[at.rank]
     return ((0, length),) if length else ()
 
 

@@ -91,7 +91,7 @@ class StagePlanner:
     def plan(self, pipeline: int, stage: int, rows: StageRows) -> StagePlan:
         """Plan a stage, or take over the plan of an equal stage of an equal pipeline."""
         ranks = self.ranks.of_stage(pipeline, stage)
-        variants, first_of, keys = self._variants(pipeline, rows)
+        variants, first_of, keys = self._variants(pipeline, rows, len(ranks))
         known = self.known.get((id(rows), keys))
         if known is not None:
             return replace(known, pipeline=pipeline, ranks=ranks, variants=variants, first_of=first_of)
@@ -102,20 +102,24 @@ class StagePlanner:
         self.known[id(rows), keys] = plan
         return plan
 
-    def _variants(self, pipeline: int, rows: StageRows) -> tuple[list[int], list[int], Keys]:
+    def _variants(
+        self, pipeline: int, rows: StageRows, stage_ranks: int
+    ) -> tuple[list[int], list[int], Keys]:
         """Micro-batches that run the same segments, the batch coordinate that stands for each, their keys."""
         if id(rows) not in self.positional:
             self.positional[id(rows)] = by_position(rows)
             self.cuts[id(rows)] = sample_cuts(rows)
         positional, cuts = self.positional[id(rows)], self.cuts[id(rows)]
         offset = self.ranks.first_coordinate(pipeline)
+        apart = any(factor.by_rank is not None for factor in cuts)  # else ranks agree on what is alike
         numbers: dict[tuple[object, ...], int] = {}
         variants: list[int] = []
         first_of: list[int] = []
         for index, (low, high) in enumerate(self.ranks.rows[pipeline]):
-            at = Coordinate(0, offset + index)
-            lengths = (factor.length(at) for factor in cuts)
-            key = (high - low, *lengths, *(literal.at(at) for literal in positional))
+            batch = offset + index
+            held = (factor.samples(batch) for factor in cuts)
+            places = [Coordinate(rank, batch) for rank in range(stage_ranks if apart else 1)]
+            key = (high - low, *held, *(literal.at(each) for literal in positional for each in places))
             if key not in numbers:
                 numbers[key] = len(first_of)
                 first_of.append(offset + index)

@@ -7,97 +7,27 @@ it and, per coordinate, the sorted disjoint intervals that this coordinate holds
 consistent copies, or, with `contrib`, addends (what nobody holds is then zero). `partial` lists axes with
 a pending sum of whole values.
 
-A hand-written annotation may say more (`several_cuts.py`): ranks cut several dims, or the samples of a
-micro-batch; the addends of a sum over ranks are cut, or have copies. Operators never see such a layout.
+A hand-written annotation may say more (`several_cuts.py`): ranks cut several dims; the addends of a sum
+over ranks are cut, or have copies. Operators never see such a layout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from math import prod
 
 from ..errors import InternalError
-from .intervals import Intervals, Sets, first_period, intersect, is_disjoint, is_exact, is_full, period_of
-
-
-class Axis(Enum):
-    """A mesh-like axis; TENSOR and SEQUENCE share the ranks of a stage."""
-
-    TENSOR = "t"
-    SEQUENCE = "s"
-    BATCH = "d"
-
-    __hash__ = object.__hash__  # members are unique; the hash by name costs a Python call
-
-    @property
-    def on_ranks(self) -> bool:
-        """Whether coordinates are ranks of the stage, so that pieces can be exchanged."""
-        return self is not Axis.BATCH
-
-
-@dataclass(frozen=True, slots=True)
-class Coordinate:
-    """Where a local value lies: `rank` in its stage and `batch` among all micro-batches."""
-
-    rank: int
-    batch: int
-
-    def along(self, axis: Axis) -> int:
-        """The position along `axis`."""
-        return self.rank if axis.on_ranks else self.batch
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Factor:
-    """One factor of a dim: `size`, and how an axis cuts it (axis and sets are None together).
-
-    by_rank: of a factor that BATCH cuts, what each rank of the stage holds of it at most; None: all.
-    Equal factors are one object, so that comparing and hashing them costs nothing.
-    """
-
-    size: int
-    axis: Axis | None = None
-    sets: Sets | None = None
-    contrib: bool = False
-    by_rank: Sets | None = None
-
-    def __new__(
-        cls,
-        size: int,
-        axis: Axis | None = None,
-        sets: Sets | None = None,
-        contrib: bool = False,
-        by_rank: Sets | None = None,
-    ) -> Factor:
-        key = (size, axis, sets, contrib, by_rank)
-        found = _FACTORS.get(key)
-        if found is None:
-            found = object.__new__(cls)
-            _FACTORS[key] = found
-        return found
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Factor, (self.size, self.axis, self.sets, self.contrib, self.by_rank)
-
-    def length(self, at: Coordinate) -> int:
-        """Local length at a coordinate."""
-        if self.axis is None:
-            return self.size
-        return sum(high - low for low, high in self.held(at))
-
-    def held(self, at: Coordinate) -> Intervals:
-        """Intervals held at a coordinate."""
-        if self.axis is None or self.sets is None:
-            return ((0, self.size),) if self.size else ()
-        held = self.sets[at.along(self.axis)]
-        return held if self.by_rank is None else intersect(held, self.by_rank[at.rank])
-
-
-Dim = tuple[Factor, ...]
-_FACTORS: dict[tuple[int, Axis | None, Sets | None, bool, Sets | None], Factor] = {}
+from .factor import Axis as Axis
+from .factor import Coordinate as Coordinate
+from .factor import Dim as Dim
+from .factor import Factor as Factor
+from .factor import SamplePiece
+from .factor import scale as scale
+from .factor import sum_axis as sum_axis
+from .factor import summed_over as summed_over
+from .intervals import Sets, first_period, intersect, is_disjoint, is_exact, is_full, period_of
 
 Addends = tuple[int, ...]
 _LAYOUTS: dict[tuple[tuple[Dim, ...], frozenset[Axis], Addends | None], Layout] = {}
@@ -182,10 +112,7 @@ def dim_size(dim: Dim) -> int:
 @cache
 def dim_cut(dim: Dim, ranks: bool) -> Factor | None:
     """The factor of `dim` that ranks (or the batch axis) cut."""
-    for factor in dim:
-        if factor.axis is not None and factor.axis.on_ranks == ranks:
-            return factor
-    return None
+    return next((found for factor in dim if (found := factor.cut_by(ranks)) is not None), None)
 
 
 def whole(shape: Sequence[int], partial: frozenset[Axis] = frozenset()) -> Layout:
@@ -209,11 +136,6 @@ def make_layout(
                 pending.add(sum_axis(factor.axis))
         result.append(canonical_dim(dim))
     return Layout(tuple(result), frozenset(pending), addends)
-
-
-def sum_axis(axis: Axis | None) -> Axis:
-    """A pending sum over a stage's ranks is over TENSOR, whichever way they cut before."""
-    return Axis.BATCH if axis is Axis.BATCH else Axis.TENSOR
 
 
 @cache
@@ -249,7 +171,7 @@ def canonical_dim(dim: Dim) -> Dim:
 def _simplify(factor: Factor) -> tuple[Factor, ...]:
     """A factor with full sets is whole; exact addends are pieces; a periodic set has an outer factor."""
     if factor.by_rank is not None:
-        return (factor,)
+        return _simplify_product(factor, factor.by_rank)
     if factor.sets is None or factor.axis is None:
         return () if factor.size == 1 else (Factor(factor.size),)
     if is_full(factor.size, factor.sets):
@@ -257,6 +179,17 @@ def _simplify(factor: Factor) -> tuple[Factor, ...]:
     contrib = factor.contrib and not is_exact(factor.size, factor.sets)
     period = factor.size if _all_or_nothing(factor) else period_of(factor.size, factor.sets)
     inner = Factor(period, factor.axis, first_period(factor.sets, period), contrib)
+    return (inner,) if period == factor.size else (Factor(factor.size // period), inner)
+
+
+def _simplify_product(factor: Factor, by_rank: Sets) -> tuple[Factor, ...]:
+    """Of micro-batches and ranks one alone cuts where the other one has all."""
+    if is_full(factor.size, by_rank):
+        return _simplify(Factor(factor.size, factor.axis, factor.sets))
+    if is_full(factor.size, factor.sets or ()):
+        return _simplify(Factor(factor.size, Axis.TENSOR, by_rank))
+    period = period_of(factor.size, factor.pieces)
+    inner = factor.mapped(period, lambda held: intersect(held, ((0, period),)))
     return (inner,) if period == factor.size else (Factor(factor.size // period), inner)
 
 
@@ -282,35 +215,33 @@ def _absorb_left(factors: list[Factor]) -> list[Factor]:
     return result
 
 
-def scale(factor: Factor, inner: int) -> Factor:
-    """The product of a factor and a whole factor of size `inner` at its right."""
-    if factor.sets is None:
-        return Factor(factor.size * inner)
-    sets = tuple(tuple((low * inner, high * inner) for low, high in held) for held in factor.sets)
-    return Factor(factor.size * inner, factor.axis, sets, factor.contrib)
-
-
 def _all_or_nothing(factor: Factor) -> bool:
-    return factor.sets is not None and all(held in ((), ((0, factor.size),)) for held in factor.sets)
+    if factor.sets is None or factor.by_rank is not None:
+        return False
+    return all(held in ((), ((0, factor.size),)) for held in factor.sets)
 
 
 @cache
 def has_empty_piece(layout: Layout) -> bool:
     """Whether some coordinate holds nothing of a value that isn't empty itself."""
-    return 0 not in layout.shape and any(
-        not held for factor in layout.factors() for held in factor.sets or ()
-    )
+    return 0 not in layout.shape and any(map(_has_empty_piece, layout.factors()))
+
+
+def _has_empty_piece(factor: Factor) -> bool:
+    if factor.by_rank is None:
+        return any(not held for held in factor.sets or ())
+    return not all(intersect(held, own) for held in factor.sets or () for own in factor.by_rank)
 
 
 @cache
 def has_unlike_copies(layout: Layout) -> bool:
     """Whether ranks that hold a common element hold different pieces around it."""
-    for factor in layout.factors():
-        if factor.sets is not None and not factor.contrib:
-            flat = sorted(interval for held in set(factor.sets) for interval in held)
-            if not is_disjoint(flat):
-                return True
-    return False
+    return any(
+        not is_disjoint(sorted(interval for held in set(sets) for interval in held))
+        for factor in layout.factors()
+        for sets in (factor.sets, factor.by_rank)
+        if sets is not None and not factor.contrib
+    )
 
 
 @cache
@@ -320,10 +251,6 @@ def cuts_of_samples(layout: Layout) -> int:
 
 
 @cache
-def sample_lengths(layout: Layout, batch: int) -> tuple[int, ...]:
-    """What a BATCH coordinate holds of each factor that micro-batches cut, in elements."""
-    return tuple(
-        sum(high - low for low, high in factor.sets[batch])
-        for factor in layout.factors()
-        if factor.axis is Axis.BATCH and factor.sets is not None
-    )
+def sample_pieces(layout: Layout, batch: int) -> tuple[SamplePiece, ...]:
+    """What a BATCH coordinate holds of each factor that micro-batches cut."""
+    return tuple(factor.samples(batch) for factor in layout.factors() if factor.axis is Axis.BATCH)

@@ -9,7 +9,7 @@ from itertools import product
 
 from ..base.comm_plan import Box
 from ..errors import InternalError
-from .intervals import Intervals, intersect, map_sets, repeated
+from .intervals import Intervals, intersect, repeated
 from .layout import Coordinate, Dim, Factor, Layout, dim_size
 
 FactorPair = tuple[Factor, Factor]
@@ -27,13 +27,15 @@ def cut_factor(factor: Factor, outer: int) -> tuple[Factor, Factor] | None:
     inner = factor.size // outer
     if factor.sets is None:
         return Factor(outer), Factor(inner)
-    bounds = (bound for held in factor.sets for interval in held for bound in interval)
+    bounds = (bound for held in factor.pieces for interval in held for bound in interval)
     if all(bound % inner == 0 for bound in bounds):
-        sets = map_sets(factor.sets, lambda held: tuple((low // inner, high // inner) for low, high in held))
-        return Factor(outer, factor.axis, sets, factor.contrib), Factor(inner)
-    first = map_sets(factor.sets, lambda held: intersect(held, ((0, inner),)))
-    if all(repeated(own, inner, outer) == held for own, held in zip(first, factor.sets, strict=True)):
-        return Factor(outer), Factor(inner, factor.axis, first, factor.contrib)
+        cut = factor.mapped(outer, lambda held: tuple((low // inner, high // inner) for low, high in held))
+        return cut, Factor(inner)
+    first = factor.mapped(inner, lambda held: intersect(held, ((0, inner),)))
+    if all(
+        repeated(own, inner, outer) == held for own, held in zip(first.pieces, factor.pieces, strict=True)
+    ):
+        return Factor(outer), first
     return None
 
 

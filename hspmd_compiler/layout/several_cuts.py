@@ -1,7 +1,7 @@
 """Layouts that only hand-written annotations ask for, and no operator's rule takes.
 
-Ranks cut several dims, or the samples of a micro-batch; or the addends of a sum over ranks are pieces
-of several dims, or have copies. A value lies so between a marker and its first use, a parameter between
+Ranks cut several dims; or the addends of a sum over ranks are pieces of several dims, or of samples, or
+have copies. A value lies so between a marker and its first use, a parameter between
 steps: `collapsed` is what it becomes before an operator sees it.
 """
 
@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import combinations
 
-from .intervals import Intervals, Sets, covers, intersect
+from .intervals import Intervals, covers, intersect
 from .layout import Addends, Axis, Factor, Layout, make_layout
 
 
 @cache
 def rank_cuts(layout: Layout) -> tuple[tuple[int, Factor], ...]:
-    """Every (dim, factor) that the ranks of the stage cut, without those of samples."""
+    """Every (dim, factor) that the ranks of the stage cut; of samples, what ranks alone do to them."""
     return tuple(
-        (index, factor)
+        (index, cut)
         for index, dim in enumerate(layout.dims)
         for factor in dim
-        if factor.axis is not None and factor.axis.on_ranks
+        if (cut := factor.cut_by(ranks=True)) is not None
     )
 
 
@@ -31,7 +31,7 @@ def is_plain(layout: Layout) -> bool:
     """Whether operators' rules can take it: ranks cut at most one factor, or have addends of the whole."""
     cuts = len(rank_cuts(layout))
     pending = Axis.TENSOR in layout.partial
-    return layout.addends is None and cuts + pending <= 1 and not _cuts_samples(layout)
+    return layout.addends is None and cuts + pending <= 1
 
 
 def _cuts_samples(layout: Layout) -> bool:
@@ -59,7 +59,7 @@ def collapsed(layout: Layout) -> Layout:
     if not cuts:
         return plain
     kept, _ = min(cuts, key=lambda found: _share(found[1]))
-    own = tuple(Factor(f.size, f.axis, f.sets) for f in layout.dims[kept])
+    own = tuple(factor.copies() for factor in layout.dims[kept])
     return plain.with_dims(own if index == kept else dim for index, dim in enumerate(plain.dims))
 
 
@@ -103,8 +103,7 @@ def _have_copies(cuts: Mapping[int, Factor], addends: Sequence[int]) -> bool:
 
 
 def _of_rank(cut: Factor, rank: int) -> Intervals:
-    sets: Sets = (cut.by_rank if cut.by_rank is not None else cut.sets) or ()
-    return sets[rank]
+    return (cut.of_ranks or ())[rank]
 
 
 def _numbered(addends: Sequence[int]) -> Addends:

@@ -115,34 +115,38 @@ def flat_factor(dim: Dim) -> Factor:
 def _times(outer: Factor, inner: Factor) -> Factor:
     if inner.sets is None:
         return scale(outer, inner.size)
-    sets = tuple(repeated(held, inner.size, outer.size) for held in inner.sets)
-    return Factor(outer.size * inner.size, inner.axis, sets, inner.contrib)
+    return inner.mapped(outer.size * inner.size, lambda held: repeated(held, inner.size, outer.size))
 
 
 def slice_factor(factor: Factor, low: int, high: int) -> Factor:
     """The factor of the elements in [low, high)."""
-    if factor.sets is None:
-        return Factor(high - low)
 
     def cut(held: Intervals) -> Intervals:
         return union((max(a, low) - low, min(b, high) - low) for a, b in held)
 
-    return Factor(high - low, factor.axis, map_sets(factor.sets, cut), factor.contrib)
+    return factor.mapped(high - low, cut)
 
 
 def at_places(parts: Sequence[tuple[int, Factor]], size: int) -> Factor:
-    """Factors that one axis cuts, each at its place in a dim of `size`.
+    """Factors that the same axes cut, each at its place in a dim of `size`.
 
     Between them is zero, which nobody holds, so that pieces are addends.
     """
     factors = [factor for _, factor in parts]
-    coordinates = range(len(factors[0].sets or ()))
-    sets = tuple(
-        union((low + at, high + at) for at, factor in parts for low, high in (factor.sets or ())[number])
-        for number in coordinates
-    )
+    places = [at for at, _ in parts]
+    sets = _side_by_side(places, [factor.sets or () for factor in factors])
     adds = any(factor.contrib for factor in factors) or sum(factor.size for factor in factors) < size
-    return Factor(size, factors[0].axis, sets, adds)
+    if factors[0].by_rank is None:
+        return Factor(size, factors[0].axis, sets, adds)
+    by_rank = _side_by_side(places, [factor.by_rank or () for factor in factors])
+    return Factor(size, factors[0].axis, sets, adds, by_rank)
+
+
+def _side_by_side(places: Sequence[int], sets: Sequence[Sets]) -> Sets:
+    return tuple(
+        union((low + at, high + at) for at, own in zip(places, held, strict=True) for low, high in own)
+        for held in zip(*sets, strict=True)
+    )
 
 
 def first_holders(sets: Sets) -> Sets:
@@ -157,11 +161,12 @@ def first_holders(sets: Sets) -> Sets:
 
 def deduplicated(layout: Layout) -> Layout:
     """The layout in which the first holder of an element is its only holder."""
-    dims = tuple(
-        tuple(
-            Factor(f.size, f.axis, first_holders(f.sets)) if f.sets and f.axis and f.axis.on_ranks else f
-            for f in dim
-        )
-        for dim in layout.dims
-    )
-    return make_layout(dims, layout.partial)
+    return make_layout(tuple(tuple(map(held_once, dim)) for dim in layout.dims), layout.partial)
+
+
+def held_once(factor: Factor) -> Factor:
+    """Each element at its first holder among the ranks."""
+    if factor.by_rank is not None:
+        return Factor(factor.size, factor.axis, factor.sets, by_rank=first_holders(factor.by_rank))
+    on_ranks = factor.sets and factor.axis and factor.axis.on_ranks
+    return Factor(factor.size, factor.axis, first_holders(factor.sets or ())) if on_ranks else factor

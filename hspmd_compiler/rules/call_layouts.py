@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..layout.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout, sum_axis
+from ..layout.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout, summed_over
 from ..layout.view_maps import at_places, deduplicated, flat_factor, map_view, slice_factor
 from .call_rule import CallRule
 from .in_code.pointwise_rules import join_dims
@@ -76,8 +76,7 @@ def result_layouts(call: CallRule, letters: dict[str, Dim], partial: frozenset[A
             made.append(None)
             continue
         lacked = call.summed - {name for names in dims for name in names}
-        axes = [f.axis for name in lacked for f in letters.get(name, ()) if f.axis is not None]
-        pending = partial | {sum_axis(axis) for axis in axes}
+        pending = partial | summed_over(factor for name in lacked for factor in letters.get(name, ()))
         made.append(make_layout(tuple(joined(names, letters) for names in dims), pending))
     return tuple(made)
 
@@ -95,8 +94,8 @@ def side_by_side(call: CallRule, letters: dict[str, Dim]) -> dict[str, Dim] | No
             factor = flat_factor(letters[name])
             found |= {part: (slice_factor(factor, *spans[part]),) for part in parts}
         elif any(factor.axis is not None for factor in parts.values()):
-            axes = {factor.axis for factor in parts.values()}
-            if len(axes) > 1 or (Axis.BATCH in axes and len(parts) <= name.count("|")):
+            axes = {factor.axes for factor in parts.values()}
+            if len(axes) > 1 or (Axis.BATCH in set().union(*axes) and len(parts) <= name.count("|")):
                 return None
             placed_parts = [(spans[part][0], factor) for part, factor in parts.items()]
             found[name] = (at_places(placed_parts, call.sizes[name]),)

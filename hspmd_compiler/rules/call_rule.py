@@ -309,7 +309,10 @@ class _Binding:
         if shape is None:
             return None
         if pattern == ((REST,),) and along:
-            names = main if len(shape) == len(main) else tuple(d for d in main if along.isdisjoint(d))
+            kept = len(shape) == len(main)
+            names = main if kept else tuple(d for d in main if along.isdisjoint(d))
+            if kept and self.rule.along_kind is Kind.SUM:  # a dim of length 1 is another one, too
+                names = tuple(d if along.isdisjoint(d) else () for d in main)
         else:
             names = _spelled(pattern, len(shape))
         if len(names) != len(shape):

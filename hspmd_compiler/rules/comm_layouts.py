@@ -13,9 +13,6 @@ from ..layout.several_cuts import with_cuts, without_ranks
 from ..layout.view_maps import flat_factor
 from .rules import RuleContext
 
-TOKEN_DIM = 1
-TOKEN_RANK = 3
-
 
 def states_of(devices: Sequence[int], annotation: Annotation) -> DistributedStates | None:
     """The states of the subgroup with exactly these devices."""
@@ -36,7 +33,7 @@ def target_layout(
     places = _places(ctx.stage_devices, annotation)
     coordinates = [states.coordinates(place) for place in places]
     cuts = {
-        split.dim: _cut(ctx, base, split, [found[split.dim] for found in coordinates])
+        split.dim: _cut(base, split, [found[split.dim] for found in coordinates])
         for split in states.splits
         if split.parts > 1
     }
@@ -50,31 +47,24 @@ def _places(devices: Sequence[int], annotation: Annotation) -> list[int]:
     return [group.devices.index(device) for device in devices]
 
 
-def _cut(ctx: RuleContext, base: Layout, split: Split, places: Sequence[int]) -> Factor:
+def _cut(base: Layout, split: Split, places: Sequence[int]) -> Factor:
     """What each rank holds of a dim. places: the coordinate of each rank."""
     factor = flat_factor(base.dims[split.dim])
     if factor.sets is None:
         pieces = split.pieces(factor.size)
-        return Factor(factor.size, _axis(ctx, base, split.dim), tuple(pieces[place] for place in places))
+        return Factor(factor.size, Axis.TENSOR, tuple(pieces[place] for place in places))
     by_rank = _of_samples(factor.sets, split, places)
     return Factor(factor.size, factor.axis, factor.sets, by_rank=by_rank)
 
 
 def _of_samples(batch: Sets, split: Split, places: Sequence[int]) -> Sets:
-    """Each micro-batch is cut on its own; one whose length the shares don't fit is another pipeline's."""
+    """Each micro-batch is cut on its own. One whose length the shares don't fit is another pipeline's: no
+    rank here computes it, so that the first place has it."""
     found: list[list[tuple[int, int]]] = [[] for _ in places]
     for held in batch:
         length = sum(high - low for low, high in held)
-        if any(split.problems_on(length)):
-            continue
-        pieces = split.pieces(length)
+        fits = not any(split.problems_on(length))
+        pieces = split.pieces(length) if fits else (((0, length),),) + ((),) * (split.parts - 1)
         for rows, place in zip(found, places, strict=True):
             rows += at_local(held, pieces[place])
     return tuple(map(union, found))
-
-
-def _axis(ctx: RuleContext, layout: Layout, dim: int) -> Axis:
-    """Tokens of [batch, tokens, features] are cut along SEQUENCE, so that operators gather them first."""
-    shape = layout.shape
-    tokens = dim == TOKEN_DIM and len(shape) == TOKEN_RANK and shape[0] == ctx.batch
-    return Axis.SEQUENCE if tokens else Axis.TENSOR

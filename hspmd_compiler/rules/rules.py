@@ -213,12 +213,7 @@ def consistent(layout: Layout) -> Layout:
     if cut is not None and cut[1].sets is not None and not covers(cut[1].size, cut[1].sets):
         dims = uncut(layout, ranks=True).dims
     elif cut is not None:
-        dims = tuple(
-            tuple(
-                Factor(f.size, f.axis, f.sets) if f.axis is not None and f.axis.on_ranks else f for f in dim
-            )
-            for dim in dims
-        )
+        dims = tuple(tuple(factor.copies() for factor in dim) for dim in dims)
     return make_layout(dims, layout.partial - {Axis.TENSOR})
 
 
@@ -226,10 +221,7 @@ def consistent(layout: Layout) -> Layout:
 def uncut(layout: Layout, *, ranks: bool, dim: int | None = None) -> Layout:
     """The layout with the cut by ranks (or by the batch axis) taken away, in one dim or in all."""
     dims = tuple(
-        tuple(
-            Factor(f.size) if f.axis is not None and f.axis.on_ranks == ranks and dim in (None, index) else f
-            for f in parts
-        )
+        tuple(factor.without(ranks) if dim in (None, index) else factor for factor in parts)
         for index, parts in enumerate(layout.dims)
     )
     return make_layout(dims, layout.partial)

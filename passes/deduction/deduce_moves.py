@@ -111,9 +111,12 @@ def _to_send(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
 
 def _across(deducer: Deducer, layout: Layout, stage: int) -> Layout:
     dims = []
+    alike = len(deducer.pipeline.stages[stage].devices) == len(deducer.stage_devices)
     for dim in layout.dims:
         factors = []
         for factor in dim:
+            if factor.by_rank is not None and not alike:
+                factor = factor.without(ranks=True)
             if factor.axis is Axis.SEQUENCE:
                 sets = deducer.placement.tokens(stage, factor.size)
                 factor = Factor(factor.size) if sets is None else Factor(factor.size, Axis.SEQUENCE, sets)

@@ -16,7 +16,7 @@ from ...layout.layout import Axis, Coordinate, Dim, Factor, Layout, make_layout
 from ...layout.layout_rows import held_rows
 from ...layout.refine import Refined, refine
 from ...layout.several_cuts import is_plain
-from ...layout.view_maps import first_holders
+from ...layout.view_maps import held_once
 from ...rules.in_code.view_rules import invert, reemit
 from ...rules.rules import PULLS, at_first, contrib_factor, is_addend, local_shape, uncut
 from ..resolve_layouts import by_cells, is_local
@@ -104,7 +104,7 @@ def _with_batch_cut(layout: Layout, target: Layout) -> Layout | None:
     refined = refine(layout, target)
     if refined is None or any(src.axis and dst.axis is Axis.BATCH for src, dst in refined.pairs):
         return None
-    factors = [dst if dst.axis is Axis.BATCH else src for src, dst in refined.pairs]
+    factors = [dst.cut_by(ranks=False) or src for src, dst in refined.pairs]
     return make_layout(_regroup(factors, refined), layout.partial)
 
 
@@ -145,24 +145,17 @@ def _to_pending(deducer: Deducer, value: AnnotatedValue, target: Layout) -> Anno
 
 
 def _first_holders(layout: Layout) -> Layout:
-    dims = tuple(
-        tuple(
-            Factor(f.size, f.axis, first_holders(f.sets)) if f.sets and f.axis and f.axis.on_ranks else f
-            for f in dim
-        )
-        for dim in layout.dims
-    )
-    return make_layout(dims, layout.partial)
+    return make_layout(tuple(tuple(map(held_once, dim)) for dim in layout.dims), layout.partial)
 
 
 def _holds_all(refined: Refined) -> bool:
     """Whether every rank already holds what the target gives it."""
     for src, dst in refined.pairs:
-        if src == dst or src.sets is None or not (src.axis and src.axis.on_ranks):
+        if src == dst or src.of_ranks is None:
             continue
-        if dst.sets is None:
+        if dst.of_ranks is None:
             return False
-        if any(intersect(b, a) != union(b) for a, b in zip(src.sets, dst.sets, strict=True)):
+        if any(intersect(b, a) != union(b) for a, b in zip(src.of_ranks, dst.of_ranks, strict=True)):
             return False
     return True
 
@@ -171,7 +164,7 @@ def _take(deducer: Deducer, value: AnnotatedValue, target: Layout) -> AnnotatedV
     """Cut locally, one factor at a time."""
     refined = refine(value.layout, target)
     assert refined is not None
-    changed = [index for index, (src, dst) in enumerate(refined.pairs) if src.sets != dst.sets]
+    changed = [index for index, (src, dst) in enumerate(refined.pairs) if src.pieces != dst.pieces]
     for index in changed:
         pairs = list(refined.pairs)
         dst = pairs[index][1]
@@ -214,10 +207,10 @@ def _pad(deducer: Deducer, value: AnnotatedValue, target: Layout, refined: Refin
         return None
     index = changed[0]
     src, dst = refined.pairs[index]
-    if src.sets is None or not (src.axis and src.axis.on_ranks):
+    if src.of_ranks is None:
         return _pad_whole(deducer, value, target)
-    room = dst.sets if dst.sets is not None else tuple(((0, dst.size),) for _ in src.sets)
-    if any(intersect(a, b) != a for a, b in zip(src.sets, room, strict=True)):
+    room = dst.of_ranks if dst.of_ranks is not None else tuple(((0, dst.size),) for _ in src.of_ranks)
+    if any(intersect(a, b) != a for a, b in zip(src.of_ranks, room, strict=True)):
         return None
     if not src.contrib:
         value = deducer.convert(value, _first_holders(value.layout))
@@ -225,27 +218,23 @@ def _pad(deducer: Deducer, value: AnnotatedValue, target: Layout, refined: Refin
         if again is None:
             return None
         refined, src = again, again.pairs[index][0]
-    return _place(deducer, value, target, refined, index, room)
+    return _place(deducer, value, target, refined, index)
 
 
 def _pad_whole(deducer: Deducer, value: AnnotatedValue, target: Layout) -> AnnotatedValue | None:
     """A whole value as addends: each element at its first holder, then padded."""
-    dims = tuple(tuple(Factor(f.size, f.axis, f.sets) for f in dim) for dim in target.dims)
+    dims = tuple(tuple(factor.copies() for factor in dim) for dim in target.dims)
     thinned = _first_holders(make_layout(dims, value.layout.partial))
     return deducer.convert(deducer.convert(value, thinned), target)
 
 
 def _place(
-    deducer: Deducer,
-    value: AnnotatedValue,
-    target: Layout,
-    refined: Refined,
-    index: int,
-    room: tuple[Intervals, ...],
+    deducer: Deducer, value: AnnotatedValue, target: Layout, refined: Refined, index: int
 ) -> AnnotatedValue:
-    src = refined.pairs[index][0]
-    size = PerCoordinate(lambda at: sum(high - low for low, high in room[at.rank]))
-    intervals = PerCoordinate(lambda at: within(room[at.rank], src.held(at)))
+    src, dst = refined.pairs[index]
+    by_position = src.by_rank is not None
+    size = PerCoordinate(dst.length)
+    intervals = PerCoordinate(lambda at: within(dst.held(at), src.held(at)), by_position)
     view = PerCoordinate(lambda at: refined.view(at, source=True))
     args = (value, view, index, size, intervals, local_shape(target))
     return deducer.emit("hspmd.place", args, target, dtype=value.dtype)
@@ -318,5 +307,5 @@ def _marked(deducer: Deducer, value: AnnotatedValue, target: Layout) -> Annotate
 
 
 def _settled(layout: Layout) -> Layout:
-    dims = tuple(tuple(Factor(f.size, f.axis, f.sets) for f in dim) for dim in layout.dims)
+    dims = tuple(tuple(factor.copies() for factor in dim) for dim in layout.dims)
     return make_layout(dims, layout.partial - {Axis.TENSOR})

@@ -105,12 +105,7 @@ def try_one(case: Case, seed: int, ways: int) -> set[tuple[int, Cut]]:
 
 def cuts_of(layout: Layout, ways: int) -> Iterator[Cut]:
     """What the ranks' shares of a layout are like."""
-    factors = [
-        factor
-        for dim in layout.dims
-        for factor in dim
-        if factor.axis is not None and factor.axis.on_ranks and not factor.contrib
-    ]
+    factors = [factor for factor in layout.factors() if factor.of_ranks is not None and not factor.contrib]
     for factor in factors:
         lengths = {sum(high - low for low, high in factor.held(Coordinate(rank, 0))) for rank in range(ways)}
         if 0 in lengths:

@@ -9,7 +9,7 @@ from math import prod
 from ...ir.annotated import AnnotatedValue
 from ...ir.graph import Row
 from ...layout.intervals import is_exact
-from ...layout.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout
+from ...layout.layout import Axis, Dim, Factor, Layout, dim_cut, dim_size, make_layout, summed_over
 from ...layout.view_maps import deduplicated
 from ..rules import RuleContext, at_first, consistent, contrib_factor, is_addend, uncut
 from .pointwise_rules import join_dims, most_split, one_batch_sum
@@ -124,18 +124,36 @@ def _avoid_conflict(
     a, b = _cut_letter(letters.left, left.layout), _cut_letter(letters.right, right.layout)
     if a is None or b is None or a == b:
         return left, right
-    if _gathers_first(left, right):
+    batched = not {*letters.left}.isdisjoint({*letters.right} & {*letters.out})
+    if _gathers_first(left, right, (a not in letters.right, b not in letters.left), batched):
         return ctx.convert(left, uncut(consistent(left.layout), ranks=True)), right
     return left, ctx.convert(right, uncut(consistent(right.layout), ranks=True))
 
 
-def _gathers_first(left: AnnotatedValue, right: AnnotatedValue) -> bool:
-    """Tokens are gathered rather than features; else the smaller operand."""
+def _gathers_first(
+    left: AnnotatedValue, right: AnnotatedValue, rows: tuple[bool, bool], batched: bool
+) -> bool:
+    """Tokens are gathered rather than features; samples, and what else a parameter has no letter for, rather
+    than a split parameter; of tokens beside the same tokens, as in attention, those of the second operand
+    (keys, values); else the smaller one.
+
+    rows: of each operand, whether the cut letter is not the other one's. batched: whether both have a letter
+    that the result has, too.
+    """
     cuts = [value.layout.cut(ranks=True) for value in (left, right)]
     sequence = [cut is not None and cut[1].axis is Axis.SEQUENCE for cut in cuts]
     if sequence[0] != sequence[1]:
         return sequence[0]
+    if left.static != right.static and rows[left.static] and _several_hold(cuts[left.static]):
+        return right.static
+    if batched and all(rows) and cuts[0] and cuts[1] and cuts[0][1] is cuts[1][1]:
+        return False
     return prod(left.layout.shape) <= prod(right.layout.shape)
+
+
+def _several_hold(cut: tuple[int, Factor] | None) -> bool:
+    """Whether pieces lie on more than one rank; what one rank has is no cut of samples or tokens."""
+    return cut is not None and sum(map(bool, cut[1].sets or ())) > 1
 
 
 def _match_batch_letters(
@@ -167,10 +185,7 @@ def _match_summed(
     right_contrib = _contrib_dim(right.layout) == j
     left = ctx.convert(left, left.layout.with_dim(i, dim if left_contrib else plain))
     right = ctx.convert(right, right.layout.with_dim(j, dim if right_contrib else plain))
-    axes = frozenset(
-        Axis.BATCH if factor.axis is Axis.BATCH else Axis.TENSOR for factor in dim if factor.axis is not None
-    )
-    return left, right, axes
+    return left, right, summed_over(dim)
 
 
 def _contrib_dim(layout: Layout) -> int | None:
@@ -179,7 +194,7 @@ def _contrib_dim(layout: Layout) -> int | None:
 
 
 def _copies(dim: Dim) -> Dim:
-    return tuple(Factor(f.size, f.axis, f.sets) for f in dim)
+    return tuple(factor.copies() for factor in dim)
 
 
 def _summed_dim(left: Layout, right: Layout, i: int, j: int) -> Dim:

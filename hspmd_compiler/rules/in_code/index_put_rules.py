@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...ir.annotated import AnnotatedValue
 from ...ir.graph import Row
-from ...layout.layout import Axis, Dim, Factor, Layout, dim_cut, make_layout, sum_axis
+from ...layout.layout import Axis, Dim, Factor, Layout, dim_cut, make_layout, summed_over
 from ..call_rule import argument_of
 from ..cuts import exact, whole_dim
 from ..rules import Result, RuleContext, at_first, items, uncut
@@ -121,7 +121,7 @@ def _added(
     dims = join_dims(tokens, shape)
     values = ctx.convert(values, make_layout((*dims, *values.layout.dims[rank:]), values.layout.partial))
     met = tuple(ctx.convert(index, operand_layout(index, copies(dims), shape)) for index in indices)
-    partial = values.layout.partial | {sum_axis(f.axis) for dim in dims for f in dim if f.axis is not None}
+    partial = values.layout.partial | summed_over(factor for dim in dims for factor in dim)
     base = ctx.convert(base, _indexed(base.layout, len(indices), values.layout.dims[rank:]))
     base = _once(ctx, base, partial)
     layout = make_layout(base.layout.dims, partial)

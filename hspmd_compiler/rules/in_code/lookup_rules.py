@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...errors import DeduceError
 from ...ir.annotated import AnnotatedValue
 from ...ir.graph import Ref, Row
-from ...layout.layout import Axis, Dim, Factor, Layout, dim_cut, make_layout, sum_axis
+from ...layout.layout import Axis, Dim, Factor, Layout, dim_cut, make_layout, summed_over
 from ..cuts import exact, single_factor, whole_dim
 from ..rules import (
     Result,
@@ -70,7 +70,7 @@ def embedding_backward(ctx: RuleContext, row: Row) -> Result:
     if grad.layout.cut(ranks=True) is None or _cut_columns(grad.layout):
         index = ctx.convert(index, uncut(index.layout, ranks=True))
     grad, index, dims = _meet_index(ctx, grad, index)
-    partial = grad.layout.partial | {sum_axis(f.axis) for dim in dims for f in dim if f.axis is not None}
+    partial = grad.layout.partial | summed_over(factor for dim in dims for factor in dim)
     table: Dim = (Factor(rows),)
     if cut is not None and Axis.TENSOR not in partial and not _cut_columns(grad.layout):
         layout = make_layout(((Factor(rows, cut.axis, cut.sets),), grad.layout.dims[-1]), partial)

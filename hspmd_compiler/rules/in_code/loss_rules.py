@@ -6,7 +6,7 @@ from ...base.comm_plan import Combine
 from ...errors import DeduceError
 from ...ir.annotated import AnnotatedValue
 from ...ir.graph import Row
-from ...layout.layout import Axis, Factor, Layout, dim_cut, make_layout, sum_axis
+from ...layout.layout import Axis, Factor, Layout, dim_cut, make_layout, summed_over
 from ...layout.view_maps import deduplicated
 from ..cuts import exact, single_factor, whole_dim
 from ..rules import Result, RuleContext, held_intervals, integer, uncut
@@ -72,7 +72,7 @@ def nll_loss(ctx: RuleContext, row: Row) -> Result:
     checked = in_bounds(ctx, row, row.args[1], target, logp.layout.shape[-1], ignore)
     if reduction not in (MEAN, SUM):
         return _unreduced(ctx, row, logp, checked)
-    count = _count(ctx, target, ignore, logp)
+    count = _count(ctx, _counted(ctx, row.args[1], target), ignore, logp)
     intervals = held_intervals(factor, logp.layout.shape[-1])
     partial = reduced_layout(logp.layout, range(len(logp.layout.dims)), keep=False)
     picked = ctx.emit("hspmd.nll_pick", (logp, checked, intervals, ignore), partial, dtype=logp.dtype)
@@ -89,16 +89,25 @@ def _unreduced(
     """A loss per sample; its count is zero, as in PyTorch."""
     logp = whole_dim(ctx, logp, len(logp.layout.dims) - 1)
     layout = make_layout(logp.layout.dims[:-1])
-    total = make_layout((), frozenset(sum_axis(f.axis) for f in layout.factors() if f.axis is not None))
+    total = make_layout((), summed_over(layout.factors()))
     return ctx.emit_many(row.op, (logp, target, *row.args[2:]), (layout, total))
+
+
+def _counted(ctx: RuleContext, argument: object, target: AnnotatedValue) -> AnnotatedValue:
+    """The target as it is counted: as it came, without a gather, where samples are shared by ranks."""
+    cut = target.layout.cut(ranks=True)
+    if not target.pure:
+        return target
+    if cut is not None and cut[1].axis is not Axis.SEQUENCE:
+        return exact(ctx, ctx.settle(ctx.operand(argument)))
+    return ctx.convert(target, uncut(target.layout, ranks=True))
 
 
 def _count(ctx: RuleContext, target: AnnotatedValue, ignore: int, logp: AnnotatedValue) -> AnnotatedValue:
     """Valid targets of the whole global batch."""
-    target = ctx.convert(target, uncut(target.layout, ranks=True)) if target.pure else target
-    partial = frozenset(sum_axis(f.axis) for f in target.layout.factors() if f.axis is not None)
     args = (target, ignore, logp.dtype)
-    count = ctx.emit("hspmd.valid_count", args, make_layout((), partial), dtype=logp.dtype)
+    layout = make_layout((), summed_over(target.layout.factors()))
+    count = ctx.emit("hspmd.valid_count", args, layout, dtype=logp.dtype)
     return ctx.settle(count)
 
 

@@ -27,9 +27,10 @@ def broadcast_dims(layout: Layout, shape: Sequence[int]) -> list[Dim | None]:
 def held_fraction(dim: Dim) -> float:
     """The share of a dim that an average coordinate holds."""
     shares = [
-        sum(high - low for held in factor.sets for low, high in held) / max(1, len(factor.sets) * factor.size)
+        sum(high - low for held in sets for low, high in held) / max(1, len(sets) * factor.size)
         for factor in dim
-        if factor.sets is not None
+        for sets in (factor.sets, factor.by_rank)
+        if sets is not None
     ]
     return prod(shares)
 
@@ -70,9 +71,7 @@ def _keep_one_cut(dims: list[Dim], cut: list[int]) -> list[Dim]:
 
     kept = min(cut, key=lambda index: (is_sequence(index), index))
     return [
-        dim
-        if index == kept
-        else tuple(Factor(f.size) if f.axis is not None and f.axis.on_ranks else f for f in dim)
+        dim if index == kept else tuple(factor.without(ranks=True) for factor in dim)
         for index, dim in enumerate(dims)
     ]
 
@@ -334,7 +333,7 @@ def meet_product(ctx: RuleContext, pair: dict[int, AnnotatedValue], shape: Seque
 
 def copies(dims: Sequence[Dim]) -> tuple[Dim, ...]:
     """The same cuts with consistent copies in place of addends."""
-    return tuple(tuple(Factor(f.size, f.axis, f.sets) for f in dim) for dim in dims)
+    return tuple(tuple(factor.copies() for factor in dim) for dim in dims)
 
 
 @pull_for(*SETTLING, *SUMS, *PRODUCTS, *LINEAR, *LAZY)

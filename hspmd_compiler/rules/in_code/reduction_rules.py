@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...ir.annotated import AnnotatedValue
 from ...ir.graph import Row
-from ...layout.layout import Dim, Layout, make_layout, sum_axis
+from ...layout.layout import Dim, Layout, make_layout, summed_over
 from ..call_rule import CallRule, argument_of, argument_place, dims_along
 from ..rules import RuleContext
 
@@ -22,7 +22,7 @@ def reduced_layout(layout: Layout, reduced: Sequence[int], keep: bool) -> Layout
         if index not in reduced:
             dims.append(dim)
             continue
-        partial |= {sum_axis(factor.axis) for factor in dim if factor.axis is not None}
+        partial |= summed_over(dim)
         if keep:
             dims.append(())
     return make_layout(tuple(dims), frozenset(partial))

@@ -21,6 +21,7 @@ from ..rules import (
     local_shape,
     pull_for,
     sample_factor,
+    uncut,
 )
 from .pointwise_rules import is_batch_sum, join_dims, jointly_linear
 
@@ -193,10 +194,12 @@ def _parts_of_samples(
     found = []
     size, low = sum(value.layout.shape[dim] for value in values), 0
     every = sample_factor(ctx, size)
+    shared = all(dim_cut(value.layout.dims[dim], ranks=True) is not None for value in values)
     for value in values:
         high = low + value.layout.shape[dim]
         if dim_cut(value.layout.dims[dim], ranks=False) is not None:
             value, _ = single_factor(ctx, value, dim)
+            value = value if shared else ctx.convert(value, uncut(value.layout, ranks=True, dim=dim))
         elif every is None:
             return None
         else:

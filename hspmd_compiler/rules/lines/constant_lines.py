@@ -11,6 +11,7 @@ from ...errors import InternalError
 from ...ir.annotated import AnnotatedValue, PerCoordinate
 from ...ir.graph import Row
 from ...ir.own_operators import RANDOM_MASK, RANDOM_NUMBERS
+from ...layout.intervals import shifted
 from ...layout.layout import Axis, Coordinate, Factor, Layout, whole
 from ..op_apply import put
 from ..op_rule import OpRule, Shapes, chosen, lengths_of, numbered
@@ -76,7 +77,8 @@ def by_position(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | 
 def _drawn(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue:
     key, operator, kind, _, dtype = row.args
     batch = ctx.batch
-    parts = PerCoordinate(lambda at: tuple(_part(factor, batch, at) for factor in layout.factors()))
+    apart = any(factor.by_rank is not None for factor in layout.factors())
+    parts = PerCoordinate(lambda at: tuple(_part(factor, batch, at) for factor in layout.factors()), apart)
     args = (ctx.operand(key), operator, kind, parts, local_shape(layout), dtype)
     return ctx.emit(row.op.removesuffix(".default"), args, layout, dtype=row.dtype)
 
@@ -87,17 +89,16 @@ def _part(factor: Factor, batch: int, at: Coordinate) -> tuple[int, tuple[tuple[
     A micro-batch's rows count from its first sample, which the key holds: micro-batches of one size
     run the same code.
     """
-    held = factor.held(at)
-    if factor.axis is not Axis.BATCH:
-        return factor.size, held, 0
+    if factor.axis is not Axis.BATCH or factor.sets is None:
+        return factor.size, factor.held(at), 0
     per_sample, rest = divmod(factor.size, batch)
-    if rest or len(held) != 1 or held[0][0] % per_sample:
+    rows = factor.sets[at.batch]
+    if rest or len(rows) != 1 or rows[0][0] % per_sample:
         raise InternalError(
-            f"samples {held} of {factor.size} elements are not the rows of a micro-batch",
+            f"samples {rows} of {factor.size} elements are not the rows of a micro-batch",
             fix="report this model and strategy",
         )
-    ((low, high),) = held
-    return factor.size, ((0, high - low),), per_sample
+    return factor.size, shifted(factor.held(at), -rows[0][0]), per_sample
 
 
 def _any_cut(row: Row, _shapes: Shapes) -> OpRule:

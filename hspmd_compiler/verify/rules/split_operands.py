@@ -9,7 +9,8 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from ...layout.intervals import Sets, union
+from ...base.comm_plan import Interval
+from ...layout.intervals import Sets, at_local, union
 from ...layout.layout import Axis, Coordinate, Factor, Layout, make_layout
 from ..assemble import LocalPiece, assemble, index_of, local_view, whole_view
 
@@ -72,6 +73,16 @@ def copied_sets(rng: Random, size: int, ranks: int) -> Sets:
     return tuple(union((*own, *more)) for own, more in pairs)
 
 
+def shared_samples(rng: Random, size: int, mesh: StageMesh) -> Factor:
+    """Each micro-batch divided among the ranks, on its own; sometimes with copies."""
+    found: list[list[Interval]] = [[] for _ in range(mesh.ranks)]
+    for held in mesh.batch:
+        pieces = rng.choice((cut_sets, copied_sets))(rng, sum(b - a for a, b in held), mesh.ranks)
+        for rows, piece in zip(found, pieces, strict=True):
+            rows += at_local(held, piece)
+    return Factor(size, Axis.BATCH, mesh.batch, by_rank=tuple(map(union, found)))
+
+
 def random_layout(rng: Random, operand: Operand, mesh: StageMesh, split_batch: bool) -> Layout:
     """Whole, cut, with copies, with addends, or a pending sum; the samples split where there are any."""
     dims = [(Factor(size),) for size in operand.shape]
@@ -85,8 +96,11 @@ def random_layout(rng: Random, operand: Operand, mesh: StageMesh, split_batch: b
     modes = ["whole", "cut", "cut", "copies"] if free else ["whole"]
     modes += ["partial"] if operand.linear else []
     modes += ["contrib"] if operand.linear and free else []
+    modes += ["samples", "samples"] if sample is not None else []
     mode = rng.choice(modes)
-    if mode == "partial":
+    if mode == "samples" and sample is not None:
+        dims[sample] = (shared_samples(rng, operand.shape[sample], mesh),)
+    elif mode == "partial":
         partial.add(Axis.TENSOR)
     elif mode != "whole":
         dim = rng.choice(free)
