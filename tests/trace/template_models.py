@@ -379,6 +379,113 @@ def hooked(*scales: float) -> Stack:
     return model
 
 
+class Experts(nn.Module):
+    """Another class of block: two experts by a gate, over the samples' mask, with dropout."""
+
+    def __init__(self, number: int = 0) -> None:
+        super().__init__()
+        self.norm, self.gate = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2, bias=False)
+        self.experts = nn.Parameter(torch.ones(2, WIDTH, WIDTH))
+        self.moe_index = number
+
+    def forward(self, x: torch.Tensor, scale: float | torch.Tensor = 1.0) -> torch.Tensor:
+        shares = self.gate(x * scale).softmax(-1)
+        made = torch.einsum("bd,edf->bef", self.norm(x), self.experts).relu()
+        return x + nn.functional.dropout(torch.einsum("bef,be->bf", made, shares), 0.2)
+
+
+class Mixed(Stack):
+    """Blocks of a few classes, in the order of letters: A drops, B has experts, C is plain."""
+
+    def __init__(self, order: str) -> None:
+        made = {"A": lambda _: Dropping(), "B": Experts, "C": lambda _: Block()}
+        super().__init__()
+        self.blocks = nn.ModuleList(made[kind](order[:place].count(kind)) for place, kind in enumerate(order))
+
+
+class MixedMasked(Mixed):
+    """All blocks read one buffer of the model's; `tied` makes some share a parameter."""
+
+    def __init__(self, order: str, tied: Callable[[nn.ModuleList], None] = lambda _: None) -> None:
+        super().__init__(order)
+        self.register_buffer("mask", torch.ones(WIDTH))
+        tied(self.blocks)
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x, self.mask)
+        return x
+
+
+class OneOfAKindIsScaled(Mixed):
+    """The parent treats one block of a class in another way, by its place."""
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        for place, block in enumerate(self.blocks):
+            x = block(x)
+            if place == 3:
+                x = x * 2
+        return x
+
+
+class Turned(Pair):
+    """As `Pair`, but makes what it gives in another order."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        second = self.norm(x)
+        return Block.forward(self, y), second
+
+
+class CarriedByTwo(Carried):
+    """Two values of one shape go from block to block, which are of two kinds."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Pair() if kind == "A" else Turned() for kind in order)
+
+
+class Biased(Block):
+    """Makes a scale of what it gets, or takes the one that it is given, as layers of T5 do a bias."""
+
+    def __init__(self, makes: bool) -> None:
+        super().__init__()
+        self.bias = nn.Linear(WIDTH, WIDTH) if makes else None
+
+    def forward(  # type: ignore[override]
+        self, x: torch.Tensor, bias: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        bias = self.bias(x).tanh() if self.bias is not None else bias
+        return super().forward(x if bias is None else x * bias), bias
+
+
+class OneGivesToAll(Stack):
+    """All blocks behind one read what it made beside its result."""
+
+    def __init__(self, giver: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Biased(place == giver) for place in range(2 * DEPTH))
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        bias = None
+        for block in self.blocks:
+            x, bias = block(x, bias)
+        return x
+
+
+class FrozenUpTo(Stack):
+    """The first blocks learn nothing, so that gradients end in the middle."""
+
+    def __init__(self, depth: int, frozen: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(depth))
+        self.first.requires_grad_(False)
+        self.blocks[:frozen].requires_grad_(False)
+
+
+def share_bias(blocks: nn.ModuleList) -> None:
+    blocks[3].norm.weight = blocks[2].norm.weight
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "plain": Stack,
     "two stacks": TwoStacks,
@@ -417,4 +524,15 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "one has a hook": lambda: hooked(2.0),
     "two have other hooks": lambda: hooked(2.0, 3.0),
     "reads its device": ReadsItsDevice,
+    "the first is given to all": lambda: OneGivesToAll(0),
+    "the third is given to all": lambda: OneGivesToAll(2),
+    "two classes in turn": lambda: Mixed("ABABABAB"),
+    "two of one, one of another": lambda: Mixed("AABAABAAB"),
+    "one class after another": lambda: Mixed("AAAABBBB"),
+    "other classes at the ends": lambda: Mixed("CABAABABC"),
+    "any order": lambda: MixedMasked("ABCCABBACBAB"),
+    "a tie across classes": lambda: MixedMasked("ABABAB", share_bias),
+    "one of a class is scaled": lambda: OneOfAKindIsScaled("ABABABAB"),
+    "two orders of two values": lambda: CarriedByTwo("AAB" * 6),
+    "frozen up to a block": lambda: FrozenUpTo(18, 9),
 }

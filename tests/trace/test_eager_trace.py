@@ -13,11 +13,16 @@ from hspmd_compiler.trace.tracer import subject_of, trace_plain, trace_subject
 from tests.trace.template_models import MODELS, WIDTH, Block, Stack
 
 BATCH = {"x": torch.zeros(2, 4), "y": torch.zeros(2, dtype=torch.int64)}
+MIXED = (
+    *("two classes in turn", "two of one, one of another", "one class after another", "any order"),
+    *("other classes at the ends", "a tie across classes", "one of a class is scaled"),
+)
 REFUSED = {
     "batch norm": "aten.add_.Tensor changes a tensor in place that the step was given",
     "in place": "aten.mul_.Tensor changes a tensor in place",
     "dropout": "aten.bernoulli_.float changes a tensor in place",
     "one is evaluated": "aten.bernoulli_.float changes a tensor in place",
+    **dict.fromkeys(MIXED, "aten.bernoulli_.float changes a tensor in place"),
     "one without gradient": "aten.native_layer_norm.default is differentiated, but not recorded",
     "one layer in all places": "a module has several names",
     "place in a tensor": "a tensor comes from elsewhere",

@@ -36,6 +36,14 @@ EXPANDED = {
     "one is evaluated": "4 of 6 blocks of blocks",
     "one is frozen": "4 of 6 blocks of blocks",
     "one has a hook": "4 of 6 blocks of blocks",
+    "the first is given to all": "5 of 12 blocks of blocks",
+    "two classes in turn": "4 of 8 blocks of blocks",
+    "two of one, one of another": "4 of 9 blocks of blocks",
+    "one class after another": "4 of 8 blocks of blocks",
+    "other classes at the ends": "4 of 9 blocks of blocks",
+    "any order": "5 of 12 blocks of blocks",
+    "two orders of two values": "9 of 18 blocks of blocks",
+    "frozen up to a block": "8 of 18 blocks of blocks",
 }
 WHOLE = {
     "one is skipped": "of other values in block 5",
@@ -62,13 +70,16 @@ WHOLE = {
     "reads its device": "RuntimeError: no numbers here",
     "literal by place": "aten.mul.Tensor lies between blocks",
     "two have other hooks": "aten.mul.Tensor of other values in block 2",
+    "the third is given to all": "reads other values of the block after it",
+    "a tie across classes": "blocks.2.norm.weight is shared",
+    "one of a class is scaled": "aten.mul.Tensor in place of aten.native_layer_norm.default outside",
 }
 
 QUICK = (
     *("plain", "two stacks", "a list per block", "batch norm", "cache", "width by place", "one is frozen"),
     *("one is skipped", "one is scaled", "one is detached", "place in a tensor", "drop path rates"),
     *("a shared parameter", "the first is kept", "stack of all", "frozen half", "by number"),
-    "reads its device",
+    *("reads its device", "the first is given to all", "any order"),
 )
 """One of each way to be expanded, and of each reason why the whole model is traced."""
 
@@ -214,10 +225,19 @@ def test_vit() -> None:
 
 
 @pytest.mark.slow
+def test_experts_in_every_second_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples" / "program_search"))
+    from models import bert_moe
+
+    sizes = {"hidden": 16, "heads": 2, "ffn": 24, "vocab": 40, "seq": 8, "devices": 2}
+    _check_family(lambda: bert_moe(layers=7, **sizes), 4)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "how"),
     [
-        ("t5", "the whole model, since"),
+        ("t5", "3 of 5 blocks of encoder.block, 3 of 5 blocks of decoder.block"),
         ("bart", "3 of 5 blocks of model.encoder.layers, 3 of 6 blocks of model.decoder.layers"),
     ],
 )

@@ -71,13 +71,19 @@ class _TracedBlocks:
         self.reads: list[set[int]] = [
             {i for m in members for i in row_inputs(rows[m])} for members in self.members
         ]
+        self.of_ends = {i for end in (0, self.count - 1) for i in self._read_afar(end)}
 
     def _block(self, row: Row, first: int) -> int | None:
         return row.layer - first if row.layer is not None and 0 <= row.layer - first < self.count else None
 
+    def _read_afar(self, end: int) -> Iterator[int]:
+        """Rows of the first or last block that others than its neighbour read: all find them there."""
+        far = (reads for block, reads in enumerate(self.reads) if abs(block - end) > 1)
+        yield from (i for reads in far for i in reads if self.block[i] == end)
+
     def ports(self, giver: int, taker: int) -> list[int]:
-        """Rows of block `giver` that block `taker` reads, in order."""
-        return sorted(i for i in self.reads[taker] if self.block[i] == giver)
+        """Rows of block `giver` that block `taker` reads of it as its neighbour, in order."""
+        return sorted(i for i in self.reads[taker] - self.of_ends if self.block[i] == giver)
 
     def check_order(self) -> None:
         """The rows of all blocks lie together, in order of blocks (the reverse in backward)."""
@@ -104,7 +110,7 @@ class _TracedBlocks:
                     continue
                 if block is None and 0 < source < self.count - 1:
                     raise TemplateMismatch(f"{_shown(row)} reads an inner block of {self.plan.path}")
-                if block is not None and abs(block - source) > 1:
+                if block is not None and abs(block - source) > 1 and i not in self.of_ends:
                     raise TemplateMismatch(
                         f"{_shown(row)} reads a block of {self.plan.path} far from its own"
                     )
@@ -185,12 +191,13 @@ class _Expansion:
         """From a reference of the block's template to the reference of this block."""
         template = self.plan.template[block]
         new = {**self.inside[block], **self._joined(block, template, -1), **self._joined(block, template, 1)}
-        outside, traced_block, refs = self.outside, self.traced.block, self.refs
+        outside, refs = self.outside, self.refs
+        traced_block, of_ends = self.traced.block, self.traced.of_ends
 
         def change(ref: Ref) -> Ref:
             found = new.get(ref.id)
             if found is None:
-                assert traced_block[ref.id] is None
+                assert traced_block[ref.id] is None or ref.id in of_ends
                 found = outside[ref.id]
             return refs[found]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -20,7 +21,7 @@ class StackPlan:
     """How a list of blocks is traced: its first and last block, and one of each kind between them.
 
     path: of the list. children: names of all blocks. traced: places of those that are traced. template:
-    for every block, the place in `traced` of the one that it is made from.
+    for every block, the place in `traced` of the one that it is made from; some may only be neighbours.
     """
 
     path: str
@@ -40,40 +41,75 @@ class StackPlan:
         return f"{self.path}.{name}" if self.path else name
 
 
-def plan_stacks(model: nn.Module) -> tuple[StackPlan, ...]:
-    """A plan for every list of blocks of one class that has fewer kinds than blocks."""
-    return tuple(_plans(model))
+def plan_stacks(model: nn.Module, *, by_neighbours: bool = False) -> tuple[StackPlan, ...]:
+    """A plan for every list of blocks that has fewer kinds than blocks, in whichever order these come.
+
+    by_neighbours: blocks of one kind have neighbours of one kind, too, and are traced beside such; only
+    lists of which half or less is traced so.
+    """
+    return tuple(_plans(model, by_neighbours))
 
 
-def _plans(model: nn.Module) -> Iterator[StackPlan]:
+def _plans(model: nn.Module, by_neighbours: bool) -> Iterator[StackPlan]:
     for path, named in containers(model):
         children = [child for _, child in named]
-        alike = len({type(child) for child in children}) == 1 and all(map(owns_parameters, children))
-        if alike and len(children) > 3:
-            kinds = _kinds(children)
-            if max(kinds) + 1 < len(children):
-                yield _plan(path, tuple(name for name, _ in named), kinds)
+        if len(children) <= 3 or not all(map(owns_parameters, children)):
+            continue
+        kinds = _kinds(_signatures(children))
+        traced = _first_of_each(kinds)
+        if by_neighbours:
+            alike, kinds = kinds, _kinds(_among_neighbours(kinds))
+            traced = _with_neighbours(_first_of_each(kinds), alike)
+            if 2 * len(traced) > len(children):
+                continue
+        if len(traced) < len(children):
+            template = tuple(traced.index(kinds.index(kind)) for kind in kinds)
+            yield StackPlan(path, tuple(name for name, _ in named), tuple(traced), template)
 
 
-def _kinds(children: Sequence[nn.Module]) -> list[int]:
-    """Number of the template of every block: 0 the first, then one per signature, then the last."""
+def _kinds(told: Sequence[Hashable]) -> list[int]:
+    """Number of the kind of every block: 0 the first, then one for all that are told alike, then the last."""
+    numbers: dict[Hashable, int] = {}
+    inner = [numbers.setdefault(value, len(numbers) + 1) for value in told[1:-1]]
+    return [0, *inner, len(numbers) + 1]
+
+
+def _first_of_each(kinds: Sequence[int]) -> list[int]:
+    return [kinds.index(kind) for kind in range(max(kinds) + 1)]
+
+
+def _among_neighbours(kinds: Sequence[int]) -> list[tuple[int, ...]]:
+    return [tuple(kinds[max(place - 1, 0) : place + 2]) for place in range(len(kinds))]
+
+
+def _with_neighbours(traced: Sequence[int], alike: Sequence[int]) -> list[int]:
+    """The traced blocks, and those between them without which one has a neighbour of another kind."""
+    kept = set(traced)
+    for left, right in pairwise(traced):
+        if alike[left + 1] != alike[right] or alike[right - 1] != alike[left]:
+            kept |= {left + 1, right - 1}
+    return sorted(kept)
+
+
+def _signatures(children: Sequence[nn.Module]) -> list[Signature]:
+    """What is said of each block, but where it stands."""
     facts = [dict(_facts(child)) for child in children]
-    places = set.intersection(*(_places(block, place) for place, block in enumerate(facts)))
-    numbers: dict[Signature, int] = {}
-    kinds = [0]
-    for block in facts[1:-1]:
-        signature = tuple((key, None if key in places else value) for key, value in block.items())
-        kinds.append(numbers.setdefault(signature, len(numbers) + 1))
-    return [*kinds, len(numbers) + 1]
+    places = _places(facts)
+    return [tuple((key, None if key in places else value) for key, value in block.items()) for block in facts]
 
 
-def _places(facts: Mapping[FactKey, Fact], place: int) -> set[FactKey]:
-    """The attributes that hold the place of the block, such as a layer index."""
-    return {key for key, value in facts.items() if value == (int, place)}
-
-
-def _plan(path: str, names: tuple[str, ...], kinds: list[int]) -> StackPlan:
-    return StackPlan(path, names, tuple(kinds.index(kind) for kind in range(max(kinds) + 1)), tuple(kinds))
+def _places(facts: Sequence[Mapping[FactKey, Fact]]) -> set[FactKey]:
+    """The attributes that hold a block's place, such as a layer index, among all or those that have it."""
+    found: dict[FactKey, list[tuple[int, Fact]]] = {}
+    for place, block in enumerate(facts):
+        for key, value in block.items():
+            found.setdefault(key, []).append((place, value))
+    return {
+        key
+        for key, held in found.items()
+        if all(value == (int, place) for place, value in held)
+        or all(value == (int, number) for number, (_, value) in enumerate(held))
+    }
 
 
 def _facts(block: nn.Module) -> Iterator[tuple[FactKey, Fact]]:

@@ -85,10 +85,9 @@ def _traced(subject: Subject, capture: Capture) -> TraceResult:
     if capture is Capture.FULL:
         graph = traced_steadily(subject, trace_subject)
         return TraceResult(graph, "the whole model, as asked for")
-    stacks = plan_stacks(subject.model)
     try:
         with without_collection():
-            return TraceResult(_by_templates(subject, stacks), _shown(stacks))
+            return _by_kinds(subject)
     except TemplateMismatch as mismatch:
         reason = str(mismatch)
     except Exception as error:  # the model's own code runs in there; tracing it whole tells what is wrong
@@ -108,6 +107,21 @@ def _failure(error: Exception) -> str:
 def _shown(stacks: Sequence[StackPlan]) -> str:
     parts = (f"{len(s.traced)} of {len(s.children)} blocks of {s.path or 'the model'}" for s in stacks)
     return f"{', '.join(parts)}, which stand for all: a recorded step of the whole model agrees"
+
+
+def _by_kinds(subject: Subject) -> TraceResult:
+    """By a block of each kind, and, where that isn't enough, by one of each kind among its neighbours."""
+    stacks = plan_stacks(subject.model)
+    try:
+        return TraceResult(_by_templates(subject, stacks), _shown(stacks))
+    except TemplateMismatch as mismatch:
+        among = plan_stacks(subject.model, by_neighbours=True)
+        if not among:
+            raise
+        try:
+            return TraceResult(_by_templates(subject, among), _shown(among))
+        except TemplateMismatch:
+            raise mismatch from None
 
 
 def _by_templates(subject: Subject, stacks: Sequence[StackPlan]) -> LogicalGraph:
