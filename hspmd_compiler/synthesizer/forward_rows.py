@@ -12,26 +12,10 @@ from dataclasses import dataclass, field
 
 from ..ir.graph import LogicalGraph, OriginKind, Phase, Row, row_inputs
 from .cuts import CutBook
+from .movable import ANCHOR, moves
 from .row_ways import NOTHING, RowWay, WayBook
 
-ANCHOR = "hspmd.anchor.default"
 GETITEM = "getitem"
-MOVABLE = frozenset(
-    {
-        "aten.mm.default",
-        "aten.addmm.default",
-        "aten.bmm.default",
-        "aten.convolution.default",
-        "aten.embedding.default",
-        "aten.native_layer_norm.default",
-        "aten._adaptive_avg_pool2d.default",
-        "aten.cat.default",
-        "aten.native_dropout_backward.default",
-        "aten.relu.default",
-        "aten._scaled_dot_product_flash_attention_for_cpu.default",
-    }
-)
-"""Where values may move in a graph that was traced without anchors: behind what is worth an exchange."""
 
 
 @dataclass(slots=True)
@@ -112,7 +96,7 @@ class ForwardWalk:
         statics = tuple(i for i in operands if self._is_alone(i))
         actives = tuple(i for i in operands if i not in statics)
         order = tuple((i in statics, (statics if i in statics else actives).index(i)) for i in operands)
-        self.steps.append(RowStep(row, actives, statics, order, results, ways, self._moves(row)))
+        self.steps.append(RowStep(row, actives, statics, order, results, ways, moves(self, row)))
 
     def _is_alone(self, value: int) -> bool:
         """Whether it is made of parameters for one row."""
@@ -129,14 +113,6 @@ class ForwardWalk:
             if self.uses[reader] or reader == self.graph.loss:
                 found[int(self.graph.rows[reader].args[1])] = reader  # type: ignore[call-overload]
         return tuple(found)
-
-    def _moves(self, row: Row) -> bool:
-        if self.anchored:
-            return row.op == ANCHOR
-        if row.op == "aten.add.Tensor":
-            read_by = {self.graph.rows[i].op for i in self.readers.get(row.id, ())}
-            return bool(read_by & (MOVABLE | {"aten.native_layer_norm.default"}))
-        return row.op in MOVABLE
 
 
 def _live(graph: LogicalGraph) -> set[int]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from ..layout.shares import assign_units
 from .codes import cut_of, is_cut, type_of
 from .cuts import ValueCut
-from .forward_rows import ANCHOR, RowStep
+from .forward_rows import RowStep
+from .movable import ANCHOR
 from .moves import TypeMove, move
-from .options import SearchOptions
 from .priced_steps import PricedSteps, StepChoice
 from .row_ways import NOTHING, value_bytes
 from .static_tables import StaticWay
@@ -22,7 +22,6 @@ class FoundChoices:
     """What was chosen, in row order: (place of the step, choice, whether it is computed again)."""
 
     priced: PricedSteps
-    options: SearchOptions
     choices: Sequence[tuple[int, StepChoice, bool]]
     params: dict[str, ParamChoice] = field(default_factory=dict)
     exchanges: list[FoundExchange] = field(default_factory=list)
@@ -34,10 +33,7 @@ class FoundChoices:
     def program(self, stats: Mapping[str, int], bound_s: float | None) -> FoundProgram:
         """The program with its parts. bound_s: None where the price is the least."""
         machine = self.priced.prices.machine
-        self.held = [0.0] * len(machine.lanes)
-        for place, chosen, again in self.choices:
-            self._step(self.priced.space.steps[place], place, chosen, again)
-        price = self.compute_s + self.exchange_s + self.gradient_s
+        price, _ = self.totals()
         space = self.priced.space
         again_layers = {space.steps[place].row.layer for place, _, again in self.choices if again}
         return FoundProgram(
@@ -54,6 +50,13 @@ class FoundChoices:
             whole=tuple(space.walk.ways.unruled),
             recompute=tuple(sorted(layer for layer in again_layers if layer is not None)),
         )
+
+    def totals(self) -> tuple[float, tuple[float, ...]]:
+        """Seconds, and bytes on each lane."""
+        self.held = [0.0] * len(self.priced.prices.machine.lanes)
+        for place, chosen, again in self.choices:
+            self._step(self.priced.space.steps[place], place, chosen, again)
+        return self.compute_s + self.exchange_s + self.gradient_s, tuple(self.held)
 
     def _step(self, step: RowStep, place: int, chosen: StepChoice, again: bool) -> None:
         prices = self.priced.prices

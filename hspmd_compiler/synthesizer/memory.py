@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..errors import HspmdError
 from .machine import SearchMachine
 from .space import SearchSpace
-from .value_types import FoundProgram
 
 GIB = 1 << 30
 
@@ -14,9 +13,9 @@ class NothingFits(HspmdError):
     """No program of the space fits."""
 
 
-def refused(least: FoundProgram, machine: SearchMachine, space: SearchSpace) -> NothingFits:
+def refused(held: tuple[int, ...], machine: SearchMachine, space: SearchSpace) -> NothingFits:
     """The error: by how much the program that holds least misses, and what would help."""
-    pairs = list(zip(least.memory_bytes, machine.lanes, strict=True))
+    pairs = list(zip(held, machine.lanes, strict=True))
     worst, lane = max(pairs, key=lambda pair: pair[0] / pair[1].capacity_bytes)
     params = sum(
         _bytes(info.shape, info.dtype.itemsize) for info in space.graph.params.values() if info.trainable

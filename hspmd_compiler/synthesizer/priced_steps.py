@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -128,36 +127,24 @@ class PricedSteps:
     memory: MemoryPrices
     statics: StaticTables = field(init=False)
     of_steps: list[PricedStep] = field(default_factory=list)
-    _known: dict[Hashable, PricedStep] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.statics = StaticTables(self.space, self.prices, self.options, self.memory)
-        steps = zip(self.space.steps, self.space.ways, self.space.places, strict=True)
-        self.of_steps = [self._priced(*one) for one in steps]
+        known: dict[int, PricedStep] = {}
+        for number, kind in enumerate(self.space.kinds):
+            if kind not in known:
+                known[kind] = self._priced(number)
+            self.of_steps.append(known[kind])
 
     @property
     def _vertices(self) -> int:
         return len(self.prices.machine.vertices)
 
-    def _priced(self, step: RowStep, ways: tuple[RowWay, ...], place: StepPlace) -> PricedStep:
+    def _priced(self, number: int) -> PricedStep:
+        step, ways, place = self.space.steps[number], self.space.ways[number], self.space.places[number]
         tables = [self.statics.of(value) for value in step.statics]
         wanted = self.space.wanted.get(step.results[0]) if step.moves else None
-        cuts = self.space.walk.ways.cuts(step.results[0]) if step.results[0] != NOTHING else ()
-        key = (
-            self.space.walk.facts.facts.signatures[step.row.id],
-            id(ways),
-            tuple(map(self.statics.number, tables)),
-            self.prices.backward(step.row),
-            step.moves,
-            step.starts,
-            step.order,
-            wanted,
-            tuple((cut.dim, cut.repeats) for cut in cuts) if step.moves else (),
-            (place.gives, place.saved, place.beside),
-        )
-        if key not in self._known:
-            self._known[key] = self._made(step, ways, place, tables, wanted)
-        return self._known[key]
+        return self._made(step, ways, place, tables, wanted)
 
     def _made(
         self,

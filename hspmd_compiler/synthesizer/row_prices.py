@@ -7,7 +7,7 @@ to the row whose name they carry, else by bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -15,17 +15,19 @@ from ..cost_models.compute import LAUNCH_S
 from ..cost_models.operator_classes import SOFTMAX_FLOPS, OperatorClass, Work, class_of, is_heavy, short_name
 from ..errors import HspmdError
 from ..ir.graph import Phase, Row
-from ..program.operator_names import torch_operator
 from ..rules.op_rule import OP_RULES
-from .cuts import CutBook, is_identity
+from .cuts import CutBook
 from .machine import Lane, SearchMachine
+from .movable import is_view
 from .row_ways import RowWay, value_bytes
 
-SAME_MEMORY = frozenset({"aten._unsafe_view.default", "aten.reshape.default", "getitem"})
+SAME_MEMORY = frozenset({"aten._unsafe_view.default", "aten.reshape.default"})
 INSIDE_REDUCES = 3
 """All-reduces of an operator that is cut by a pattern: two forward, one backward."""
 Backward = tuple[tuple[int, float], ...]
 """(number of a row's kind, how many of its calls) of what belongs to a forward row."""
+
+NOTHING_BACKWARD: Backward = ()
 
 
 @dataclass(slots=True)
@@ -93,7 +95,9 @@ class WorkBook:
             number = self.book.facts.signatures[row.id]
             for owner, part in self._owners(row, places):
                 found.setdefault(owner, []).append((number, part))
-        self.backward = {owner: tuple(parts) for owner, parts in found.items()}
+        equal: dict[Backward, Backward] = {}
+        made = {owner: tuple(parts) for owner, parts in found.items()}
+        self.backward = {owner: equal.setdefault(parts, parts) for owner, parts in made.items()}
 
     def _free(self, row: Row) -> bool:
         return row.op in ("placeholder", "output") or self.work(row).of is OperatorClass.VIEW
@@ -126,13 +130,8 @@ def _places(row: Row) -> tuple[tuple[object, ...], ...]:
 
 
 def _class(row: Row) -> OperatorClass:
-    if row.op in SAME_MEMORY or is_identity(row.op):
+    if row.op in SAME_MEMORY or is_view(row.op):
         return OperatorClass.VIEW
-    if row.op.startswith("aten."):
-        operator = torch_operator(row.op)
-        returns = operator._schema.returns if operator is not None else ()
-        if returns and returns[0].alias_info is not None and not returns[0].alias_info.is_write:
-            return OperatorClass.VIEW
     return class_of(row.op)
 
 
@@ -142,18 +141,29 @@ class RowPrices:
 
     works: WorkBook
     machine: SearchMachine
+    _known: dict[Hashable, float] = field(default_factory=dict)
 
     def seconds(self, row: Row, way: RowWay, vertex: int = 0) -> float:
         """Of the slowest rank."""
-        return max(self._on(lane, row, way, vertex) for lane in self.machine.lanes) + self._inside(way)
+        key = (self.works.book.facts.signatures[row.id], id(self.backward(row)), id(way), vertex)
+        found = self._known.get(key)
+        if found is None:
+            longest = max(self._on(lane, row, way, vertex) for lane in self.machine.lanes)
+            found = self._known[key] = longest + self._inside(way)
+        return found
 
     def backward(self, row: Row) -> Backward:
         """What of the backward pass belongs to a row."""
-        return self.works.backward.get(row.id, ())
+        return self.works.backward.get(row.id, NOTHING_BACKWARD)
 
     def forward_seconds(self, row: Row, way: RowWay, vertex: int = 0) -> float:
         """Of the forward half alone, as it is computed again."""
-        return max(self._forward(lane, row, way, vertex) for lane in self.machine.lanes)
+        key = (self.works.book.facts.signatures[row.id], id(way), vertex)
+        found = self._known.get(key)
+        if found is None:
+            longest = max(self._forward(lane, row, way, vertex) for lane in self.machine.lanes)
+            found = self._known[key] = longest
+        return found
 
     def _inside(self, way: RowWay) -> float:
         if not way.inside:

@@ -47,7 +47,10 @@ class SearchSpace:
     wanted: dict[int, Codes]
     places: list[StepPlace] = field(default_factory=list)
     blocks: list[tuple[int, int]] = field(default_factory=list)
-    _tuples: dict[object, Any] = field(default_factory=dict)
+    kinds: list[int] = field(default_factory=list)
+    block_kinds: list[int] = field(default_factory=list)
+    _numbers: dict[object, int] = field(default_factory=dict)
+    _statics: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: LogicalGraph, facts: GraphFacts | None = None) -> SearchSpace:
@@ -59,6 +62,8 @@ class SearchSpace:
         space = cls(graph, walk, works, ways, wanted)
         space.blocks = blocks(walk.steps)
         space.places = space._placed()
+        space.kinds = list(map(space._kind, range(len(space.steps))))
+        space.block_kinds = [space._block_kind(*block) for block in space.blocks]
         return space
 
     @property
@@ -66,9 +71,50 @@ class SearchSpace:
         """The rows of the walk."""
         return self.walk.steps
 
-    def one(self, value: object) -> Any:
-        """One object for equal tuples, so that identity tells them apart."""
-        return self._tuples.setdefault(value, value)
+    def static_kind(self, value: int) -> int:
+        """The same number for values of parameters that come about in the same ways, at the same prices."""
+        found = self._statics.get(value)
+        if found is None:
+            found = self._statics[value] = self._number(("static", *self._static_key(value)))
+        return found
+
+    def _static_key(self, value: int) -> tuple[object, ...]:
+        row = self.graph.rows[value]
+        if value in self.walk.alone:
+            _, operands, ways = self.walk.alone[value]
+            return (
+                self.walk.facts.facts.signatures[value],
+                id(ways),
+                id(self.works.backward.get(value)),
+                tuple(map(self.static_kind, operands)),
+            )
+        info = self.graph.params[row.origin.name]
+        cuts = tuple((cut.dim, cut.units, cut.repeats, cut.inner) for cut in self.walk.ways.cuts(value))
+        return info.shape, info.dtype, info.trainable, cuts
+
+    def _number(self, key: object) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def _kind(self, number: int) -> int:
+        """The same number for steps that are alike on every machine."""
+        step, place = self.steps[number], self.places[number]
+        cuts = self.walk.ways.cuts(step.results[0]) if step.moves else ()
+        key = (
+            self.walk.facts.facts.signatures[step.row.id],
+            id(self.ways[number]),
+            id(self.works.backward.get(step.row.id)),
+            tuple(map(self.static_kind, step.statics)),
+            step.order,
+            step.starts,
+            self.wanted.get(step.results[0]) if step.moves else None,
+            tuple((cut.dim, cut.repeats) for cut in cuts),
+            (place.gives, place.saved, place.beside),
+        )
+        return self._number(key)
+
+    def _block_kind(self, first: int, last: int) -> int:
+        places = tuple((one.take, one.keep, one.gives) for one in self.places[first:last])
+        return self._number((tuple(self.kinds[first:last]), places))
 
     def _placed(self) -> list[StepPlace]:
         left: dict[int, int] = {}
@@ -92,7 +138,7 @@ class SearchSpace:
                 if value != NOTHING and (left.get(value) or value == self.graph.loss)
             )
             live = [live[place] for place in keep] + [step.results[place] for place in gives]
-            found.append(self.one(StepPlace(take, keep, gives, (), 0)))
+            found.append(StepPlace(take, keep, gives, (), 0))
         return [
             self._with_saved(place, step, saved, beside)
             for place, step in zip(found, self.steps, strict=True)
@@ -103,12 +149,9 @@ class SearchSpace:
     ) -> StepPlace:
         rows = self.graph.rows
         sizes = tuple(
-            value_bytes(rows[value]) if value != NOTHING and value in saved else 0 for value in step.results
+            value_bytes(rows[value]) if value in saved and not step.starts else 0 for value in step.results
         )
-        made: StepPlace = self.one(
-            StepPlace(place.take, place.keep, place.gives, sizes, beside.get(step.row.id, 0))
-        )
-        return made
+        return StepPlace(place.take, place.keep, place.gives, sizes, beside.get(step.row.id, 0))
 
     def _saved(self) -> tuple[set[int], dict[int, int]]:
         """Values that backward reads, by the row that makes their memory; and bytes of others by reader."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -38,36 +37,19 @@ class StaticTables:
     prices: RowPrices
     options: SearchOptions
     memory: MemoryPrices
-    _known: dict[Hashable, StaticTable] = field(default_factory=dict)
-    _numbers: dict[int, int] = field(default_factory=dict)
+    _known: dict[int, StaticTable] = field(default_factory=dict)
 
     def of(self, value: int) -> StaticTable:
         """By code."""
-        walk = self.space.walk
-        row = self.space.graph.rows[value]
-        if value in walk.alone:
-            _, operands, ways = walk.alone[value]
-            tables = [self.of(one) for one in operands]
-            key: Hashable = (
-                walk.facts.facts.signatures[value],
-                id(ways),
-                tuple(map(self.number, tables)),
-                self.prices.backward(row),
-            )
-            if key not in self._known:
-                self._known[key] = self._of_row(value, ways, tables)
-        else:
-            info = self.space.graph.params[row.origin.name]
-            cuts = walk.ways.cuts(value)
-            kinds = tuple((cut.dim, cut.units, cut.repeats, cut.inner) for cut in cuts)
-            key = (info.shape, info.dtype, info.trainable, kinds)
-            if key not in self._known:
-                self._known[key] = self._of_param(value)
-        return self._known[key]
-
-    def number(self, table: StaticTable) -> int:
-        """The same for one table, and for no other."""
-        return self._numbers.setdefault(id(table), len(self._numbers))
+        kind = self.space.static_kind(value)
+        if kind not in self._known:
+            walk = self.space.walk
+            if value in walk.alone:
+                _, operands, ways = walk.alone[value]
+                self._known[kind] = self._of_row(value, ways, [self.of(one) for one in operands])
+            else:
+                self._known[kind] = self._of_param(value)
+        return self._known[kind]
 
     def _of_param(self, value: int) -> StaticTable:
         row = self.space.graph.rows[value]

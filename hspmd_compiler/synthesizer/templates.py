@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .frontier import Chain, Front, Frontier, Key
 from .priced_steps import StepChoice
 
 Exits = tuple[tuple[Key, float, Chain, bool], ...]
 """(state, price, choices, whether the block is computed again) behind a block, from one state before it."""
+
+
+class Passage(NamedTuple):
+    """Through a block, from a state to another. again: whether it is computed again in backward."""
+
+    before: Key
+    after: Key
+    chain: Chain
+    again: bool
+
+    def choices(self, first: int) -> list[Choice]:
+        """Of a block whose steps begin at `first`, in order."""
+        found: list[Choice] = []
+        chain = self.chain
+        while chain is not None:
+            chain, local, chosen = chain
+            found.append((first + local, chosen, self.again))
+        return found[::-1]
+
+
+Choice = tuple[int, StepChoice, bool]
+"""(place of the step, what was chosen, whether it is computed again)."""
 
 
 @dataclass(slots=True)
@@ -21,6 +44,7 @@ class BlockChain:
 
     frontier: Frontier
     blocks: list[tuple[int, int]]
+    kinds: list[int]
     layered: list[bool]
     recompute: bool = False
     templates: bool = True
@@ -45,13 +69,11 @@ class BlockChain:
                 total = price + more
                 old = made.get(after)
                 if old is None or total < old[0]:
-                    made[after] = (total, (chain, number, (chosen, again)))
+                    made[after] = (total, (chain, number, Passage(key, after, chosen, again)))
         return made
 
     def _exits(self, number: int, key: Key) -> Exits:
-        first, last = self.blocks[number]
-        steps, places = self.frontier.steps[first:last], self.frontier.places[first:last]
-        kind = (tuple(map(id, steps)), tuple((one.take, one.keep, one.gives) for one in places), key)
+        kind = (self.kinds[number], key)
         if not self.templates:
             return self._searched(number, key)
         if kind not in self._known:
@@ -84,13 +106,10 @@ class BlockChain:
         return prices[::-1]
 
 
-def unrolled(chain: Chain, blocks: list[tuple[int, int]]) -> Iterator[tuple[int, StepChoice, bool]]:
-    """(place of the step, what was chosen, whether it is computed again), in order."""
+def passages(chain: Chain) -> list[Passage]:
+    """Block by block."""
     found = []
     while chain is not None:
-        before, number, (inner, again) = chain
-        while inner is not None:
-            inner, local, chosen = inner
-            found.append((blocks[number][0] + local, chosen, again))
-        chain = before
-    yield from reversed(found)
+        chain, _, passage = chain
+        found.append(passage)
+    return found[::-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 
 from hspmd_compiler.synthesizer.codes import PENDING, serves
 from hspmd_compiler.synthesizer.machine import SearchMachine
@@ -16,35 +17,41 @@ from hspmd_compiler.synthesizer.space import SearchSpace
 from hspmd_compiler.synthesizer.static_tables import at_vertex
 
 LAST = 3
+Tried = tuple[tuple[int, ...], float, float]
+"""(codes of the results, price, bytes)."""
 
 
 @dataclass(slots=True)
 class Everything:
-    """Recursion over the steps. held: the code of every value so far. seen: complete programs."""
+    """Recursion over the steps. held: the code of every value so far. best: by bytes the least price."""
 
     space: SearchSpace
     machine: SearchMachine
     held: dict[int, int] = field(default_factory=dict)
-    least: float = float("inf")
-    seen: int = 0
+    best: dict[int, float] = field(default_factory=dict)
+    prices: RowPrices = field(init=False)
+    _alone: dict[int, list[tuple[int, float, float]]] = field(default_factory=dict)
 
-    def run(self, number: int = 0, price: float = 0.0) -> None:
+    def __post_init__(self) -> None:
+        self.prices = RowPrices(self.space.works, self.machine)
+
+    def run(self, number: int = 0, price: float = 0.0, size: float = 0.0) -> None:
         """All programs that begin with what is held."""
         if number == len(self.space.steps):
-            self.seen += 1
             if self.held[self.space.graph.loss] in range(LAST):
-                self.least = min(self.least, price)
+                rounded = round(size)
+                self.best[rounded] = min(price, self.best.get(rounded, float("inf")))
             return
-        for gives, more in self._ways(number):
+        for gives, more, bytes_more in self._ways(number):
             results = self.space.steps[number].results
             self.held.update(zip(results, gives, strict=True))
-            self.run(number + 1, price + more)
+            self.run(number + 1, price + more, size + bytes_more)
 
-    def _ways(self, number: int) -> Iterator[tuple[tuple[int, ...], float]]:
-        step, prices = self.space.steps[number], RowPrices(self.space.works, self.machine)
+    def _ways(self, number: int) -> Iterator[Tried]:
+        step = self.space.steps[number]
         if step.starts:
-            for code, price in self._static(step.row.id):
-                yield (code,), price
+            for code, price, size in self._static(step.row.id):
+                yield (code,), price, size
             return
         vertices = len(self.machine.vertices)
         for way in step.ways:
@@ -55,48 +62,86 @@ class Everything:
                     serves(self.held[step.actives[p]], need) for need, (alone, p) in pairs if not alone
                 ):
                     continue
-                price = prices.seconds(step.row, way, vertex)
-                for need, (alone, place) in pairs:
-                    if alone:
-                        held = [more for code, more in self._static(step.statics[place]) if code == need]
-                        price += min(held, default=float("inf"))
+                price = self.prices.seconds(step.row, way, vertex)
+                given = [
+                    [(more, size) for code, more, size in self._static(step.statics[place]) if code == need]
+                    for need, (alone, place) in pairs
+                    if alone
+                ]
                 gives = tuple(at_vertex(code, vertex, vertices) for code in way.gives)
-                yield from self._moved(number, gives, price)
+                for held in product(*(pareto(one) for one in given)):
+                    more, size = (sum(one[part] for one in held) for part in (0, 1))
+                    yield from self._moved(number, gives, price + more, size)
 
-    def _moved(
-        self, number: int, gives: tuple[int, ...], price: float
-    ) -> Iterator[tuple[tuple[int, ...], float]]:
+    def _moved(self, number: int, gives: tuple[int, ...], price: float, size: float) -> Iterator[Tried]:
         step = self.space.steps[number]
-        yield gives, price
+        yield gives, price, size + self._kept(number, gives)
         if not step.moves:
             return
         row = self.space.graph.rows[step.results[0]]
         cuts = self.space.walk.ways.cuts(row.id)
         for after in range(LAST + len(cuts) * len(self.machine.vertices)):
             found = move(self.machine, value_bytes(row), cuts, gives[0], after, fractions=True)
-            if found is not None:
-                yield (after, *gives[1:]), price + found.seconds
+            if found is not None and after != gives[0]:
+                moved = (after, *gives[1:])
+                yield moved, price + found.seconds, size + self._kept(number, moved)
 
-    def _static(self, value: int) -> Iterator[tuple[int, float]]:
-        """(code, price) of what is made of parameters."""
+    def _kept(self, number: int, gives: tuple[int, ...]) -> float:
+        """Bytes that backward reads, on the only kind of device."""
+        saved = self.space.places[number].saved
+        return sum(
+            size / (self.machine.ranks if code >= LAST else 1)
+            for size, code in zip(saved, gives, strict=True)
+        )
+
+    def _static(self, value: int) -> list[tuple[int, float, float]]:
+        """(code, price, bytes) of what is made of parameters."""
+        if value not in self._alone:
+            self._alone[value] = list(self._tried(value))
+        return self._alone[value]
+
+    def _tried(self, value: int) -> Iterator[tuple[int, float, float]]:
         walk, row = self.space.walk, self.space.graph.rows[value]
         if value not in walk.alone:
             info = self.space.graph.params[row.origin.name]
             ways = ParamPrices(self.machine, SearchOptions()).ways(info, walk.ways.cuts(value))
-            yield from ((way.code, way.seconds) for way in ways)
+            yield from ((way.code, way.seconds, way.held[0]) for way in ways)
             return
         _, (operand,), ways_of = walk.alone[value]
         vertices = len(self.machine.vertices)
         for way in ways_of:
             for vertex in range(vertices):
                 need, give = (at_vertex(c, vertex, vertices) for c in (*way.needs, *way.gives))
-                own = RowPrices(self.space.works, self.machine).seconds(row, way, vertex)
-                if give != PENDING:
-                    yield from ((give, own + price) for code, price in self._static(operand) if code == need)
+                own = self.prices.seconds(row, way, vertex)
+                for code, price, size in self._static(operand):
+                    if give != PENDING and code == need:
+                        yield give, own + price, size
+
+
+def pareto(pairs: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Of (price, bytes) those that no other is below."""
+    return [
+        one
+        for number, one in enumerate(pairs)
+        if not any(
+            other[0] <= one[0] and other[1] <= one[1] and (other != one or place < number)
+            for place, other in enumerate(pairs)
+            if place != number
+        )
+    ]
 
 
 def cheapest_of_all(space: SearchSpace, machine: SearchMachine) -> float:
     """Seconds of the cheapest program."""
+    return frontier_of_all(space, machine)[-1][1]
+
+
+def frontier_of_all(space: SearchSpace, machine: SearchMachine) -> list[tuple[int, float]]:
+    """(bytes, seconds) of all programs that no other is below, the smallest first."""
     found = Everything(space, machine)
     found.run()
-    return found.least
+    kept: list[tuple[int, float]] = []
+    for size, price in sorted(found.best.items()):
+        if not kept or price < kept[-1][1]:
+            kept.append((size, price))
+    return kept

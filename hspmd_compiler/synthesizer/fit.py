@@ -1,0 +1,161 @@
+"""A program that fits the memory of its machines: bytes get a price until the cheapest program fits.
+
+Variables: a price of a byte on each lane. The cheapest price at any prices of bytes, less what all memory
+costs at these, is a bound on every program that fits (Lagrange); the bound kept is the greatest seen. Prices
+are where the lines of a program that holds too much and of one that fits cross, until no program lies below.
+Then both are optimal at that price; blocks of the first, as many as fit, go before blocks of the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .found import FoundChoices
+from .machine import SearchMachine
+from .memory import refused
+from .options import MemoryPrices
+from .priced_steps import PricedSteps
+from .space import SearchSpace
+from .templates import BlockChain, Choice, Passage
+
+CUTS, DEAR, REWEIGHTED = 10, 1e4, 4
+"""Most prices that are tried; how many times a step's seconds all memory costs when only memory counts; how
+often lanes are weighted anew when some still hold too much."""
+ALIKE = 1e-9
+
+
+@dataclass(slots=True)
+class Found:
+    """The cheapest program at some prices of bytes. price: with bytes. seconds: without. held: by lane."""
+
+    priced: PricedSteps
+    chain: BlockChain
+    passages: list[Passage]
+    price: float
+    parts: list[tuple[float, tuple[float, ...]]]
+
+    @classmethod
+    def of(cls, priced: PricedSteps, chain: BlockChain, passages: list[Passage], price: float) -> Found:
+        """With seconds and bytes of each block; blocks that are alike are summed once."""
+        known: dict[object, tuple[float, tuple[float, ...]]] = {}
+        parts = []
+        for number, passage in enumerate(passages):
+            key = (chain.kinds[number], passage.before, passage.after)
+            if key not in known:
+                choices = passage.choices(chain.blocks[number][0])
+                known[key] = FoundChoices(priced, choices).totals()
+            parts.append(known[key])
+        return cls(priced, chain, passages, price, parts)
+
+    @property
+    def seconds(self) -> float:
+        """Of a step."""
+        return sum(seconds for seconds, _ in self.parts)
+
+    @property
+    def held(self) -> list[float]:
+        """Bytes on each lane."""
+        return [sum(sizes) for sizes in zip(*(held for _, held in self.parts), strict=True)]
+
+    @property
+    def over(self) -> float:
+        """By how much the worst lane's memory is exceeded, as a part of it."""
+        lanes = self.priced.prices.machine.lanes
+        return max(size / lane.capacity_bytes - 1 for size, lane in zip(self.held, lanes, strict=True))
+
+    def choices(self) -> list[Choice]:
+        """All, in order."""
+        blocks = self.chain.blocks
+        return [
+            choice
+            for number, passage in enumerate(self.passages)
+            for choice in passage.choices(blocks[number][0])
+        ]
+
+
+@dataclass(slots=True)
+class Fitting:
+    """at: the search at prices of bytes. first: the cheapest program, which does not fit."""
+
+    machine: SearchMachine
+    space: SearchSpace
+    at: Callable[[MemoryPrices], Found]
+    first: Found
+    bound_s: float = 0.0
+    weights: list[float] = field(default_factory=list)
+
+    def run(self) -> Found:
+        """The cheapest found that fits; NothingFits where none does."""
+        self.bound_s = self.first.seconds
+        over, fits = self.first, self._least()
+        best = fits
+        for _ in range(CUTS):
+            room = self._measure(over) - self._measure(fits)
+            if room <= 0 or fits.seconds <= over.seconds:
+                break
+            rate = (fits.seconds - over.seconds) / room
+            found = self._at(rate)
+            crossing = over.seconds + rate * self._measure(over)
+            if found.price >= crossing * (1 - ALIKE):
+                break
+            if found.over <= 0:
+                fits = found
+                best = min(best, fits, key=lambda one: one.seconds)
+            else:
+                over = found
+        return min(best, self._mixed(over, fits), key=lambda one: one.seconds)
+
+    def _least(self) -> Found:
+        """A program that fits if only memory counts."""
+        excess = self._shares(self.first)
+        self.weights = [float(one == max(excess)) for one in excess]
+        least = self.first
+        for _ in range(REWEIGHTED):
+            found = self._at(DEAR * self.first.seconds)
+            least = min(least, found, key=lambda one: one.over)
+            if found.over <= 0:
+                return found
+            shares = self._shares(found)
+            self.weights = [
+                max(weight, float(share > 1)) * share
+                for weight, share in zip(self.weights, shares, strict=True)
+            ]
+        raise refused(tuple(map(round, least.held)), self.machine, self.space)
+
+    def _at(self, rate: float) -> Found:
+        """rate: seconds of all memory, on all lanes that count."""
+        total = sum(self.weights)
+        self.weights = [weight / total for weight in self.weights]
+        per_byte = tuple(
+            rate * weight / lane.capacity_bytes
+            for weight, lane in zip(self.weights, self.machine.lanes, strict=True)
+        )
+        found = self.at(MemoryPrices(per_byte))
+        self.bound_s = max(self.bound_s, found.price - rate)
+        return found
+
+    def _shares(self, found: Found) -> list[float]:
+        lanes = self.machine.lanes
+        return [size / lane.capacity_bytes for size, lane in zip(found.held, lanes, strict=True)]
+
+    def _measure(self, found: Found) -> float:
+        """What is held, as a part of all memory, by the weights of lanes."""
+        return sum(w * share for w, share in zip(self.weights, self._shares(found), strict=True))
+
+    def _mixed(self, over: Found, fits: Found) -> Found:
+        """Blocks of a program that holds too much, as many as fit, before those of one that fits."""
+        best = fits
+        for number in range(1, len(fits.passages)):
+            if over.passages[number - 1].after != fits.passages[number - 1].after:
+                continue
+            made = Found(
+                fits.priced,
+                fits.chain,
+                over.passages[:number] + fits.passages[number:],
+                fits.price,
+                over.parts[:number] + fits.parts[number:],
+            )
+            if made.over <= 0 and made.seconds < best.seconds:
+                best = made
+        return best
