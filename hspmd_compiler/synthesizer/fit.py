@@ -26,7 +26,7 @@ ALIKE = 1e-9
 
 
 @dataclass(slots=True)
-class Found:
+class FoundAt:
     """The cheapest program at some prices of bytes. price: with bytes. seconds: without. held: by lane."""
 
     priced: PricedSteps
@@ -36,7 +36,7 @@ class Found:
     parts: list[tuple[float, tuple[float, ...]]]
 
     @classmethod
-    def of(cls, priced: PricedSteps, chain: BlockChain, passages: list[Passage], price: float) -> Found:
+    def of(cls, priced: PricedSteps, chain: BlockChain, passages: list[Passage], price: float) -> FoundAt:
         """With seconds and bytes of each block; blocks that are alike are summed once."""
         known: dict[object, tuple[float, tuple[float, ...]]] = {}
         parts = []
@@ -80,12 +80,12 @@ class Fitting:
 
     machine: SearchMachine
     space: SearchSpace
-    at: Callable[[MemoryPrices], Found]
-    first: Found
+    at: Callable[[MemoryPrices], FoundAt]
+    first: FoundAt
     bound_s: float = 0.0
     weights: list[float] = field(default_factory=list)
 
-    def run(self) -> Found:
+    def run(self) -> FoundAt:
         """The cheapest found that fits; NothingFits where none does."""
         self.bound_s = self.first.seconds
         over, fits = self.first, self._least()
@@ -106,7 +106,7 @@ class Fitting:
                 over = found
         return min(best, self._mixed(over, fits), key=lambda one: one.seconds)
 
-    def _least(self) -> Found:
+    def _least(self) -> FoundAt:
         """A program that fits if only memory counts."""
         excess = self._shares(self.first)
         self.weights = [float(one == max(excess)) for one in excess]
@@ -123,7 +123,7 @@ class Fitting:
             ]
         raise refused(tuple(map(round, least.held)), self.machine, self.space)
 
-    def _at(self, rate: float) -> Found:
+    def _at(self, rate: float) -> FoundAt:
         """rate: seconds of all memory, on all lanes that count."""
         total = sum(self.weights)
         self.weights = [weight / total for weight in self.weights]
@@ -135,21 +135,21 @@ class Fitting:
         self.bound_s = max(self.bound_s, found.price - rate)
         return found
 
-    def _shares(self, found: Found) -> list[float]:
+    def _shares(self, found: FoundAt) -> list[float]:
         lanes = self.machine.lanes
         return [size / lane.capacity_bytes for size, lane in zip(found.held, lanes, strict=True)]
 
-    def _measure(self, found: Found) -> float:
+    def _measure(self, found: FoundAt) -> float:
         """What is held, as a part of all memory, by the weights of lanes."""
         return sum(w * share for w, share in zip(self.weights, self._shares(found), strict=True))
 
-    def _mixed(self, over: Found, fits: Found) -> Found:
+    def _mixed(self, over: FoundAt, fits: FoundAt) -> FoundAt:
         """Blocks of a program that holds too much, as many as fit, before those of one that fits."""
         best = fits
         for number in range(1, len(fits.passages)):
             if over.passages[number - 1].after != fits.passages[number - 1].after:
                 continue
-            made = Found(
+            made = FoundAt(
                 fits.priced,
                 fits.chain,
                 over.passages[:number] + fits.passages[number:],

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from ..ir.graph import LogicalGraph
 from ..passes.deduction.placement import GraphFacts
 from .considered import Considered
-from .fit import Fitting, Found
+from .fit import Fitting, FoundAt
 from .found import FoundChoices
 from .frontier import Frontier, cheapest
 from .machine import SearchMachine
@@ -46,7 +46,7 @@ class GroupSearch:
         fitting = Fitting(self.machine, self.space, self.at, first)
         return self._program(fitting.run(), fitting.bound_s)
 
-    def at(self, memory: MemoryPrices) -> Found:
+    def at(self, memory: MemoryPrices) -> FoundAt:
         """The cheapest at these prices of bytes."""
         self.stats["searches"] += 1
         priced = PricedSteps(self.space, self.prices, self.options, memory)
@@ -60,9 +60,9 @@ class GroupSearch:
             self.options.templates,
         )
         _, price, choices = cheapest(chain.run())
-        return Found.of(priced, chain, passages(choices), price)
+        return FoundAt.of(priced, chain, passages(choices), price)
 
-    def _program(self, found: Found, bound_s: float | None) -> FoundProgram:
+    def _program(self, found: FoundAt, bound_s: float | None) -> FoundProgram:
         program = FoundChoices(found.priced, found.choices()).program(self.stats, bound_s)
         return replace(program, considered=Considered(found.chain, self.space, self.machine))
 
