@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias
 
+from ..ir.comm_marker import is_marker
 from ..ir.graph import LogicalGraph, Phase, Row
 from ..passes.deduction.placement import GraphFacts
 from ..passes.dims.dim_flow import DimFlow, Dims, Found
@@ -178,4 +179,4 @@ class CutBook:
 
 def is_identity(op: str) -> bool:
     """Whether a row gives its first operand as it is: anchors and marks of layouts."""
-    return op.startswith(("hspmd.anchor", "hspmd.comm"))
+    return is_marker(op)

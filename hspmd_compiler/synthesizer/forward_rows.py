@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..ir.comm_marker import ANCHOR
 from ..ir.graph import LogicalGraph, OriginKind, Phase, Row, row_inputs
 from .cuts import CutBook
-from .movable import ANCHOR, moves
+from .expressible import Members, is_said, members_of
+from .movable import moves
 from .row_ways import NOTHING, RowWay, WayBook
 
 GETITEM = "getitem"
@@ -53,12 +55,14 @@ class ForwardWalk:
     uses: Counter[int] = field(default_factory=Counter)
     readers: dict[int, list[int]] = field(default_factory=dict)
     anchored: bool = False
+    members: Members = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: LogicalGraph, book: CutBook) -> ForwardWalk:
         """Walks what the loss depends on."""
         walk = cls(graph, WayBook(book))
         walk.anchored = any(row.op == ANCHOR for row in graph.rows)
+        walk.members = members_of(graph, book.facts)
         live = _live(graph)
         rows = [row for row in graph.rows if row.id in live]
         for row in rows:
@@ -73,6 +77,12 @@ class ForwardWalk:
     def facts(self) -> CutBook:
         """What is known of the graph's rows."""
         return self.ways.book
+
+    def param_places(self, value: int) -> tuple[int, ...]:
+        """Of the cuts of a parameter those that an override can say."""
+        info = self.graph.params[self.graph.rows[value].origin.name]
+        cuts = enumerate(self.ways.cuts(value))
+        return tuple(place for place, cut in cuts if is_said(self.members, info, cut))
 
     def _add(self, row: Row) -> None:
         pure, static = self.facts.facts.kinds.pure, self.facts.facts.kinds.static

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..ir.comm_marker import ANCHOR
 from ..layout.shares import assign_units
 from .codes import cut_of, is_cut, type_of
 from .cuts import ValueCut
 from .forward_rows import RowStep
-from .movable import ANCHOR
 from .moves import TypeMove, move
 from .priced_steps import PricedSteps, StepChoice
 from .row_ways import NOTHING, value_bytes

@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..cost_models.operator_classes import OperatorClass, class_of
+from ..ir.comm_marker import ANCHOR
 from ..ir.graph import Row
 from ..program.operator_names import torch_operator
 from .cuts import is_identity
@@ -17,7 +18,6 @@ from .cuts import is_identity
 if TYPE_CHECKING:
     from .forward_rows import ForwardWalk
 
-ANCHOR = "hspmd.anchor.default"
 ADD = "aten.add.Tensor"
 PRODUCTS = frozenset({OperatorClass.MATMUL, OperatorClass.ATTENTION})
 MAKERS = PRODUCTS | {OperatorClass.NORM}

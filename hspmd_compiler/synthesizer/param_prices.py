@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
@@ -10,7 +10,6 @@ from typing import NamedTuple
 from ..cost_models.steps.stored_bytes import moments_of
 from ..ir.graph import ParamInfo
 from .codes import FIRST_CUT, REPLICATE, WHOLE, cut_code, cut_of, is_cut
-from .cuts import ValueCut
 from .machine import LinkPrice, SearchMachine
 from .options import MemoryPrices, SearchOptions
 
@@ -41,15 +40,18 @@ class ParamPrices:
     machine: SearchMachine
     options: SearchOptions
 
-    def ways(self, info: ParamInfo, cuts: tuple[ValueCut, ...]) -> Iterator[ParamWay]:
-        """Replicated, whole, and each cut by each ratio vector, with the ZeRO levels that differ."""
+    def ways(self, info: ParamInfo, places: Sequence[int]) -> Iterator[ParamWay]:
+        """Replicated, whole, and each cut by each ratio vector, with the ZeRO levels that differ.
+
+        places: of the cuts.
+        """
         machine = self.machine
         codes = [REPLICATE]
         if machine.ranks > 1:
             codes += [WHOLE]
             codes += [
                 cut_code(place, vertex, len(machine.vertices))
-                for place, cut in enumerate(cuts)
+                for place in places
                 for vertex in range(len(machine.vertices))
             ]
         for code in codes:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ..rules.call_rule import has_fractions
 from .codes import FIRST_CUT, PENDING, REPLICATE, WHOLE, cut_of, is_cut, serves
+from .expressible import is_run
 from .forward_rows import RowStep
 from .moves import FREE, TypeMove, move
 from .options import MemoryPrices, SearchOptions
@@ -51,11 +52,12 @@ class PricedWay:
 class PricedStep:
     """A step on a machine; steps that are alike share it.
 
-    targets: codes that a result may move to, none where it may not.
+    targets: codes that a result may move to, none where it may not. stays: that it may have without.
     """
 
     ways: tuple[PricedWay, ...]
     targets: tuple[int, ...]
+    stays: frozenset[int]
     moves: dict[tuple[int, int], TypeMove | None]
     saved: dict[tuple[int, int], float]
     beside: tuple[float, float]
@@ -83,7 +85,7 @@ class PricedStep:
             if not all(map(serves, held, way.needs)):
                 continue
             price = way.price + (way.again if recomputed else self.beside[is_cut_way(way)])
-            for after in self.targets or (way.gives[0] if way.gives else NOTHING,):
+            for after in self._after(way.gives[0] if way.gives else NOTHING):
                 if only not in (NOTHING, after):
                     continue
                 found = self._moved(way, after, price, recomputed)
@@ -93,6 +95,12 @@ class PricedStep:
         if not self.dominance:
             return tuple(made)
         return tuple([one for one in made if not any(_better(other, one) for other in made)])
+
+    def _after(self, code: int) -> tuple[int, ...]:
+        """The codes that a result with this one may have in the end."""
+        if code in self.targets or not (self.targets or self.stays):
+            return self.targets or (code,)
+        return (code, *self.targets) if code in self.stays else self.targets
 
     def _moved(self, way: PricedWay, after: int, price: float, recomputed: bool) -> StepOutcome | None:
         before = way.gives[0] if way.gives else NOTHING
@@ -155,10 +163,12 @@ class PricedSteps:
         wanted: frozenset[int] | None,
     ) -> PricedStep:
         made = self._started(tables[0]) if step.starts else self._of_ways(step, ways, tables)
-        targets = self._expanded(wanted) if step.moves and wanted else ()
+        stays = self._expanded(wanted) if step.moves and wanted else ()
+        targets = tuple(code for code in stays if self._is_said(step.results[0], code))
         return PricedStep(
             made,
             targets,
+            frozenset(stays),
             self._moves(step, made, targets),
             self._saved(place),
             self._beside(place),
@@ -223,6 +233,11 @@ class PricedSteps:
             if is_cut(code):
                 found += [at_vertex(code, vertex, self._vertices) for vertex in range(self._vertices)]
         return tuple(found)
+
+    def _is_said(self, value: int, code: int) -> bool:
+        """Whether a layout at an anchor can ask for a code."""
+        place = cut_of(code, self._vertices)[0]
+        return not is_cut(code) or is_run(self.space.walk.ways.cuts(value)[place])
 
     def _moves(
         self, step: RowStep, ways: tuple[PricedWay, ...], targets: tuple[int, ...]

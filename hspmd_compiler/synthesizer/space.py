@@ -15,6 +15,7 @@ from ..cost_models.operator_classes import OperatorClass
 from ..ir.graph import LogicalGraph, Phase
 from ..passes.deduction.placement import GraphFacts
 from .cuts import CutBook, is_identity
+from .expressible import is_run
 from .forward_rows import ForwardWalk, RowStep, blocks
 from .row_prices import WorkBook
 from .row_ways import NOTHING, RowWay, value_bytes
@@ -90,7 +91,7 @@ class SearchSpace:
             )
         info = self.graph.params[row.origin.name]
         cuts = tuple((cut.dim, cut.units, cut.repeats, cut.inner) for cut in self.walk.ways.cuts(value))
-        return info.shape, info.dtype, info.trainable, cuts
+        return info.shape, info.dtype, info.trainable, cuts, self.walk.param_places(value)
 
     def _number(self, key: object) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
@@ -107,7 +108,7 @@ class SearchSpace:
             step.order,
             step.starts,
             self.wanted.get(step.results[0]) if step.moves else None,
-            tuple((cut.dim, cut.repeats) for cut in cuts),
+            tuple((cut.dim, cut.repeats, is_run(cut)) for cut in cuts),
             (place.gives, place.saved, place.beside),
         )
         return self._number(key)

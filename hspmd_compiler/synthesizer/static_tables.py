@@ -56,7 +56,7 @@ class StaticTables:
         info = self.space.graph.params[row.origin.name]
         made: StaticTable = {}
         machine = self.prices.machine
-        for way in ParamPrices(machine, self.options).ways(info, self.space.walk.ways.cuts(value)):
+        for way in ParamPrices(machine, self.options).ways(info, self.space.walk.param_places(value)):
             price = way.objective(self.memory)
             if way.code not in made or price < made[way.code].price:
                 made[way.code] = StaticWay(price, way, sums=way.reduce_s)

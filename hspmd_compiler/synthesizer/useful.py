@@ -46,7 +46,7 @@ def _all(walk: ForwardWalk, step: RowStep, place: int) -> Codes | None:
 def _static_codes(walk: ForwardWalk, value: int) -> Codes:
     """The codes that a value of parameters alone can have."""
     if value not in walk.alone:
-        return frozenset((REPLICATE, WHOLE, *range(FIRST_CUT, FIRST_CUT + len(walk.ways.cuts(value)))))
+        return frozenset((REPLICATE, WHOLE, *(FIRST_CUT + place for place in walk.param_places(value))))
     _, operands, ways = walk.alone[value]
     given = [_static_codes(walk, one) for one in operands]
     return frozenset(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from hspmd_compiler.synthesizer.codes import PENDING, serves
+from hspmd_compiler.synthesizer.expressible import is_run
 from hspmd_compiler.synthesizer.machine import SearchMachine
 from hspmd_compiler.synthesizer.moves import move
 from hspmd_compiler.synthesizer.options import SearchOptions
@@ -82,7 +83,8 @@ class Everything:
         cuts = self.space.walk.ways.cuts(row.id)
         for after in range(LAST + len(cuts) * len(self.machine.vertices)):
             found = move(self.machine, value_bytes(row), cuts, gives[0], after, fractions=True)
-            if found is not None and after != gives[0]:
+            said = after < LAST or is_run(cuts[(after - LAST) // len(self.machine.vertices)])
+            if found is not None and after != gives[0] and said:
                 moved = (after, *gives[1:])
                 yield moved, price + found.seconds, size + self._kept(number, moved)
 
@@ -104,7 +106,7 @@ class Everything:
         walk, row = self.space.walk, self.space.graph.rows[value]
         if value not in walk.alone:
             info = self.space.graph.params[row.origin.name]
-            ways = ParamPrices(self.machine, SearchOptions()).ways(info, walk.ways.cuts(value))
+            ways = ParamPrices(self.machine, SearchOptions()).ways(info, walk.param_places(value))
             yield from ((way.code, way.seconds, way.held[0]) for way in ways)
             return
         _, (operand,), ways_of = walk.alone[value]
