@@ -40,7 +40,7 @@ def search_overhead(args: Namespace) -> int:
 
 def of_cases(args: Namespace) -> int:
     if args.space == "full":
-        raise OptionError("the full space can't be searched yet")
+        return of_full_space(args)
     names = args.model.split(",")
     check_models(names)
     found = [repeated(setting, args.repeats) for setting in settings(names, args)]
@@ -52,6 +52,19 @@ def of_cases(args: Namespace) -> int:
         table.add_row(title(one.setting), *(f"{number:.4g}" for number in numbers))
     show(table, found)
     write(args.json, {"space": "hap", "rows": [row(one) for one in found]})
+    return 0
+
+
+def of_full_space(args: Namespace) -> int:
+    """The product's own space, on the catalogue's devices."""
+    from full_space import full_numbers, full_row, full_searches, full_table
+
+    found = list(full_searches(args))
+    table = full_table()
+    for one in found:
+        table.add_row(*full_numbers(one))
+    Console().print(table)
+    write(args.json, {"space": "full", "rows": [full_row(one) for one in found]})
     return 0
 
 

@@ -7,7 +7,7 @@ remarks. A field, an option or a profile that isn't known is an error, since it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import models
@@ -23,7 +23,7 @@ from hspmd_compiler.errors import OptionError
 from hspmd_compiler.synthesizer.hap.costs import Bandwidths
 from hspmd_compiler.synthesizer.hap.profiles import PROFILES, speeds_of
 
-REFERENCE = Path(__file__).resolve().parents[2].parent / "shared" / "reference" / "hap" / "peer_runs.json"
+ORIGINAL_RUNS = Path(__file__).with_name("original_runs.json")
 NAMES = {benchmark.title: name for name, benchmark in BENCHMARKS.items()}
 
 
@@ -188,5 +188,6 @@ def _run(given: object, problems: list[Problem], at: str) -> Run | None:
 
 
 def matching(runs: Sequence[Run], setting: Setting) -> Run | None:
-    """The run of the same setting, if it is among them."""
-    return next((run for run in runs if not run.problems() and run.setting() == setting), None)
+    """The run that searched the same, if it is among them; sizes that aren't said are the benchmarks'."""
+    same = replace(setting, sizes=())
+    return next((run for run in runs if replace(run.setting(), sizes=()) == same), None)
