@@ -64,14 +64,14 @@ def refuse_unmatched(strategy: Strategy, places: Sequence[AnchorPlace]) -> None:
 
 def _near(number: int, at: str, places: Sequence[AnchorPlace]) -> Iterator[tuple[str, str]]:
     yield f"layouts[{number}].at", f"{at!r}"
-    where = {place.name: place for place in reversed(places)}
-    names = (
-        get_close_matches(at, where, n=3, cutoff=0.5)
-        or [name for name in where if at.rpartition(".")[2].strip("*") in name][-3:]
-    )
-    for name in names:
-        place = where[name]
-        yield "near", f"{name}  {list(place.shape)}  {place.where}".rstrip()
+    first = {_last_part(place.name): place for place in reversed(places)}
+    for part in get_close_matches(_last_part(at), first, n=3, cutoff=0.5):
+        place = first[part]
+        yield "near", f"{place.name}  {list(place.shape)}  {place.where}".rstrip()
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _refuse_unfit(graph: LogicalGraph, strategy: Strategy) -> None:

@@ -12,7 +12,7 @@ from ..layout.intervals import Intervals, shifted
 from .check import problems_of, problems_on
 from .device import DeviceGroup
 from .problems import refuse
-from .split import consecutive, even_lengths
+from .split import consecutive, dealt, even_lengths
 from .states import (
     DUPLICATE,
     PARTIAL,
@@ -46,7 +46,7 @@ class Annotation:
 
     hetero: DUPLICATE, every subgroup has the whole value; PARTIAL, the value is the sum over the
     subgroups; a dim, each subgroup has its share of that dim; None, there is one subgroup.
-    hetero_shares: length of the hetero dim per subgroup; None: even, the first ones longer.
+    hetero_shares: weight of each subgroup in the hetero dim; None: even, the first ones longer.
     """
 
     groups: tuple[DeviceGroup, ...]
@@ -117,7 +117,9 @@ class Annotation:
         """`extent` of every subgroup."""
         if dim != self.hetero:
             return ((0, length),) * len(self.groups)
-        return consecutive(self.hetero_shares or even_lengths(length, len(self.groups)))
+        if self.hetero_shares is None:
+            return consecutive(even_lengths(length, len(self.groups)))
+        return consecutive(dealt(length, self.hetero_shares))
 
     def check(self, shape: Shape, *, leaf: bool = False) -> None:
         """Raises AnnotationError with everything that doesn't fit this shape; a leaf can't be partial."""

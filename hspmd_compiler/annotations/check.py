@@ -75,8 +75,6 @@ def _hetero_share_problems(it: Annotation, shares: tuple[int, ...]) -> Iterator[
             "there is one hetero share for each subgroup",
             f"give {len(it.groups)} shares",
         )
-    else:
-        yield from _unequal_to_splits(it, it.hetero, shares)
     for share in shares:
         if share < 0:
             yield AnnotationProblem(
@@ -94,14 +92,6 @@ def _implied_problems(it: Annotation, dim: int) -> Iterator[AnnotationProblem]:
             "without hetero shares the subgroups have even shares",
             f"write hetero={dim}({','.join(map(str, known))})",
         )
-
-
-def _unequal_to_splits(it: Annotation, dim: int, shares: tuple[int, ...]) -> Iterator[AnnotationProblem]:
-    for u, (share, states) in enumerate(zip(shares, it.states, strict=False)):
-        split = states.split_of(dim)
-        if split is not None:
-            for problem in split.problems_on(share):
-                yield problem.within(f"subgroup {u}")
 
 
 def problems_on(it: Annotation, shape: Sequence[int], leaf: bool) -> Iterator[AnnotationProblem]:
@@ -128,17 +118,14 @@ def _length_problems(
     it: Annotation, shape: Sequence[int], splits: Sequence[tuple[int, Split]]
 ) -> Iterator[AnnotationProblem]:
     shares, hetero = it.hetero_shares, it.hetero
-    if (
-        isinstance(hetero, int)
-        and hetero < len(shape)
-        and shares is not None
-        and sum(shares) != shape[hetero]
-    ):
+    is_shared = isinstance(hetero, int) and hetero < len(shape) and shape[hetero] > 0
+    if is_shared and shares is not None and not any(shares):
         yield AnnotationProblem(
-            f"hetero shares add up to {sum(shares)}, dim {hetero} has {shape[hetero]}",
-            "shares add up to the length that is split",
-            f"change the shares so that they add up to {shape[hetero]}",
+            "all hetero shares are 0",
+            "every element has a holder",
+            "give at least one subgroup a share above 0",
         )
+        return
     for u, split in splits:
         if split.fits_all or split.dim >= len(shape):
             continue

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from ..base.comm_plan import Interval
 from ..layout.intervals import Intervals, union
+from ..layout.shares import assign_units
 from .problems import AnnotationProblem, refuse
 
 Share = int | Interval
@@ -19,6 +20,11 @@ def even_lengths(length: int, parts: int) -> tuple[int, ...]:
     return (small + 1,) * longer + (small,) * (parts - longer)
 
 
+def dealt(units: int, weights: Sequence[int]) -> tuple[int, ...]:
+    """Lengths by weight; weights that add up to the units are the lengths themselves."""
+    return tuple(weights) if sum(weights) == units else assign_units(units, weights)
+
+
 def consecutive(lengths: Sequence[int]) -> Intervals:
     """Intervals of these lengths, one after another from 0."""
     ends = tuple(accumulate(lengths))
@@ -27,7 +33,7 @@ def consecutive(lengths: Sequence[int]) -> Intervals:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A stretch of a dim that is cut on its own; `shares` count units of the split."""
+    """A stretch of a dim that is cut on its own; `shares` are as those of a split."""
 
     length: int
     shares: tuple[Share, ...] | None = None
@@ -40,10 +46,11 @@ class Block:
 class Split:
     """A dim cut into `parts`, one for each coordinate.
 
-    shares: one per coordinate, in units: either lengths, taken one after another, zero allowed; or
-    intervals (low, high), which may overlap (the overlap is held as equal copies). None: as even as
-    whole units allow, the first coordinates one unit more. blocks: the dim is these stretches side
-    by side, each cut on its own, as for fused q|k|v rows; then shares belong to the blocks.
+    shares: one per coordinate: either weights, by which whole units are dealt out, one stretch after
+    another, zero allowed; or intervals (low, high) of units, which may overlap (the overlap is held as
+    equal copies). None: as even as whole units allow, the first coordinates one unit more. blocks: the dim
+    is these stretches side by side, each cut on its own, as for fused q|k|v rows; then shares belong to the
+    blocks.
     unit: rows that stay together, as the rows of one attention head.
     """
 
@@ -81,7 +88,8 @@ class Split:
         """The one dim length that this split fits; None if it fits many."""
         if self.blocks:
             return sum(block.length for block in self.blocks)
-        return None if self.shares is None else self.unit * _total(self.shares)
+        spans = _intervals(self.shares or ())
+        return self.unit * max(high for _, high in spans) if spans else None
 
     def pieces(self, length: int) -> tuple[Intervals, ...]:
         """Rows of each coordinate, ascending and merged; `problems_on(length)` must be empty."""
@@ -102,15 +110,17 @@ class Split:
             return
         known = self.known_length
         if known is not None and known != length:
-            what = "blocks" if self.blocks else "shares"
+            what = "blocks" if self.blocks else "intervals"
             unit = f" x {self.unit}" if self.unit > 1 and not self.blocks else ""
             yield AnnotationProblem(
                 f"{self}: {what}{unit} add up to {known}, dim {self.dim} has {length}",
                 f"{what} add up to the length that is split",
-                f"change the {what} so that they add up to {length}",
+                f"change them so that they add up to {length}",
             )
         elif length % self.unit:
             yield self._ragged(length)
+        elif length and self.shares is not None:
+            yield from _no_weight(self.shares)
 
     def __str__(self) -> str:
         parts = f"x{self.parts}" if self.shares is None else shares_text(self.shares)
@@ -119,9 +129,10 @@ class Split:
         return f"S{self.dim}{parts}{blocks}"
 
     def _spans(self, block: Block) -> Intervals:
+        units = block.length // self.unit
         if block.shares is None:
-            return consecutive(even_lengths(block.length // self.unit, self.parts))
-        return _spans(block.shares)
+            return consecutive(even_lengths(units, self.parts))
+        return _intervals(block.shares) or consecutive(dealt(units, _weights(block.shares)))
 
     def _ragged(self, length: int) -> AnnotationProblem:
         return AnnotationProblem(
@@ -160,13 +171,14 @@ class Split:
             yield self._ragged(block.length)
         elif block.shares is not None:
             yield from self._share_problems(block.shares)
-            units = block.length // self.unit
-            if (total := _total(block.shares)) != units:
+            units, spans = block.length // self.unit, _intervals(block.shares)
+            if spans and (total := max(high for _, high in spans)) != units:
                 yield AnnotationProblem(
-                    f"shares add up to {total} units, the block has {units}",
-                    "shares add up to the length that is split",
-                    f"change the shares so that they add up to {units}",
+                    f"intervals add up to {total} units, the block has {units}",
+                    "intervals add up to the length that is split",
+                    f"change them so that they add up to {units}",
                 )
+            yield from _no_weight(block.shares)
 
     def _share_problems(self, shares: tuple[Share, ...]) -> Iterator[AnnotationProblem]:
         if len(shares) != self.parts:
@@ -175,15 +187,14 @@ class Split:
                 "there is one share for each part",
                 f"give {self.parts} shares",
             )
-        lengths = [share for share in shares if isinstance(share, int)]
-        spans = [share for share in shares if not isinstance(share, int)]
-        if lengths and spans:
+        weights, spans = _weights(shares), _intervals(shares)
+        if weights and spans:
             yield AnnotationProblem(
-                "shares mix lengths and intervals",
-                "shares of one split are all lengths, or all intervals",
+                "shares mix weights and intervals",
+                "shares of one split are all weights, or all intervals",
                 "write every share as low:high",
             )
-        for share in lengths:
+        for share in weights:
             if share < 0:
                 yield AnnotationProblem(
                     f"share {share} is negative", "a share is 0 or more", "use 0 for nothing"
@@ -217,15 +228,19 @@ def _gaps(covered: Intervals) -> Iterator[Interval]:
         end = high
 
 
-def _spans(shares: tuple[Share, ...]) -> Intervals:
-    spans = tuple(share for share in shares if not isinstance(share, int))
-    return spans or consecutive([share for share in shares if isinstance(share, int)])
+def _intervals(shares: Sequence[Share]) -> Intervals:
+    return tuple(share for share in shares if not isinstance(share, int))
 
 
-def _total(shares: tuple[Share, ...]) -> int:
-    return sum(share if isinstance(share, int) else 0 for share in shares) or max(
-        (share[1] for share in shares if not isinstance(share, int)), default=0
-    )
+def _weights(shares: Sequence[Share]) -> tuple[int, ...]:
+    return tuple(share for share in shares if isinstance(share, int))
+
+
+def _no_weight(shares: Sequence[Share]) -> Iterator[AnnotationProblem]:
+    if not any(_weights(shares)) and not _intervals(shares):
+        yield AnnotationProblem(
+            "all shares are 0", "every element has a holder", "give at least one coordinate a share above 0"
+        )
 
 
 def shares_text(shares: tuple[Share, ...] | None) -> str:

@@ -157,9 +157,25 @@ def test_bad_hetero_is_refused(hetero: int | None, shares: tuple[int, ...] | Non
 
 def test_lengths_that_contradict_are_refused_without_a_shape() -> None:
     with pytest.raises(AnnotationError, match=r"fix  write hetero=0\(4,2\)"):
-        parse_annotation("[0,1 | 2,3]  <S0(3,1) | S0(1,1)>  hetero=0")
-    with pytest.raises(AnnotationError, match=r"subgroup 1: .*shares add up to 2, dim 0 has 3"):
-        parse_annotation("[0,1 | 2,3]  <S0(3,1) | S0(1,1)>  hetero=0(4,3)")
+        parse_annotation("[0,1 | 2,3]  <S0(0:3,3:4) | S0(0:1,1:2)>  hetero=0")
+
+
+def test_shares_are_weights_and_those_that_add_up_are_lengths() -> None:
+    one = parse_annotation("[0,1,2]  <S0(4,2,2)>")
+    assert [one.regions((8,))[device] for device in range(3)] == [(((0, 4),),), (((4, 6),),), (((6, 8),),)]
+    assert one.local_shape((5,), 0) == (3,)
+    assert one.local_shape((24,), 0) == (12,)
+    in_units = parse_annotation("[0,1]  <S0(3,1)/8>")
+    assert [in_units.local_shape((64,), device) for device in (0, 1)] == [(48,), (16,)]
+    in_blocks = parse_annotation("[0,1]  <S0x2{8(3,1),4}>")
+    assert in_blocks.regions((12,))[0] == (((0, 6),), ((8, 10),))
+    apart = parse_annotation("[0,1 | 2]  <S0(3,1) | R>  hetero=0(2,1)")
+    assert [apart.local_shape((12,), device) for device in range(3)] == [(6,), (2,), (4,)]
+    assert str(apart) == "[0,1 | 2]  <S0(3,1) | R>  hetero=0(2,1)"
+    for text in ("[0,1]  <S0(0,0)>", "[0 | 1]  <R | R>  hetero=0(0,0)", "[0,1]  <S0x2{4(0,0)}>"):
+        with pytest.raises(AnnotationError, match="shares are 0"):
+            parse_annotation(text).regions((4,))
+        assert "{" in text or parse_annotation(text).local_shape((0,), 0) == (0,)
 
 
 def test_one_subgroup_has_no_hetero() -> None:
@@ -168,32 +184,29 @@ def test_one_subgroup_has_no_hetero() -> None:
 
 
 def test_everything_that_does_not_fit_a_shape_is_in_one_error() -> None:
-    annotation = parse_annotation("[0,1,2,3 | 4,5]  <S0(3,1) Px2 | S3x2>  hetero=1(2,2)")
+    annotation = parse_annotation("[0,1,2,3 | 4,5]  <S0(0:3,3:4) Px2 | S3x2>  hetero=1(2,2)")
     with pytest.raises(AnnotationError) as refused:
         annotation.check((5, 5), leaf=True)
     assert (
         str(refused.value)
         == """\
-AnnotationError: 4 bad values in [0,1,2,3 | 4,5]  <S0(3,1) Px2 | S3x2>  hetero=1(2,2) on shape [5, 5]
+AnnotationError: 3 bad values in [0,1,2,3 | 4,5]  <S0(0:3,3:4) Px2 | S3x2>  hetero=1(2,2) on shape [5, 5]
   bad  a parameter or input is partial
   rule only computed values are pending sums
   fix  use Dx or S instead of Px, and hetero=dup or a dim
   bad  dim 3 of a tensor with 2 dims
   rule a split names a dim of the tensor
   fix  split one of the dims 0 to 1
-  bad  hetero shares add up to 4, dim 1 has 5
-  rule shares add up to the length that is split
-  fix  change the shares so that they add up to 5
-  bad  subgroup 0: S0(3,1): shares add up to 4, dim 0 has 5
-  rule shares add up to the length that is split
-  fix  change the shares so that they add up to 5"""
+  bad  subgroup 0: S0(0:3,3:4): intervals add up to 4, dim 0 has 5
+  rule intervals add up to the length that is split
+  fix  change them so that they add up to 5"""
     )
 
 
 def test_regions_refuse_what_does_not_fit() -> None:
     with pytest.raises(AnnotationError, match="50 rows are not whole units of 8"):
         parse_annotation("[0,1]  <S0x2/8>").regions((50,))
-    with pytest.raises(AnnotationError, match="shares x 8 add up to 32, dim 0 has 50"):
-        parse_annotation("[0,1]  <S0(3,1)/8>").regions((50,))
+    with pytest.raises(AnnotationError, match="intervals x 8 add up to 32, dim 0 has 50"):
+        parse_annotation("[0,1]  <S0(0:3,3:4)/8>").regions((50,))
     with pytest.raises(AnnotationError, match="blocks add up to 9, dim 0 has 50"):
         parse_annotation("[0,1]  <S0x2{6,3}>").regions((50,))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from hspmd_compiler.annotations.of_layout import layout_states
+from hspmd_compiler.errors import AnnotationError, HspmdError
+from hspmd_compiler.ir.anchor_rows import AnchorPlace, anchors_of
 from hspmd_compiler.ir.annotated import PipelineGraph
 from hspmd_compiler.passes.annotate import annotate
 from hspmd_compiler.passes.deduction.deduce_all import deduce_all
@@ -62,9 +66,11 @@ FEED_FORWARD = [split("linear1", 0, 2, 1, 1), split("linear2.weight", 1, 2, 1, 1
 GATHERED = {"x": "S0(4,2,2)", "layers.*.norm1": "Dx3", "layers.*.linear2": "S0(4,2,2)"}
 HEADS = {"self_attn.contiguous": "S3(6,3,3)", "self_attn.linear#2": "Dx3"}
 CONV = {"x": "S0(4,2,2)", "features.2": "Dx3", "features.4": "Dx3", "classifier.2": "S0(4,2,2)"}
+CHANNELS = [split("features.3", 0, 2, 1, 1), split("classifier.0", 0, 2, 1, 1)]
+SPLIT = {Mlp: COLUMN_ROW, Encoder: FEED_FORWARD, Convolutional: CHANNELS}
 UNLIKE = {
     "stages": [stage((3, 4), 1), stage((5,), 1)],
-    "micro_batches": [4],
+    "micro_batches": [2, 1],
 }
 
 CASES: dict[str, tuple[type[nn.Module], Strategy]] = {
@@ -84,15 +90,15 @@ CASES: dict[str, tuple[type[nn.Module], Strategy]] = {
     ),
     "convolutions": (
         Convolutional,
-        strategy(three(4), CONV, [split("features.3", 0, 2, 1, 1), split("classifier.0", 0, 2, 1, 1)]),
+        strategy(three(4), CONV, CHANNELS),
     ),
     "unlike pipelines": (
         Encoder,
         strategy(
-            three(2),
+            three(2, 2, 1, 1),
             {"x": "S0", "layers.*.norm1": "D", "layers.*.linear2": "S2"},
             [split("linear1", 0), split("linear2.weight", 1)],
-            (4,),
+            (3, 2),
             UNLIKE,
         ),
     ),
@@ -153,3 +159,68 @@ def test_gradients_of_parameters_come_out_as_these_are_split() -> None:
         gradient, parameter = layouts[name]
         assert gradient.cut(ranks=True) == parameter.cut(ranks=True) is not None
         assert not any(axis.on_ranks for axis in gradient.partial)
+
+
+@st.composite
+def states(draw: st.DrawFn, place: AnchorPlace) -> str:
+    """Of three ranks, by any weights; of the dims of the value, or over all ranks."""
+    dim = draw(st.integers(0, len(place.shape) - 1))
+    weights = draw(st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any))
+    split = f"S{dim}({','.join(map(str, weights))})"
+    return draw(st.sampled_from([split, split, "D", f"S{dim}", "Px3"]))
+
+
+@st.composite
+def programs(draw: st.DrawFn, kind: type[nn.Module]) -> Strategy:
+    """Some anchors with drawn layouts, under parameters that are split by the compiler, or whole."""
+    places = draw(st.lists(st.sampled_from(anchors_of(traced(kind).graph)), min_size=1, max_size=4))
+    layers = len(traced(kind).graph.layers)
+    return strategy(
+        three(layers, *draw(st.sampled_from([(), (2, 1, 1), (1, 0, 2)]))),
+        {place.name: draw(states(place)) for place in places},
+        draw(st.sampled_from([[], SPLIT[kind]])),
+        draw(st.sampled_from([(8,), (4, 4), (5, 3)])),
+    )
+
+
+def check_drawn(kind: type[nn.Module], chosen: Strategy) -> None:
+    try:
+        traced(kind).check(chosen)
+    except AnnotationError as error:
+        assume(NO_SUM not in error.what)
+        raise
+
+
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
+@given(programs(Mlp))
+def test_drawn_layouts_change_no_number(chosen: Strategy) -> None:
+    check_drawn(Mlp, chosen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Mlp, Encoder, Convolutional])
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_many_drawn_layouts_change_no_number(kind: type[nn.Module], data: st.DataObject) -> None:
+    check_drawn(kind, data.draw(programs(kind)))
+
+
+TWO_STAGES = [stage((0, 1, 2), 1), stage((3, 4), 1)]
+REFUSED: dict[str, tuple[type[nn.Module], Strategy]] = {
+    "no_such_anchors": (Encoder, strategy(three(2), {"layers.*.linear3": "Dx3", "norm9": "D", "x": "D"})),
+    "beyond_the_dims": (Encoder, strategy(three(2), {"linear1": "S3(2,1,1)", "x": "S0x3", "head": "S7"})),
+    "other_ranks": (Encoder, strategy(TWO_STAGES, {"layers.*.linear1": "S2(2,1,1)"})),
+    "other_ranks_outside_of_layers": (Encoder, strategy(TWO_STAGES, {"head": "S2(2,1,1)"})),
+    "no_pending_sum": (Encoder, strategy(three(2), {"layers.1.norm1": "Px3"})),
+    "intervals_of_samples": (Mlp, strategy(three(4), {"x": "S0(0:2,2:3,3:4)"}, (), (4, 3, 1))),
+    "intervals": (Mlp, strategy(three(4), {"layers.0": "S1(0:2,2:3,3:4)"})),
+    "units": (Mlp, strategy(three(4), {"layers.0": "S1/3"})),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str, expect: Callable[[str, str], None]) -> None:
+    kind, chosen = REFUSED[name]
+    with pytest.raises(HspmdError) as caught:
+        traced(kind).check(chosen)
+    expect(f"layouts/{name}", str(caught.value))

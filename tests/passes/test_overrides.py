@@ -236,7 +236,7 @@ REFUSED = {
     "not_covered": (PAIRS, (Override("q_proj.weight", annotation="[0,1,2,3] <S0x4>"),)),
     "hetero_split": (PAIRS, (Override("q_proj.weight", annotation="[0,1 | 2,3] <S1x2 | S1x2> hetero=0"),)),
     "pending_sum": (FOUR, (Override("q_proj.weight", annotation="[0,1,2,3] <Px4>"),)),
-    "wrong_length": (FOUR, (Override("q_proj.weight", annotation="[0,1,2,3] <S0(1,2,3,4)>"),)),
+    "wrong_length": (FOUR, (Override("q_proj.weight", annotation="[0,1,2,3] <S0(0:1,1:3,3:6,6:10)>"),)),
     "unreadable": (FOUR, (Override("q_proj.weight", annotation="[0,1,2,3] <0x4>"),)),
     "shares_of_other_stages": (UNEQUAL, (Override("q_proj.weight", shares=(1, 2)),)),
     "degree": (UNEQUAL, (Override("q_proj.weight", tp=2),)),

@@ -199,11 +199,11 @@ def test_gradients_are_split_as_their_values_and_else_as_they_come() -> None:
 
 REFUSED = {
     "no_subgroup": (texts(up="[0,1,2] <S2x3>"), ONE),
-    "shares_of_samples": (texts(up="[0,1,2,3] <S0(1,1,1,1)>"), ONE),
+    "shares_of_samples": (texts(up="[0,1,2,3] <S0(0:1,1:2,2:3,3:4)>"), ONE),
     "no_pending_sum": (texts(up="[0,1,2,3] <Px4>"), ONE),
     "pending_of_two": (texts(up="[0,1,2,3] <S1x2 Px2>"), ONE),
     "no_such_dim": (texts(up="[0,1,2,3] <S3x4>"), ONE),
-    "wrong_length": (texts(up="[0,1,2,3] <S2(1,2,3,4)>"), ONE),
+    "wrong_length": (texts(up="[0,1,2,3] <S2(0:1,1:3,3:6,6:10)>"), ONE),
     "hetero_of_a_weight": (texts(weight="[0,1 | 2,3,4] <S1x2 | S1x3> hetero=0"), TWO),
     "hetero_of_samples": (texts(up="[0,1 | 2,3,4] <S2x2 | S2x3> hetero=dup"), TWO),
     "hetero_shares": (texts(up="[0,1 | 2,3,4] <S2x2 | S3x3> hetero=0(3,1)"), TWO),

@@ -29,12 +29,12 @@ from .comm_rules import partial_problems, split_problems
 def anchor(ctx: RuleContext, row: Row) -> Result:
     """The value is converted; the layout in which it came is kept for its gradient."""
     value = ctx.marked(row.args[0])
-    name, to = str(row.args[1]), str(row.args[2])
+    name, to, key = (str(said) for said in row.args[1:])
     ctx.note_arrival(name, value.layout)
     states = _states(ctx, row, to)
     problems = [
-        *split_problems(ctx, states, value.layout, to),
-        *partial_problems(states, value.layout, to),
+        *split_problems(ctx, states, value.layout, key),
+        *partial_problems(states, value.layout, key),
     ]
     if problems:
         raise _refused(ctx, row, problems)
