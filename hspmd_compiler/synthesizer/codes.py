@@ -26,12 +26,12 @@ def is_cut(code: int) -> bool:
 
 
 def serves(held: int, wanted: int) -> bool:
-    """Whether a value can be used as `wanted` without communication, forward or backward.
+    """Whether a value can be used as `wanted` as it is, forward and backward.
 
-    Of a value that is whole with a pending gradient each rank slices its piece, whose gradient is then among
-    zeros; and one rank gives a gradient that all have.
+    Of a pending gradient one rank may give all of it. That each rank slices a piece of a whole value for one
+    of its readers costs nothing either, but a strategy can't say it: it is laid out at its anchor, for all.
     """
-    return held == wanted or (held == WHOLE and wanted != PENDING)
+    return held == wanted or (held == WHOLE and wanted == REPLICATE)
 
 
 def type_of(code: int, cuts: tuple[ValueCut, ...], vertices: int) -> ValueType:

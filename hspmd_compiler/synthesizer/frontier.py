@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, TypeAlias
 
-from .codes import REPLICATE, WHOLE, is_cut
+from .codes import REPLICATE, WHOLE
 from .priced_steps import PricedStep
 from .row_ways import NOTHING
 from .space import StepPlace, picker
@@ -68,10 +68,10 @@ class Frontier:
 
 
 def undominated(front: Front) -> Front:
-    """Without states of which some values could as well be whole, with pending gradients, for no more."""
+    """Without states of which some values that all have could as well have pending gradients, for no more."""
     kept: Front = {}
     for key, found in front.items():
-        open_places = [i for i, code in enumerate(key) if is_cut(code) or code == REPLICATE]
+        open_places = [i for i, code in enumerate(key) if code == REPLICATE]
         most = len(open_places) if len(open_places) <= FEW else 1
         if not any(
             _is_beaten(front, key, found[0], places)
