@@ -21,7 +21,7 @@ from .ir import graph_json
 from .ir.anchor_rows import anchors_of
 from .ir.graph import LogicalGraph
 from .models.models import ModelSource, load_model, source_of_factory
-from .options import Capture, OptimizerConfig, PlanChoice, Precision, is_count
+from .options import Capture, OptimizerConfig, PlanChoice, PlanSpace, Precision, is_count
 from .pages.training_page import narrow_warning
 from .passes.compile_state import Example, Traced
 from .passes.layout_wishes import bind_layouts, refuse_unmatched, unmatched
@@ -181,8 +181,9 @@ def planned(
     precision: Precision = Precision.MODEL,
 ) -> Plan:
     """A strategy for a model on a cluster. cluster: with where it comes from."""
+    from .synthesizer.planner.hap_programs import HapSearcher
     from .synthesizer.planner.plan import plan_graph
-    from .synthesizer.planner.searching import searcher_of
+    from .synthesizer.planner.searching import find_candidates
 
     spec, at = cluster
     batch = _batch(global_batch)
@@ -190,9 +191,11 @@ def planned(
     if batch is None:
         batch = len(next(iter(subject.inputs.values()))) * max(len(list(spec.slots)), 1)
     with without_collection():
-        graph = trace_graph(subject.model, subject.inputs, batch, capture, precision).graph
+        graph = trace_graph(subject.model, subject.inputs, batch, capture, precision, anchors=("*",)).graph
         check_optimizer(optimizer, graph.params)
-        return plan_graph(graph, spec, optimizer, searcher=searcher_of(choice), at=at)
+        is_full = choice.space is PlanSpace.FULL
+        searcher = find_candidates if is_full else HapSearcher(choice, subject.model, subject.inputs)
+        return plan_graph(graph, spec, optimizer, searcher=searcher, at=at, fills=is_full)
 
 
 def _batch(given: object) -> int | None:

@@ -148,7 +148,8 @@ def _exchanges(plan: Plan, for_scripts: bool) -> Iterator[Table]:
         for (_, before, after, forward, backward), same in groups.items()
     ]
     columns = ("behind", "count", "from", "to", "forward", "backward", "seconds, as planned")
-    yield Table("exchanges", "values that change hands", columns, tuple(rows))
+    title = "values that change hands" if rows else "no value changes hands"
+    yield Table("exchanges", title, columns, tuple(rows))
 
 
 def _exchange_key(one: FoundExchange) -> tuple[str, str, str, str, str]:

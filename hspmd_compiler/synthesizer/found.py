@@ -11,6 +11,7 @@ from .codes import cut_of, is_cut, type_of
 from .cuts import ValueCut
 from .forward_rows import RowStep
 from .moves import TypeMove, move
+from .planner.input_cuts import input_cuts
 from .priced_steps import PricedSteps, StepChoice
 from .row_ways import NOTHING, value_bytes
 from .static_tables import StaticWay
@@ -49,6 +50,7 @@ class FoundChoices:
             stats=dict(stats),
             whole=tuple(space.walk.ways.unruled),
             recompute=tuple(sorted(layer for layer in again_layers if layer is not None)),
+            inputs=input_cuts(space, machine, self.choices),
         )
 
     def totals(self) -> tuple[float, tuple[float, ...]]:

@@ -81,6 +81,15 @@ class FoundExchange:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundInput:
+    """An input of which each rank has a piece. shares: units of each rank."""
+
+    name: str
+    type: ValueType
+    shares: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FoundProgram:
     """The best program of the space for one group of ranks.
 
@@ -104,3 +113,4 @@ class FoundProgram:
     considered: Mapping[str, tuple[tuple[ValueType, float], ...]] = field(default_factory=dict)
     whole: tuple[int, ...] = ()
     recompute: tuple[int, ...] = ()
+    inputs: tuple[FoundInput, ...] = ()

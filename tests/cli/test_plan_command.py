@@ -18,15 +18,15 @@ version: 1
 nodes:
 - address: a
   devices:
-  - {count: 2, kind: cpu, memory: 16GiB, peaks: {float32: 1TFLOP/s}, memory_bandwidth: 100GB/s}
+  - {count: 2, kind: cpu, memory: 16GiB, peaks: {float32: 4GFLOP/s}, memory_bandwidth: 4GB/s}
   link: {bandwidth: 50GB/s, latency: 1us}
 - address: b
   devices:
-  - {count: 2, kind: cpu, memory: 8GiB, peaks: {float32: 0.25TFLOP/s}, memory_bandwidth: 25GB/s}
+  - {count: 2, kind: cpu, memory: 8GiB, peaks: {float32: 1GFLOP/s}, memory_bandwidth: 1GB/s}
   link: {bandwidth: 50GB/s, latency: 1us}
 link: {bandwidth: 1GB/s, latency: 10us}
 """
-PLAN = ["plan", "mlp", "--cluster", "cluster.yaml", "--global-batch", "10"]
+PLAN = ["plan", "mlp", "--cluster", "cluster.yaml", "--global-batch", "400"]
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from .candidates import PlanCandidate
 from .groupings import Grouping, even_groupings
 from .planned_devices import PlannedDevices
 
-DP_EV, DP_CP = "DP-EV", "DP-CP"
+DP_EV, DP_CP, ONE = "DP-EV", "DP-CP", "one device"
 MEANINGS = {
+    ONE: "the quickest device alone",
     DP_EV: "data parallel, as many samples for each device",
     DP_CP: "data parallel, samples by the devices' speeds",
     "TP": "tensor parallel as in Megatron: even groups of so many devices, even shares, even samples",
@@ -22,7 +23,7 @@ Speeds = Mapping[DeviceSpec, float]
 
 
 def baselines(devices: PlannedDevices, speeds: Speeds, batch: int, layers: int) -> Iterator[PlanCandidate]:
-    """All of them that the devices and the samples allow, one device being data parallel, too."""
+    """All of them that the devices and the samples allow; of one device both are the same."""
     single = Grouping(tuple((one,) for one in devices.ids))
     shares = {
         DP_EV: even_samples(batch, len(devices.ids)),
@@ -32,6 +33,10 @@ def baselines(devices: PlannedDevices, speeds: Speeds, batch: int, layers: int) 
         strategy = strategy_of(single, samples, layers, devices)
         if strategy is not None:
             yield PlanCandidate(name, strategy)
+    quickest = max(devices.devices, key=lambda device: speeds[device.kind]).id
+    alone = strategy_of(Grouping(((quickest,),)), (batch,), layers, devices)
+    if alone is not None and len(devices.ids) > 1:
+        yield PlanCandidate(ONE, alone)
     for grouping in even_groupings(devices.ids):
         degree = len(grouping.groups[0])
         strategy = strategy_of(grouping, even_samples(batch, len(grouping.groups)), layers, devices)

@@ -21,11 +21,15 @@ from .planned_devices import PlannedDevices
 
 @dataclass(frozen=True, slots=True)
 class PlanCandidate:
-    """A strategy to be priced. name: for people. found: the program that it was realised from, if any."""
+    """A strategy to be priced. name: for people. found: the program that it was realised from, if any.
+
+    notes: what to know of it.
+    """
 
     name: str
     strategy: Strategy
     found: FoundProgram | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

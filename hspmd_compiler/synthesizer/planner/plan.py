@@ -112,15 +112,23 @@ def plan_graph(
     *,
     searcher: Searcher | None = None,
     at: str = "",
+    fills: bool = True,
 ) -> Plan:
     """The quickest strategy for a traced step that fits these machines.
 
-    at: where the cluster comes from, for errors.
+    at: where the cluster comes from, for errors. fills: whether groupings of which nothing is searched are
+    candidates as well, with every operator split as its rule does by default.
     """
+    return _Loop(task_of(graph, cluster, optimizer, at), searcher, fills).run()
+
+
+def task_of(
+    graph: LogicalGraph, cluster: ClusterSpec, optimizer: OptimizerConfig, at: str = ""
+) -> PlanningTask:
+    """What is planned, with all that a plan needs of the cluster checked."""
     devices = devices_of(cluster, graph, at)
     with task("price the model on one device"):
-        whole = _whole_s(graph, devices, optimizer)
-    return _Loop(PlanningTask(graph, devices, optimizer, whole), searcher).run()
+        return PlanningTask(graph, devices, optimizer, _whole_s(graph, devices, optimizer))
 
 
 def _whole_s(
@@ -139,8 +147,8 @@ def _whole_s(
 class _Loop:
     """All candidates of a task, compiled and compared."""
 
-    def __init__(self, given: PlanningTask, searcher: Searcher | None) -> None:
-        self.given, self.searcher = given, searcher
+    def __init__(self, given: PlanningTask, searcher: Searcher | None, fills: bool) -> None:
+        self.given, self.searcher, self.fills = given, searcher, fills
         self.pricer = CandidatePricer(given.graph, given.devices, given.optimizer)
 
     def run(self) -> Plan:
@@ -156,10 +164,17 @@ class _Loop:
             replace(ranked[0], candidate=named),
             self._bound_s,
             tuple(ranked[1:]),
-            self.given.devices.notes,
+            self._notes(priced),
             self.given.devices,
             self.given.graph,
         )
+
+    def _notes(self, priced: Sequence[PricedCandidate]) -> tuple[str, ...]:
+        """Of the cluster, of candidates, of the model."""
+        found = [*self.given.devices.notes]
+        for one in priced:
+            found += one.candidate.notes
+        return tuple(dict.fromkeys(found))
 
     @cached_property
     def _bound_s(self) -> float:
@@ -172,7 +187,7 @@ class _Loop:
         given = self.given
         found = list(baselines(given.devices, given.speeds, given.graph.batch, given.layers))
         known = {candidate.strategy for candidate in found}
-        for candidate in (*self._searched(), *self._by_speed()):
+        for candidate in (*self._searched(), *(self._by_speed() if self.fills else ())):
             if candidate.strategy not in known:
                 known.add(candidate.strategy)
                 found.append(candidate)

@@ -6,16 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...base import name_glob
+from ...ir.anchor_rows import anchors_of
 from ...ir.graph import LogicalGraph
 from ...layout.shares import assign_units
-from ...strategy.strategy import Override, Recompute, RecomputeKind, Strategy
-from ..value_types import FoundProgram, Holding, ParamChoice
+from ...strategy.strategy import LayoutWish, Override, Recompute, RecomputeKind, Strategy
+from ..value_types import FoundProgram, Holding, ParamChoice, ValueType
 from .name_patterns import as_globs
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """What an override says of a parameter."""
+class HeldParam:
+    """What an override says of a parameter. split: None where it is whole."""
 
     split: int | None
     shares: tuple[int, ...] | None
@@ -29,40 +30,74 @@ class _Held:
 def realise(found: FoundProgram, graph: LogicalGraph, base: Strategy) -> Strategy:
     """The strategy with what was found in each of its pipelines.
 
-    base: pipelines of one stage, as many devices each as the program has ranks, with their samples and the
-    stages' shares. An override has shares of its own where those of the stages would give others.
+    graph: traced with all anchors. base: pipelines of one stage, as many devices each as the program has
+    ranks, with their samples and the stages' shares. An override or a layout has shares of its own where
+    those of the stages would give others.
     """
-    return replace(
-        base,
-        pipelines=tuple(
-            replace(pipeline, recompute=tuple(_recomputed(found.recompute))) for pipeline in base.pipelines
-        ),
-        overrides=tuple(_overrides(found, graph, base)),
-        zero=max((choice.zero or 0 for choice in found.params), default=0),
+    pipelines = tuple(
+        replace(pipeline, recompute=tuple(_recomputed(found.recompute))) for pipeline in base.pipelines
     )
+    zero = max((choice.zero or 0 for choice in found.params), default=0)
+    whole = replace(base, pipelines=pipelines, zero=zero)
+    if found.ranks == 1:
+        return whole
+    writer = _Writer(found, graph, {pipeline.stages[0].shares for pipeline in base.pipelines})
+    return replace(whole, overrides=tuple(writer.overrides()), layouts=tuple(writer.layouts()))
 
 
-def _overrides(found: FoundProgram, graph: LogicalGraph, base: Strategy) -> Iterator[Override]:
-    stages = {pipeline.stages[0].shares for pipeline in base.pipelines}
-    chosen = {choice.name: _held(choice, found.ranks, stages) for choice in found.params}
-    names = {name: info for info in graph.params.values() if not info.is_buffer for name in info.aliases}
-    others = [name for name, info in names.items() if info.name not in chosen]
-    for match, held in as_globs(chosen, others, name_glob.matches):
-        yield held.override(match)
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """stages: the shares of all stages."""
 
+    found: FoundProgram
+    graph: LogicalGraph
+    stages: set[tuple[int, ...] | None]
 
-def _held(choice: ParamChoice, ranks: int, stages: set[tuple[int, ...] | None]) -> _Held:
-    if choice.type.holding is not Holding.SPLIT:
-        return _Held(None, None)
-    shares = choice.shares
-    if shares is not None and all(_gives(weights, shares, ranks) for weights in stages):
-        shares = None
-    return _Held(choice.type.dim, shares)
+    def overrides(self) -> Iterator[Override]:
+        """For all parameters."""
+        chosen = {choice.name: self._held(choice) for choice in self.found.params}
+        held = (info for info in self.graph.params.values() if not info.is_buffer)
+        others = [name for info in held if info.name not in chosen for name in info.aliases]
+        for match, one in as_globs(chosen, others, name_glob.matches):
+            yield one.override(match)
 
+    def _held(self, choice: ParamChoice) -> HeldParam:
+        if choice.type.holding is not Holding.SPLIT:
+            return HeldParam(None, None)
+        own = choice.shares is not None and not self._by_stage(choice.shares)
+        return HeldParam(choice.type.dim, choice.shares if own else None)
 
-def _gives(weights: Sequence[int] | None, shares: tuple[int, ...], ranks: int) -> bool:
-    """Whether a stage with these weights hands out these units by itself."""
-    return assign_units(sum(shares), weights or [1] * ranks) == shares
+    def layouts(self) -> Iterator[LayoutWish]:
+        """For inputs that are cut, and values that change hands."""
+        rows = self.graph.rows
+        chosen = {
+            one.name: self._states(one.type, one.shares, rows[self.graph.inputs[one.name].row].shape)
+            for one in self.found.inputs
+        }
+        for exchange in self.found.exchanges:
+            if not {exchange.before.holding, exchange.after.holding} <= {Holding.WHOLE, Holding.REPLICATE}:
+                shape = rows[exchange.row].shape
+                chosen[exchange.anchor] = self._states(exchange.after, exchange.shares, shape)
+        others = [place.name for place in anchors_of(self.graph) if place.name not in chosen]
+        for at, to in as_globs(chosen, others, name_glob.matches_exactly):
+            yield LayoutWish(at, to)
+
+    def _states(self, held: ValueType, shares: tuple[int, ...] | None, shape: tuple[int, ...] | None) -> str:
+        """As annotations write them, without devices."""
+        if held.holding is not Holding.SPLIT:
+            return "P" if held.holding is Holding.PENDING else "D"
+        assert held.dim is not None and shares is not None and shape is not None, "of a cut"
+        length = shape[held.dim] // held.repeats
+        if self._by_stage(shares) and held.repeats == 1:
+            unit = length // sum(shares)
+            return f"S{held.dim}" + (f"/{unit}" if unit > 1 else "")
+        blocks = "{" + ",".join([str(length)] * held.repeats) + "}" if held.repeats > 1 else ""
+        return f"S{held.dim}({','.join(map(str, shares))}){blocks}"
+
+    def _by_stage(self, shares: tuple[int, ...]) -> bool:
+        """Whether all stages hand out these units by themselves."""
+        even = [1] * self.found.ranks
+        return all(assign_units(sum(shares), weights or even) == shares for weights in self.stages)
 
 
 def _recomputed(layers: Sequence[int]) -> Iterator[Recompute]:
