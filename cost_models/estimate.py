@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import torch
+from importlib.metadata import version
 
 from ..artifact.store import Artifact
 from ..base.collection import without_collection
@@ -123,7 +122,7 @@ def estimate(
     advice that moves some. semantics: of sends; None: the calibration's, or those of our runtime. at: where
     the cluster comes from, for errors. advise: whether changes are tried that would help.
     """
-    with task("price the step"), torch.no_grad(), without_collection():
+    with task("price the step"), without_collection():
         return StepEstimator(program, cluster, optimizer, devices, layers or {}, semantics, at).run(advise)
 
 
@@ -254,7 +253,7 @@ class StepEstimator:
             semantics=self.semantics,
             least_s=pricer.least_s(),
             traffic={pair: int(size) for pair, size in volumes.items()},
-            notes=(*self.notes, *notes_on(self.program, self.cluster, self.rates, torch.__version__)),
+            notes=(*self.notes, *notes_on(self.program, self.cluster, self.rates, version("torch"))),
         )
 
     def _memories(self) -> list[RankMemory]:

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from math import prod
+from typing import Any
 
 from ..errors import HspmdError
 from ..ir.graph import Ref, Row
 from ..program.interpret import RowCall
-from ..program.kernels.kernels import ALIASES, GETITEM
-from ..program.operator_types import Typed
-from ..program.program import Value
+from ..program.program import ALIASES, GETITEM, Value
+
+Typed = tuple[tuple[int, ...], Any, tuple[int, ...]]
+"""Shape, element type (an ElementType, or torch's), strides."""
 
 
 class OperatorClass(StrEnum):
@@ -132,7 +134,7 @@ HEAVY = frozenset({OperatorClass.MATMUL, OperatorClass.ATTENTION})
 def dense_bytes(typed: Typed) -> int:
     """Bytes of the elements that a tensor really has: one that is expanded has few."""
     shape, dtype, stride = typed
-    return prod([size for size, step in zip(shape, stride, strict=True) if step]) * dtype.itemsize
+    return prod([size for size, step in zip(shape, stride, strict=True) if step]) * int(dtype.itemsize)
 
 
 def _dtype(typed: Sequence[Typed]) -> str:

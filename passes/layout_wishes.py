@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from ..annotations.states import DistributedStates
 from ..errors import StrategyError
 from ..ir.anchor_rows import AnchorPlace, anchors_of, keep_anchors
-from ..ir.comm_marker import anchor_name
 from ..ir.graph import LogicalGraph, Row
+from ..ir.own_names import anchor_name
 from ..ir.printer import aligned
 from ..strategy.strategy import StageSpec, Strategy
 from ..strategy.wish_states import wish_states

@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from math import prod
 
 from ...base.comm_plan import CommKind, CommStep
-from ...base.dtypes import BYTES
+from ...base.dtypes import BYTES, ELEMENT_TYPES
 from ...program.arguments import holes_of
 from ...program.boxes import full_box, received_volumes, volume
-from ...program.kernels.counter_random import KEY_SIZE
 from ...program.lifetimes import COMPUTE_OPS
-from ...program.literals import torch_dtype
-from ...program.operator_types import Typed
 from ...program.program import (
+    KEY_SIZE,
     ClassProgram,
     InputKind,
     Instruction,
@@ -24,6 +22,7 @@ from ...program.program import (
     RankProgram,
     SegmentInput,
 )
+from ...program.quick.plain import PlainTyped, made
 from .segment_walk import TypeBook, TypeOf, WalkedSegment, walk_segment
 
 OFFSETS_ONLY = frozenset(
@@ -309,13 +308,10 @@ def _sum_bytes(typed: TypeOf) -> tuple[int, bool]:
     """Bytes of a running sum of gradients, and whether it is another memory than the first of them."""
     part = typed.parts[0]
     assert part is not None, "an output is one tensor"
-    narrow = str(part[1]).removeprefix("torch.") in NARROW
+    narrow = part[1].name in NARROW
     return prod(part[0]) * (4 if narrow else part[1].itemsize), narrow
 
 
-def dense(shape: Sequence[int], dtype: str) -> Typed:
+def dense(shape: Sequence[int], dtype: str) -> PlainTyped:
     """The type of a contiguous tensor."""
-    strides = [1] * len(shape)
-    for index in range(len(shape) - 2, -1, -1):
-        strides[index] = strides[index + 1] * max(shape[index + 1], 1)
-    return tuple(shape), torch_dtype(dtype), tuple(strides)
+    return made(shape, ELEMENT_TYPES[dtype]).typed

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import cast
+from typing import TypeGuard, cast
 
+from ...base.dtypes import ElementType
 from ...errors import EstimateError
-from ...program.interpret import read_row
-from ...program.kernels.kernels import COMM
-from ...program.operator_types import Typed, TypedResult, answer_of, is_typed, span
-from ...program.program import Hole, LocalRow, Segment, Value
-from ...program.quick_types import QuickTypes
+from ...program.interpret import RowCall, untyped_row
+from ...program.program import COMM, Hole, LocalRow, Segment, Value
+from ...program.quick.plain import Outline, PlainTyped
+from ...program.quick.table import TypeAnswer, quick_answer
 from ..operator_classes import Work, work_of
 
-META = "meta"
+PlainResult = PlainTyped | tuple[PlainTyped | None, ...]
 
 
 class TypeOf:
@@ -23,13 +23,22 @@ class TypeOf:
 
     __slots__ = ("parts", "size", "typed")
 
-    def __init__(self, typed: TypedResult) -> None:
+    def __init__(self, typed: PlainResult) -> None:
         self.typed = typed
-        parts: tuple[Typed | None, ...] = (
-            (typed,) if is_typed(typed) else cast("tuple[Typed | None, ...]", typed)
+        parts: tuple[PlainTyped | None, ...] = (
+            (typed,) if _is_single(typed) else cast("tuple[PlainTyped | None, ...]", typed)
         )
         self.parts = parts
-        self.size = sum(span(part) for part in parts if part is not None)
+        self.size = sum(Outline(*part).size_bytes for part in parts if part is not None)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is of one tensor, not of several results."""
+        return len(self.parts) == 1 and self.parts[0] is self.typed
+
+
+def _is_single(typed: PlainResult) -> TypeGuard[PlainTyped]:
+    return len(typed) == 3 and isinstance(typed[1], ElementType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +110,10 @@ class TypeBook:
 
     def __init__(self) -> None:
         self.kinds: list[CallKind] = []
-        self._types: dict[TypedResult, TypeOf] = {}
+        self._types: dict[PlainResult, TypeOf] = {}
         self._kinds: dict[Hashable, CallKind] = {}
-        self._quick = QuickTypes()
 
-    def type_of(self, typed: TypedResult) -> TypeOf:
+    def type_of(self, typed: PlainResult) -> TypeOf:
         """The one object of a type."""
         found = self._types.get(typed)
         if found is None:
@@ -122,13 +130,11 @@ class TypeBook:
         return found
 
     def _new(self, row: LocalRow, literals: Sequence[object], types: Mapping[int, TypeOf]) -> CallKind:
-        call = read_row(row, literals)
-        operands = {value: types[value].typed for value in call.reads}
-        with self._quick:
-            answer = answer_of(call, operands, META)
+        call = untyped_row(row, literals)
+        answer = _answer(call, literals, {value: types[value] for value in call.reads})
         parts = tuple(None if made is None else made.typed for made in answer.made)
         first = parts[0]
-        typed: TypedResult = first if answer.single and first is not None else parts
+        typed: PlainResult = first if answer.single and first is not None else parts
         sizes = {made.memory: made.size for made in answer.made if made is not None and made.shared < 0}
         places = {memory: place for place, memory in enumerate(sizes)}
         sources = tuple(
@@ -142,11 +148,22 @@ class TypeBook:
         return kind
 
 
+def _answer(call: RowCall, literals: Sequence[object], types: Mapping[int, TypeOf]) -> TypeAnswer[PlainTyped]:
+    """By rule if there is one, else by PyTorch."""
+    operands = {value: (typed.parts, typed.is_single) for value, typed in types.items()}
+    quick = quick_answer(call, operands)
+    if quick is not None:
+        return quick
+    from ...program.quick.asked import asked_answer  # late, with torch
+
+    return asked_answer(call.row, literals, {value: typed.typed for value, typed in types.items()})
+
+
 def walk_segment(
     segment: Segment,
     literals: Sequence[object],
     inputs: Sequence[TypeOf],
-    answers: Mapping[int, tuple[Typed, int]],
+    answers: Mapping[int, tuple[PlainTyped, int]],
     book: TypeBook,
 ) -> WalkedSegment:
     """Walk it once. answers: of each slot whose step says it, the type that it gives and bytes on the way."""
@@ -164,7 +181,7 @@ class _Walk:
         segment: Segment,
         literals: Sequence[object],
         inputs: Sequence[TypeOf],
-        answers: Mapping[int, tuple[Typed, int]],
+        answers: Mapping[int, tuple[PlainTyped, int]],
         book: TypeBook,
     ) -> None:
         self.segment, self.literals, self.answers, self.book = segment, literals, answers, book

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 BYTES = {
     "bool": 1,
     "uint8": 1,
@@ -16,3 +19,26 @@ BYTES = {
     "complex64": 8,
     "complex128": 16,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class ElementType:
+    """What is asked of a torch.dtype where a tensor is known by its type alone."""
+
+    name: str
+    itemsize: int
+
+    @property
+    def is_floating_point(self) -> bool:
+        return "float" in self.name
+
+    @property
+    def is_complex(self) -> bool:
+        return self.name.startswith("complex")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ELEMENT_TYPES: Mapping[str, ElementType] = {name: ElementType(name, size) for name, size in BYTES.items()}
+"""By torch's names; one object for each."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .comm_marker import ANCHOR, anchor_name
 from .graph import LogicalGraph, Ref, Row, map_refs, moved
+from .own_names import ANCHOR, anchor_name
 from .prune import with_rows
 
 

@@ -9,16 +9,6 @@ from __future__ import annotations
 import torch
 
 from ..errors import AnnotationError
-from .graph import Row
-
-COMM = "hspmd.comm.default"
-COMM_BACKWARD = "hspmd.comm_backward.default"
-ANCHOR = "hspmd.anchor.default"
-ANCHOR_BACKWARD = "hspmd.anchor_backward.default"
-OF_USERS = frozenset({COMM, COMM_BACKWARD})
-ANCHORS = frozenset({ANCHOR, ANCHOR_BACKWARD})
-NUMBER = "#"
-"""Stands in the name of an anchor before the number of a call that is not its module's first of the kind."""
 
 
 @torch.library.custom_op("hspmd::comm", mutates_args=())
@@ -97,20 +87,3 @@ def comm(x: torch.Tensor, annotation: str) -> torch.Tensor:
         return x
     marked: torch.Tensor = _comm(x, annotation)
     return marked
-
-
-def is_marker(op: str) -> bool:
-    """Whether the row operator is a marker or an anchor, of the forward or the backward half."""
-    return op in OF_USERS or op in ANCHORS
-
-
-def anchor_name(row: Row) -> str | None:
-    """The name of the anchor that a row is, of the forward or the backward half; None for any other row."""
-    return str(row.args[1]) if row.op in ANCHORS else None
-
-
-def renamed_anchor(name: str, old: str, new: str) -> str:
-    """The name that an anchor inside of the module `old` has where that module is called `new`."""
-    rest = name.removeprefix(old)
-    inside = name.startswith(old) and (not rest or rest[0] in f".{NUMBER}")
-    return new + rest if inside else name

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 class Phase(Enum):
@@ -45,7 +47,7 @@ class Ref:
     id: int
 
 
-Meta = tuple[tuple[int, ...], torch.dtype]
+Meta: TypeAlias = "tuple[tuple[int, ...], torch.dtype]"
 
 
 @dataclass(slots=True)

@@ -12,11 +12,6 @@ from ..program.kernels.counter_random import whole_mask
 from ..program.kernels.grouped_product import grouped_mm, grouped_mm_backward
 from .graph import LogicalGraph
 
-RANDOM_MASK = "hspmd.random_mask.default"
-RANDOM_NUMBERS = "hspmd.random_numbers.default"
-MASKED = "aten.native_dropout_backward.default"
-"""Its first operand times a mask and a scale: what dropout does, forward and backward."""
-
 
 @torch.library.custom_op("hspmd::random_mask", mutates_args=())
 def _random_mask(
@@ -53,9 +48,6 @@ def checked(index: torch.Tensor, size: int) -> torch.Tensor:
 @checked.register_fake
 def _(index: torch.Tensor, size: int) -> torch.Tensor:
     return torch.empty_like(index)
-
-
-CHECKED = "hspmd.checked_index.default"
 
 
 GROUPED = "hspmd.grouped_mm.default"

@@ -17,9 +17,8 @@ from ..program.arrays import TorchArrays
 from ..program.codegen import SegmentCache
 from ..program.execute import RankPlan, RankState, SegmentRunner, plan_rank, run_step
 from ..program.interpret import RowCall, function_of, read_rows, walk_rows
-from ..program.kernels.kernels import ALIASES
 from ..program.kernels.random_kernels import step_keys
-from ..program.program import Program, Shard
+from ..program.program import ALIASES, Program, Shard
 from ..program.requests import LossReduce, OptimizerStep, SegmentRun
 from ..program.segments import CompiledSegments
 from ..program.trained import started

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..base.comm_plan import Box, Combine, CommStep, box_volume
 
-TensorBoxes = tuple[Tensor, Sequence[Box]]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TensorBoxes: TypeAlias = "tuple[Tensor, Sequence[Box]]"
 
 
 @lru_cache(maxsize=65536)
@@ -41,6 +42,8 @@ def pack(tensor: Tensor, view: tuple[int, ...], boxes: Sequence[Box]) -> Tensor:
         return (viewed if whole else viewed[slices(boxes[0])]).reshape(-1)
     if not boxes:
         return tensor.new_empty(0)
+    import torch  # late: prices count boxes without
+
     return torch.cat([viewed[slices(box)].reshape(-1) for box in boxes])
 
 

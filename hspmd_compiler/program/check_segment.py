@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from ..errors import ArtifactError
-from .kernels.kernels import COMM, GETITEM, kernel
 from .lifetimes import row_reads
-from .program import InputKind, LocalRow, OutputKind, Segment, Value
+from .program import COMM, GETITEM, InputKind, LocalRow, OutputKind, Segment, Value
+from .quick.table import RULES
 
 NAMED_INPUTS = frozenset({InputKind.PARAM, InputKind.STORED, InputKind.DATA})
 NAMED_OUTPUTS = frozenset({OutputKind.GRAD, OutputKind.BUFFER})
@@ -61,8 +61,10 @@ def _row_problems(row: LocalRow, defined: set[int]) -> Iterator[str]:
 
 def is_known(op: str) -> bool:
     """Whether `op` is on the allow-list: getitem, comm, a functional aten overload, or a kernel of ours."""
-    if op in (GETITEM, COMM):
+    if op in (GETITEM, COMM) or op in RULES:
         return True
+    from .kernels.kernels import kernel  # late, with torch: a price of common operators needs none
+
     try:
         kernel(op)
     except ArtifactError:

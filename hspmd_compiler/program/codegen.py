@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ..errors import ArtifactError
 from .interpret import RowCall, read_rows
-from .kernels.kernels import ALIASES, COMM, GETITEM, fast_kernel
+from .kernels.kernels import fast_kernel
 from .lifetimes import unread_inputs
 from .literals import segment_holes
-from .program import Segment, Value
+from .program import ALIASES, COMM, GETITEM, Segment, Value
 from .requests import SegmentRun
 
 SegmentFunction: TypeAlias = Callable[..., SegmentRun[Tensor]]

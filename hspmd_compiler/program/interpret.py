@@ -6,17 +6,19 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InternalError, first_line
 from .arguments import map_leaves
-from .kernels.kernels import ALIASES, COMM, GETITEM, Kernel, kernel, makes_tensor_from_nothing
 from .lifetimes import dead_after, overwritable_comms, row_reads, unread_inputs
-from .literals import resolve, resolved_kwargs
-from .program import LocalRow, Segment, Value
+from .literals import PLACED_BY_EXECUTOR, resolve, resolved_kwargs
+from .program import ALIASES, COMM, GETITEM, Hole, LocalRow, Segment, Value
 from .requests import SegmentRun, V
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .kernels.kernels import Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class RowCall:
 
     def keywords(self, device: str) -> dict[str, object]:
         """Keyword arguments of the row's function. device: of what is made from nothing."""
+        from .kernels.kernels import makes_tensor_from_nothing  # late, with torch: prices read rows without
+
         if self.row.op != GETITEM and makes_tensor_from_nothing(self.row.op):
             return {**self.kwargs, "device": device}
         return dict(self.kwargs)
@@ -60,6 +64,15 @@ def read_row(
     args = tuple(resolve(argument, literals) for argument in row.args)
     reads = tuple(dict.fromkeys(row_reads(row)))
     return RowCall(row, args, resolved_kwargs(row, literals), reads, dead, may_overwrite)
+
+
+def untyped_row(row: LocalRow, literals: Sequence[object]) -> RowCall:
+    """As `read_row`, but element types and layouts stay names: PyTorch is not asked, and nothing can run."""
+    kwargs = {name: item for name, item in row.kwargs.items() if name not in PLACED_BY_EXECUTOR}
+    args, named = map_leaves(
+        (row.args, kwargs), lambda leaf: literals[leaf.index] if isinstance(leaf, Hole) else leaf
+    )
+    return RowCall(row, args, named, tuple(dict.fromkeys(row_reads(row))))
 
 
 def read_rows(segment: Segment, literals: Sequence[object]) -> list[RowCall]:
@@ -102,6 +115,8 @@ def walk_rows(
 
 def function_of(op: str) -> Kernel:
     """What a row calls; aliases have nothing to call, and `comm` rows ask."""
+    from .kernels.kernels import kernel
+
     return operator.getitem if op == GETITEM else kernel(op)
 
 
@@ -140,6 +155,8 @@ def not_computed(call: RowCall, values: Mapping[int, Any], error: Exception) -> 
 
 
 def _described(value: object) -> str:
+    from torch import Tensor
+
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     return type(value).__name__

@@ -8,8 +8,18 @@ from typing import TypeVar
 
 from ..base.comm_plan import GradBucket
 from .arguments import row_leaves
-from .kernels.kernels import ALIASES, COMM
-from .program import ClassProgram, InputKind, Instruction, LocalRow, Op, OutputKind, Segment, Value
+from .program import (
+    ALIASES,
+    COMM,
+    ClassProgram,
+    InputKind,
+    Instruction,
+    LocalRow,
+    Op,
+    OutputKind,
+    Segment,
+    Value,
+)
 
 Read = TypeVar("Read", bound=Hashable)
 MicroKey = tuple[int, int]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-
-import torch
+from typing import TYPE_CHECKING
 
 from ..errors import ArtifactError
 from .arguments import holes_of
 from .program import DType, Hole, LocalRow, Segment, Value
+
+if TYPE_CHECKING:
+    import torch
 
 TORCH_NAMED = {
     "memory_format": ("contiguous_format", "preserve_format", "channels_last"),
@@ -27,7 +30,10 @@ def resolve(argument: object, literals: Sequence[object]) -> object:
         return torch_dtype(argument.name)
     if isinstance(argument, (tuple, list)):
         return tuple(resolve(item, literals) for item in argument)
-    if argument is None or isinstance(argument, (Value, bool, int, float, str, torch.dtype)):
+    if argument is None or isinstance(argument, (Value, bool, int, float, str)):
+        return argument
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(argument, torch.dtype):
         return argument
     raise ArtifactError(
         f"a literal of type {type(argument).__name__} is refused",
@@ -46,6 +52,8 @@ def resolved_kwargs(row: LocalRow, literals: Sequence[object]) -> dict[str, obje
 
 def torch_dtype(name: str) -> torch.dtype:
     """A torch element type by its name."""
+    import torch  # late: prices read literals without
+
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise ArtifactError(f"{name!r} is no element type of torch")
@@ -62,4 +70,6 @@ def _keyword(name: str, argument: object) -> object:
         return argument
     if argument not in TORCH_NAMED[name]:
         raise ArtifactError(f"{argument!r} is no {name} that a rank program may use")
+    import torch
+
     return getattr(torch, str(argument))

@@ -7,10 +7,12 @@ as it is, draw random numbers, read files, or are made for another kind of tenso
 from __future__ import annotations
 
 import re
-
-import torch
+from typing import TYPE_CHECKING
 
 from ..errors import InternalError
+
+if TYPE_CHECKING:
+    import torch
 
 ATEN_NAME = re.compile(r"aten\.([a-z0-9_]+)\.([A-Za-z0-9_]+)")
 
@@ -131,6 +133,8 @@ def torch_operator(op: str) -> torch._ops.OpOverload | None:
 
     The one way from a name to an operator: it imports nothing, and doesn't ask whether a program may call it.
     """
+    import torch  # late: names are read without
+
     namespace, _, rest = op.partition(".")
     name, _, overload = rest.partition(".")
     packet = getattr(getattr(torch.ops, namespace, None), name, None)
@@ -140,6 +144,8 @@ def torch_operator(op: str) -> torch._ops.OpOverload | None:
 
 def known_operator(op: str) -> torch._ops.OpOverload:
     """The operator of a traced row, which torch holds."""
+    import torch
+
     found = torch_operator(op)
     if found is None:
         raise InternalError(f"PyTorch {torch.__version__} has no operator {op}")

@@ -23,6 +23,7 @@ from .arguments import map_leaves
 from .interpret import RowCall, compute_row, not_computed
 from .operator_names import ATEN_NAME
 from .program import Value
+from .quick.table import MadeTensor, TypeAnswer
 
 Typed = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]
 """(shape, element type, strides)."""
@@ -49,30 +50,12 @@ class Sketch:
 SketchResult = Sketch | tuple[Sketch | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MadeTensor:
-    """A result. shared: number of the operand whose memory it is in, -1 for none. memory: of its new one."""
-
-    typed: Typed
-    shared: int
-    memory: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class TypeAnswer:
-    """What an operator makes of operands of one type. single: a tensor, not a tuple of tensors."""
-
-    made: tuple[MadeTensor | None, ...]
-    single: bool
-
-
 class OperatorBook:
     """Results by operator, literals and operand types. Rows that say the same share one number."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._answers: dict[tuple[object, ...], TypeAnswer] = {}
+        self._answers: dict[tuple[object, ...], TypeAnswer[Typed]] = {}
         from torch._subclasses import FakeTensorMode  # late: it takes as long as the rest of torch
 
         self._mode = FakeTensorMode()
@@ -120,7 +103,7 @@ def _tensors(results: Iterable[SketchResult]) -> Iterator[Sketch]:
             yield from (item for item in result if item is not None)
 
 
-def answer_of(call: RowCall, operands: Mapping[int, TypedResult], device: str) -> TypeAnswer:
+def answer_of(call: RowCall, operands: Mapping[int, TypedResult], device: str) -> TypeAnswer[Typed]:
     """What a row makes of operands of these types; an InternalError where its operator refuses them.
 
     device: `meta`, or under FakeTensorMode one that need not be there.
@@ -158,7 +141,9 @@ def _without_data(result: TypedResult, fakes: list[Tensor], device: str) -> Any:
     return tuple(None if item is None else _without_data(item, fakes, device) for item in several)
 
 
-def _recorded(results: Sequence[Tensor | None], fakes: Sequence[Tensor]) -> Iterator[MadeTensor | None]:
+def _recorded(
+    results: Sequence[Tensor | None], fakes: Sequence[Tensor]
+) -> Iterator[MadeTensor[Typed] | None]:
     operands = {storage_of(fake): index for index, fake in reversed(list(enumerate(fakes)))}
     new: dict[int, int] = {}
     for result in results:
@@ -171,10 +156,10 @@ def _recorded(results: Sequence[Tensor | None], fakes: Sequence[Tensor]) -> Iter
         yield MadeTensor(typed_of(result), operands.get(storage, -1), number, size)
 
 
-def _placed(answer: TypeAnswer, operands: Sequence[Sketch]) -> SketchResult:
+def _placed(answer: TypeAnswer[Typed], operands: Sequence[Sketch]) -> SketchResult:
     new: dict[int, Memory] = {}
 
-    def place(made: MadeTensor) -> Sketch:
+    def place(made: MadeTensor[Typed]) -> Sketch:
         if made.shared >= 0:
             return Sketch(made.typed, operands[made.shared].memory)
         if made.memory not in new:

@@ -15,6 +15,16 @@ ZERO_STATE, ZERO_GRADS, ZERO_PARAMS = 1, 2, 3
 """What a rank keeps of owned elements only, by `Shard.zero`; each includes those before it."""
 
 
+GETITEM = "getitem"
+COMM = "comm"
+ALIASES = frozenset({"aten.alias.default", "aten.detach.default"})
+"""Operators that give their argument back: a program without autograd skips them."""
+
+
+KEY_SIZE = 3
+"""Numbers of a key of random numbers: seed, step, first sample."""
+
+
 class InputKind(Enum):
     """Where a segment's input comes from."""
 

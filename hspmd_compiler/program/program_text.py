@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from ..base.comm_plan import CommKind, CommStep
 from .arguments import fill_holes
-from .kernels.kernels import COMM
 from .program import (
+    COMM,
     ClassProgram,
     DType,
     InputKind,

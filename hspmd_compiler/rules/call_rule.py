@@ -7,16 +7,18 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import accumulate, pairwise
 from math import prod
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from ..base.comm_plan import Interval
 from ..errors import DeduceError
 from ..ir.graph import Ref, Row
 from ..layout.layout import Layout
 from ..program.operator_names import known_operator
+from ..program.quick.schemas import SCHEMAS
 from .op_rule import OP_RULES, REST, Along, Dims, Kind, Letters, Linear, OpRule, beside
+
+if TYPE_CHECKING:
+    import torch
 
 Shape = tuple[int, ...]
 
@@ -127,8 +129,13 @@ class CallRule:
 
 
 @cache
-def _schema(op: str) -> torch.FunctionSchema:
-    return known_operator(op)._schema
+def _arguments(op: str) -> Sequence[Any]:
+    """Those of its schema."""
+    if op in SCHEMAS:
+        return SCHEMAS[op]
+    from ..ir import comm_marker, own_operators  # noqa: F401  (operators register on import, which loads torch)
+
+    return known_operator(op)._schema.arguments
 
 
 @cache
@@ -136,7 +143,7 @@ def tensor_places(op: str) -> tuple[tuple[int, str, bool, bool], ...]:
     """(place, name, keyword only, several) of an operator's tensor arguments, from its schema."""
     return tuple(
         (place, item.name, item.kwarg_only, str(item.type) in LISTS)
-        for place, item in enumerate(_schema(op).arguments)
+        for place, item in enumerate(_arguments(op))
         if str(item.type) in ("Tensor", "Optional[Tensor]", *LISTS)
     )
 
@@ -159,7 +166,7 @@ def tensors(row: Row) -> list[Ref | None]:
 @cache
 def argument_place(op: str, name: str) -> tuple[int, object]:
     """Where an operator takes an argument, and what it is where it is left out."""
-    return next((p, a.default_value) for p, a in enumerate(_schema(op).arguments) if a.name == name)
+    return next((p, a.default_value) for p, a in enumerate(_arguments(op)) if a.name == name)
 
 
 def argument_of(row: Row, name: str) -> object:

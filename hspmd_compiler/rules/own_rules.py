@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-import torch
+from typing import TYPE_CHECKING
 
 from ..errors import OptionError
 from ..program.operator_names import is_listed, known_operator
@@ -13,6 +12,9 @@ from .op_apply import put
 from .op_rule import OP_RULES, Along, Linear, parse
 from .rule_book import RULES
 from .rules import PULLS, Rule, RuleT
+
+if TYPE_CHECKING:
+    import torch
 
 
 def rule(

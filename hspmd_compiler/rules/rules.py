@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Protocol, TypeVar
-
-import torch
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..base.comm_plan import Combine
 from ..errors import DeduceError, InternalError
@@ -15,6 +13,9 @@ from ..ir.graph import Row
 from ..layout.intervals import Sets, covers
 from ..layout.layout import Axis, Coordinate, Factor, Layout, make_layout, scale
 from .call_rule import Alternative, CallRule
+
+if TYPE_CHECKING:
+    import torch
 
 Result = AnnotatedValue | tuple[AnnotatedValue, ...]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias
 
-from ..ir.comm_marker import is_marker
 from ..ir.graph import LogicalGraph, Phase, Row
+from ..ir.own_names import is_marker
 from ..passes.deduction.placement import GraphFacts
 from ..passes.dims.dim_flow import DimFlow, Dims, Found
 from ..passes.dims.dim_math_rules import getitem, pointwise

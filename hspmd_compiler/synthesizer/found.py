@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..ir.comm_marker import ANCHOR
+from ..ir.own_names import ANCHOR
 from ..layout.shares import assign_units
 from .codes import cut_of, is_cut, type_of
 from .cuts import ValueCut

@@ -10,8 +10,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..cost_models.operator_classes import OperatorClass, class_of
-from ..ir.comm_marker import ANCHOR
 from ..ir.graph import Row
+from ..ir.own_names import ANCHOR
 from ..program.operator_names import torch_operator
 from .cuts import is_identity
 

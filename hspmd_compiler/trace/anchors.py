@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ..ir.comm_marker import NUMBER, anchor
+from ..ir.comm_marker import anchor
+from ..ir.own_names import NUMBER
 from .selection.mask_keys import PLAIN, plain_name
 from .tensor_memory import storage_key
 

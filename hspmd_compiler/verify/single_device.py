@@ -9,8 +9,8 @@ import torch
 
 from ..base.comm_plan import GradBucket, GradPiece
 from ..errors import InternalError
-from ..ir.comm_marker import is_marker
 from ..ir.graph import LogicalGraph, OriginKind, ParamInfo, Phase, Ref, Row, row_inputs
+from ..ir.own_names import is_marker
 from ..ir.type_text import dtype_name
 from ..passes.lower.lower_stage import ALIAS
 from ..program.program import (

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from ...errors import DeduceError, HspmdError, InternalError
 from ...ir.annotated import PipelineGraph
-from ...ir.comm_marker import OF_USERS
 from ...ir.graph import LogicalGraph
+from ...ir.own_names import OF_USERS
 from ...strategy.strategy import PipelineSpec, Strategy
 from .batch_warning import warn_of_batch_values
 from .computed_whole import warn_of_whole

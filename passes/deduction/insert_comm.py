@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ...base.comm_plan import Combine
 from ...errors import InternalError
 from ...ir.annotated import COMM, AnnotatedValue, CommMarker, PerCoordinate
-from ...ir.comm_marker import is_marker
 from ...ir.graph import Row
+from ...ir.own_names import is_marker
 from ...layout.intervals import Intervals, intersect, union, within
 from ...layout.layout import Axis, Coordinate, Dim, Factor, Layout, make_layout
 from ...layout.layout_rows import held_rows

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...ir.comm_marker import ANCHOR
 from ...ir.graph import LogicalGraph, OriginKind, Phase, Row, row_inputs
+from ...ir.own_names import ANCHOR
 from ...rules.lines.slice_lines import CUTS_AND_JOINS
 from ...rules.lines.view_lines import VIEWS_AND_COPIES
 from ...rules.op_apply import MOVED

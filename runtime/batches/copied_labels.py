@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from typing import cast
 
 from ...errors import RunError
-from ...program.kernels.kernels import COMM
 from ...program.lifetimes import VIEW_OPS
-from ...program.program import ClassProgram, InputKind, LocalRow, Segment, Value
+from ...program.program import COMM, ClassProgram, InputKind, LocalRow, Segment, Value
 from ..transport import Transport
 
 LOOKUPS = {"aten.embedding.default": 1, "hspmd.vocab_embedding": 1}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ...program.kernels.kernels import COMM
-from ...program.program import ClassProgram, InputKind, Segment, Shard, Value
+from ...program.program import COMM, ClassProgram, InputKind, Segment, Shard, Value
 from ..engine import Engine
 from .copied_labels import check_labels
 from .data import FactoryData, epoch_seed, load_factory, seed_generators

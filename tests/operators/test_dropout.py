@@ -15,7 +15,7 @@ from torch.nn import functional
 import hspmd_compiler as hspmd
 from hspmd_compiler.errors import VerifyError
 from hspmd_compiler.ir.graph import LogicalGraph
-from hspmd_compiler.ir.own_operators import RANDOM_MASK
+from hspmd_compiler.ir.own_names import RANDOM_MASK
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.program.kernels import counter_random
 from hspmd_compiler.program.kernels.counter_random import Stream

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import hspmd_compiler as hspmd
 from hspmd_compiler.errors import HspmdError
-from hspmd_compiler.ir.own_operators import RANDOM_MASK, RANDOM_NUMBERS
+from hspmd_compiler.ir.own_names import RANDOM_MASK, RANDOM_NUMBERS
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.strategy.strategy import PipelineSpec as P
 from hspmd_compiler.strategy.strategy import Recompute, RecomputeKind, Strategy

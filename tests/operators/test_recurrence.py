@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hspmd_compiler.ir.own_operators import RANDOM_MASK
+from hspmd_compiler.ir.own_names import RANDOM_MASK
 from hspmd_compiler.strategy.strategy import PipelineSpec as P
 from hspmd_compiler.strategy.strategy import StageSpec as S
 from hspmd_compiler.strategy.strategy import Strategy

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hspmd_compiler.program.operator_types import typed_of
-from hspmd_compiler.program.quick_types import ARITHMETIC, BITS, REAL, TRUTH, QuickTypes
+from hspmd_compiler.program.quick.mode import QuickTypes
+from hspmd_compiler.program.quick.table import ARITHMETIC, BITS, REAL, TRUTH
 
 aten = torch.ops.aten
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
@@ -132,7 +133,7 @@ def test_answers_do_not_import_symbolic_shapes() -> None:
     """Rules that call slow kernels after all would be worth nothing."""
     code = (
         "import sys, torch\n"
-        "from hspmd_compiler.program.quick_types import QuickTypes\n"
+        "from hspmd_compiler.program.quick.mode import QuickTypes\n"
         "from hspmd_compiler.program.kernels.vocab_kernels import vocab_embedding\n"
         "with torch.no_grad(), QuickTypes():\n"
         "    ids = torch.zeros(2, 3, dtype=torch.int64, device='meta')\n"

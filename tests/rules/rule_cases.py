@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hspmd_compiler.ir.graph import Ref
-from hspmd_compiler.ir.own_operators import MASKED, RANDOM_MASK, RANDOM_NUMBERS
+from hspmd_compiler.ir.own_names import MASKED, RANDOM_MASK, RANDOM_NUMBERS
 from hspmd_compiler.program.kernels.kernels import kernel
 from hspmd_compiler.rules.in_code.pointwise_operators import LINEAR, PRODUCTS, SETTLING, SUMS
 from hspmd_compiler.rules.lines.along_lines import TRIANGLES

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from hspmd_compiler.errors import DeduceError
-from hspmd_compiler.ir.comm_marker import COMM, COMM_BACKWARD
 from hspmd_compiler.ir.graph import Ref
+from hspmd_compiler.ir.own_names import COMM, COMM_BACKWARD
 from hspmd_compiler.layout.layout import Axis, Coordinate, Layout
 from hspmd_compiler.rules.rules import RULES
 from hspmd_compiler.verify.rules.split_operands import Operand, StageMesh, random_layout

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from hspmd_compiler import comm
 from hspmd_compiler.annotations import DistributedStates, Duplicate, Partial, Split
-from hspmd_compiler.ir.comm_marker import is_marker
 from hspmd_compiler.ir.graph import Row
+from hspmd_compiler.ir.own_names import is_marker
 from hspmd_compiler.strategy.strategy import PipelineSpec as P
 from hspmd_compiler.strategy.strategy import StageSpec as S
 from hspmd_compiler.strategy.strategy import Strategy

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hspmd_compiler.ir.anchor_rows import anchors_of, keep_anchors
-from hspmd_compiler.ir.comm_marker import ANCHOR, ANCHOR_BACKWARD, anchor_name, renamed_anchor
 from hspmd_compiler.ir.graph import Phase
+from hspmd_compiler.ir.own_names import ANCHOR, ANCHOR_BACKWARD, anchor_name, renamed_anchor
 from hspmd_compiler.ir.printer import format_graph
 from hspmd_compiler.options import Capture, Precision
 from hspmd_compiler.trace.blocks.templates import trace_step

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from hspmd_compiler.errors import AnnotationError
-from hspmd_compiler.ir.comm_marker import COMM, COMM_BACKWARD, comm, is_marker
+from hspmd_compiler.ir.comm_marker import comm
 from hspmd_compiler.ir.graph import Phase
+from hspmd_compiler.ir.own_names import COMM, COMM_BACKWARD, is_marker
 from hspmd_compiler.trace.tracer import trace
 
 

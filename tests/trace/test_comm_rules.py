@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from hspmd_compiler import comm
 from hspmd_compiler.annotations.of_layout import layout_states
 from hspmd_compiler.errors import AnnotationError
-from hspmd_compiler.ir.comm_marker import COMM, COMM_BACKWARD, is_marker
 from hspmd_compiler.ir.graph import Row
+from hspmd_compiler.ir.own_names import COMM, COMM_BACKWARD, is_marker
 from hspmd_compiler.passes.annotate import annotate
 from hspmd_compiler.passes.deduction.deduce_all import deduce, deduce_all
 from hspmd_compiler.passes.texts.annotated_text import annotated_text

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hspmd_compiler.errors import TraceError
-from hspmd_compiler.ir.own_operators import RANDOM_MASK
+from hspmd_compiler.ir.own_names import RANDOM_MASK
 from hspmd_compiler.trace.tracer import trace
 
 from ..quick import quick_are

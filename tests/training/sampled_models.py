@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hspmd_compiler import comm
 from hspmd_compiler.ir.annotated import COMM, AnnotatedRow, PipelineGraph
-from hspmd_compiler.ir.comm_marker import is_marker
+from hspmd_compiler.ir.own_names import is_marker
 from hspmd_compiler.layout.layout import Coordinate
 from hspmd_compiler.passes.annotate import annotate
 from hspmd_compiler.passes.deduction.deduce_all import deduce

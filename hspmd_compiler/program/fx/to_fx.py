@@ -15,8 +15,7 @@ from ...errors import InternalError
 from ..arrays import Arrays, TorchArrays
 from ..execute import RankPlan, RankState, plan_rank, run_step
 from ..interpret import RowCall, function_of, read_rows, walk_rows
-from ..kernels.kernels import ALIASES
-from ..program import ZERO_PARAMS, Program
+from ..program import ALIASES, ZERO_PARAMS, Program
 from ..requests import (
     AllReduce,
     Exchange,

@@ -24,7 +24,6 @@ RandomKey = tuple[int, int, int]
 FromBits = Callable[[Tensor], Tensor]
 """From hashes, as int64, to numbers."""
 
-KEY_SIZE = 3
 BITS = 64
 WORDS = 1 << BITS
 GOLDEN = 0x9E3779B97F4A7C15

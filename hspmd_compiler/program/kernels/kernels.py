@@ -26,11 +26,6 @@ from .grouped_product import grouped_mm, grouped_mm_backward
 
 Kernel = Callable[..., Any]
 
-GETITEM = "getitem"
-COMM = "comm"
-ALIASES = frozenset({"aten.alias.default", "aten.detach.default"})
-"""Operators that give their argument back: a program without autograd skips them."""
-
 
 def unless_empty(
     op: str,

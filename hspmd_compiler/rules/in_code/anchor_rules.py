@@ -15,8 +15,8 @@ from ...annotations.device import DeviceGroup
 from ...annotations.problems import AnnotationProblem
 from ...annotations.states import DistributedStates
 from ...errors import AnnotationError
-from ...ir.comm_marker import ANCHOR, ANCHOR_BACKWARD, COMM, COMM_BACKWARD
 from ...ir.graph import Row
+from ...ir.own_names import ANCHOR, ANCHOR_BACKWARD, COMM, COMM_BACKWARD
 from ...layout.layout import Axis, Layout, make_layout
 from ...layout.several_cuts import without_ranks
 from ...strategy.wish_states import wish_states

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-
-import torch
+from typing import TYPE_CHECKING
 
 from ...ir.annotated import AnnotatedValue
 from ...ir.graph import Row
@@ -15,6 +14,9 @@ from ..cuts import exact
 from ..rules import Result, RuleContext, items
 from .pointwise_rules import join_dims
 from .reduction_rules import per_channel
+
+if TYPE_CHECKING:
+    import torch
 
 TRAINING = "aten._native_batch_norm_legit_functional.default"
 WITHOUT_BUFFERS = "aten._native_batch_norm_legit.no_stats"

@@ -16,8 +16,8 @@ from ...annotations.split import Split
 from ...annotations.states import DUPLICATE, PARTIAL, DistributedStates, StateKey, Unsplit
 from ...annotations.text import parse_annotation
 from ...errors import AnnotationError
-from ...ir.comm_marker import COMM, COMM_BACKWARD
 from ...ir.graph import Row
+from ...ir.own_names import COMM, COMM_BACKWARD
 from ...layout.layout import Axis, Layout
 from ...layout.several_cuts import without_ranks
 from ...layout.view_maps import flat_factor

@@ -5,12 +5,10 @@ Fills are made in any cut, counters whole and sliced, random masks and numbers b
 
 from __future__ import annotations
 
-import torch
-
 from ...errors import InternalError
 from ...ir.annotated import AnnotatedValue, PerCoordinate
 from ...ir.graph import Row
-from ...ir.own_operators import RANDOM_MASK, RANDOM_NUMBERS
+from ...ir.own_names import RANDOM_MASK, RANDOM_NUMBERS
 from ...layout.intervals import shifted
 from ...layout.layout import Axis, Coordinate, Factor, Layout, whole
 from ..op_apply import put
@@ -48,7 +46,7 @@ def fill_value(row: Row) -> object:
 def fill(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue:
     """A fill in any cut."""
     value = fill_value(row)
-    if row.dtype is torch.bool:
+    if str(row.dtype) == "torch.bool":
         value = bool(value)
     return ctx.emit("hspmd.full", (local_shape(layout), value, row.dtype), layout, dtype=row.dtype)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...ir.graph import Row
-from ...ir.own_operators import CHECKED
+from ...ir.own_names import CHECKED
 from ..in_code.index_bounds import checked_index
 from ..in_code.index_put_rules import PUTS, index_put
 from ..in_code.lookup_rules import (

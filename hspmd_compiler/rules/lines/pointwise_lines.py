@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...ir.own_operators import MASKED
+from ...ir.own_names import MASKED
 from ..in_code.pointwise_operators import CHOICES, LAZY, LINEAR, PRODUCTS, SETTLING, SUMS
 from ..in_code.pointwise_rules import masked, products, settling, sums
 from ..op_apply import line

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ...ir.comm_marker import anchor_name, renamed_anchor
 from ...ir.graph import Origin, OriginKind, Phase, Ref, Row, moved, row_inputs
+from ...ir.own_names import anchor_name, renamed_anchor
 from ..capture import OutputRole
 from .signatures import StackPlan
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 import torch
 
 from ...ir.graph import LogicalGraph, Origin, OriginKind, Phase, Ref, Row, map_refs
-from ...ir.own_operators import MASKED, RANDOM_MASK, RANDOM_NUMBERS
+from ...ir.own_names import MASKED, RANDOM_MASK, RANDOM_NUMBERS
 from ...ir.prune import PLACEHOLDER, prune, with_rows
 from ...program.kernels.counter_numbers import EXPONENTIAL, INTEGER, NORMAL, UNIFORM
-from ...program.kernels.counter_random import KEY_SIZE
+from ...program.program import KEY_SIZE
 from .random_parts import BY_NAME
 
 NATIVE_DROPOUT = "aten.native_dropout.default"

@@ -10,9 +10,8 @@ import torch
 
 from ...base.comm_plan import Combine, CommStep
 from ...program.execute import RankPlan, RankState
-from ...program.kernels.kernels import COMM
 from ...program.lifetimes import COMPUTE_OPS
-from ...program.program import Instruction, Value
+from ...program.program import COMM, Instruction, Value
 from ...program.requests import (
     AllReduce,
     Exchange,

@@ -23,8 +23,9 @@ from ...passes.resolve_comm import CommResolver
 from ...passes.segments import Outputs
 from ...program.arrays import TorchArrays
 from ...program.interpret import compute_row, read_row
-from ...program.kernels.counter_random import KEY_SIZE, key_tensor
+from ...program.kernels.counter_random import key_tensor
 from ...program.kernels.kernels import kernel
+from ...program.program import KEY_SIZE
 from ...rules.call_rule import Alternative
 from ...rules.lines.constant_lines import FILLS
 from ...strategy.strategy import PipelineSpec, StageSpec

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from ...base.comm_plan import CommKind, CommStep
 from ...errors import VerifyError
 from ...program.interpret import RowCall, read_rows, walk_rows
-from ...program.kernels.kernels import COMM
 from ...program.lifetimes import unread_inputs
 from ...program.literals import torch_dtype
-from ...program.operator_types import MadeTensor, Memory, OperatorBook, Sketch, SketchResult, Typed, span
-from ...program.program import Segment
+from ...program.operator_types import Memory, OperatorBook, Sketch, SketchResult, Typed, span
+from ...program.program import COMM, Segment
+from ...program.quick.table import MadeTensor
 from ...program.requests import SegmentRun
 from .shapes import dense_stride
 
@@ -34,7 +34,7 @@ class Recording:
     """
 
     calls: list[RecordedCall] = field(default_factory=list)
-    outputs: list[MadeTensor] = field(default_factory=list)
+    outputs: list[MadeTensor[Typed]] = field(default_factory=list)
     extra: int = 0
 
 
@@ -111,7 +111,7 @@ def _answer(step: CommStep, operand: Sketch | None) -> Sketch:
     return Sketch(typed, Memory(span(typed)))
 
 
-def _outputs(made: Sequence[SketchResult], given: Sequence[Sketch]) -> list[MadeTensor]:
+def _outputs(made: Sequence[SketchResult], given: Sequence[Sketch]) -> list[MadeTensor[Typed]]:
     own = {id(sketch.memory): index for index, sketch in enumerate(given)}
     numbers: dict[int, int] = {}
     outputs = []

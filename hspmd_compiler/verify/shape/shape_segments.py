@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from ...errors import VerifyError
 from ...program.execute import RankPlan
-from ...program.kernels.kernels import COMM
 from ...program.literals import resolve, segment_holes
 from ...program.operator_types import OperatorBook, Typed
-from ...program.program import LocalRow, Segment
+from ...program.program import COMM, LocalRow, Segment
 from ...program.requests import SegmentRun
 from .recording import BoundSegment, ReadSegment, Recording, record
 from .shapes import MemoryBlock, Meter, ShapeValue

@@ -14,9 +14,8 @@ import torch
 from ...base.comm_plan import Combine, CommStep
 from ...program.boxes import sent_volumes, volume
 from ...program.execute import RankPlan, RankState, run_step
-from ...program.kernels.counter_random import KEY_SIZE
 from ...program.literals import torch_dtype
-from ...program.program import ZERO_PARAMS, Program, RankProgram
+from ...program.program import KEY_SIZE, ZERO_PARAMS, Program, RankProgram
 from ...program.requests import (
     AllReduce,
     Exchange,
