@@ -153,14 +153,13 @@ class _Simulation:
     ) -> None:
         if self.records is None or isinstance(action, PostRecv):
             return
-        peers: tuple[int, ...] = ()
+        group: tuple[int, ...] = ()
         if isinstance(action, SendTo | RecvFrom):
-            peers = (action.peer,)
+            group = (action.peer,)
         elif isinstance(action, Meet):
-            place = action.group.index(rank)  # slices: a meeting of all ranks lists all others for each
-            peers = action.group[:place] + action.group[place + 1 :]
+            group = action.group
         mb = -1 if isinstance(action, FinishSends) else action.mb
-        self.records.append((rank, start, end, kind, action.label, action.position, mb, peers, size))
+        self.records.append((rank, start, end, kind, action.label, action.position, mb, group, size))
 
     def _exchanged(self, rank: int, action: TimedAction, begin: float, end: float, size: int) -> None:
         """An exchange that begins when the other end is there; until then the rank waits."""

@@ -81,7 +81,7 @@ def _run(
     stage, forward = stages[number], what == "F"
     source, target = (number - 1, number + 1) if forward else (number + 1, number - 1)
     if 0 <= source < len(stages):
-        place = {"position": positions[number], "mb": mb, "peers": (stages[source].rank,)}
+        place = {"position": positions[number], "mb": mb, "group": (stages[source].rank,)}
         stage.until(ready[what, number, mb], label="RECV", **place)
         stage.does(SpanKind.RECV, SENDING_S / 2, size_bytes=ACTIVATION, **place)
         positions[number] += 1
@@ -90,8 +90,8 @@ def _run(
     stage.holds(ACTIVATION if forward else -ACTIVATION)
     positions[number] += 1
     if 0 <= target < len(stages):
-        peers = (stages[target].rank,)
-        place = {"position": positions[number], "mb": mb, "peers": peers, "size_bytes": ACTIVATION}
+        group = (stages[target].rank,)
+        place = {"position": positions[number], "mb": mb, "group": group, "size_bytes": ACTIVATION}
         stage.does(SpanKind.SEND, SENDING_S, **place)
         positions[number] += 1
         ready[what, target, mb] = stage.now_s
@@ -118,9 +118,8 @@ def two_pipelines(
     last = max(stage.now_s for stage in stages)
     everyone = tuple(range(len(stages)))
     for stage in stages:
-        peers = tuple(rank for rank in everyone if rank != stage.rank)
-        stage.until(last, position=100, peers=peers, label="GRAD_SYNC")
-        stage.does(SpanKind.GRADIENT, GRADIENT_S, position=100, peers=peers, size_bytes=PARAMETERS)
+        stage.until(last, position=100, group=everyone, label="GRAD_SYNC")
+        stage.does(SpanKind.GRADIENT, GRADIENT_S, position=100, group=everyone, size_bytes=PARAMETERS)
         stage.does(SpanKind.UPDATE, UPDATE_S, position=101)
     spans = tuple(span for stage in stages for span in stage.spans)
     return Timeline(source, spans, tuple(point for stage in stages for point in stage.memory), labels)
@@ -133,7 +132,7 @@ def with_tensor_parallel(timeline: Timeline, tp: int) -> Timeline:
         return range(rank * tp, rank * tp + tp)
 
     spans = (
-        replace(span, rank=rank, peers=tuple(peer * tp + rank % tp for peer in span.peers))
+        replace(span, rank=rank, group=tuple(peer * tp + rank % tp for peer in span.group))
         for span in timeline.spans
         for rank in copies(span.rank)
     )

@@ -93,7 +93,7 @@ class StepPricer:
         middle = min(span.end_s, span.start_s + inner)
         if inner:
             yield replace(
-                span, end_s=middle, kind=KINDS[instruction.op], peers=(), size_bytes=0, label=span.label
+                span, end_s=middle, kind=KINDS[instruction.op], group=(), size_bytes=0, label=span.label
             )
         yield replace(span, start_s=middle)
 

@@ -30,8 +30,11 @@ def at_most(what: str, most: int) -> ValueRule:
 
 def _device_ids(given: str | tuple[int, ...]) -> tuple[int, ...]:
     """Of a list, or of a text of ids and ranges: `0-3,8`."""
-    if not isinstance(given, str):
-        return given
+    return ranged_numbers(given) if isinstance(given, str) else given
+
+
+def ranged_numbers(given: str) -> tuple[int, ...]:
+    """What `number_ranges` writes; a ValueError says what doesn't fit."""
     devices: list[int] = []
     for part in given.split(","):
         ends = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", part)

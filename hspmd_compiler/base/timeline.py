@@ -29,8 +29,8 @@ class Span:
     """One thing that a rank does without a break.
 
     position: index in the rank's instruction list, -1 for what is no instruction. mb: micro-batch, -1 for
-    none. peers: the other ranks of an exchange. size_bytes: what the exchange moves. A span of no length
-    is an instruction that the rank did not wait for.
+    none. group: ranks of an exchange, of a meeting this one too, so that its members share one tuple.
+    size_bytes: what the exchange moves. A span of no length is an instruction that the rank did not wait for.
     """
 
     rank: int
@@ -40,8 +40,15 @@ class Span:
     label: str = ""
     position: int = -1
     mb: int = -1
-    peers: tuple[int, ...] = ()
+    group: tuple[int, ...] = ()
     size_bytes: int = 0
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        """The other ranks of an exchange."""
+        if self.rank not in self.group:
+            return self.group
+        return tuple([rank for rank in self.group if rank != self.rank])
 
     @property
     def length_s(self) -> float:

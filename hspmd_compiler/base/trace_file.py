@@ -2,21 +2,24 @@
 
 An event of phase X is a span, C a point of memory, M a name; pid 0 holds what is estimated, pid 1 what is
 measured; tid is the rank. Times are whole nanoseconds, written in microseconds. Other phases are passed over.
+Members of a meeting name the group beside the events, once for all of them.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from ..errors import TimelineError
 from .bad_values import Problem, ProblemSubject
-from .forms import problems_of
+from .forms import problems_of, ranged_numbers
 from .json_yaml import read_json, write_text
 from .limits import MOST_DEVICES
+from .log import logger
+from .number_ranges import number_ranges
 from .plain_content import text_of
 from .timeline import MemoryPoint, Span, SpanKind, Timeline
 from .typed import Misfit, Misfits, ValueRule, Wanted, read
@@ -28,6 +31,10 @@ SOURCES = ("estimated", "measured")
 TRACE_BYTES = 1 << 27
 TRACE_VALUES = 1 << 24
 MOST_EVENTS = 1 << 20
+MOST_MEMBERS = 1 << 22
+"""Ranks in all groups."""
+FEW = 8
+"""Ranks of an exchange that a span lists itself."""
 LONGEST_NAME = 400
 LATEST_US = 1 << 43
 """A hundred days: in nanoseconds still a whole number that a float holds."""
@@ -59,6 +66,7 @@ class SpanArguments:
     position: Place = -1
     mb: Place = -1
     peers: tuple[Rank, ...] = ()
+    group: Annotated[int, ValueRule(lambda place: place >= 0, "the number of a group")] | None = None
     bytes: Bytes = 0
 
 
@@ -112,30 +120,56 @@ class NameEvent:
 def write_trace(timelines: Timeline | Sequence[Timeline], path: Path) -> None:
     """Write a file that reads back as these timelines, at most one of each source, to the nanosecond."""
     given = [timelines] if isinstance(timelines, Timeline) else timelines
-    events = (json.dumps(event, ensure_ascii=False, separators=(",", ":")) for event in _events(given))
-    write_text(
-        path, '{"displayTimeUnit":"ms","traceEvents":[\n' + ",\n".join(events) + "\n]}\n", TimelineError
-    )
+    groups = TraceGroups()
+    events = [
+        json.dumps(event, ensure_ascii=False, separators=(",", ":")) for event in _events(given, groups)
+    ]
+    head = f'{{"displayTimeUnit":"ms","groups":{json.dumps(groups.texts)},"traceEvents":[\n'
+    text = head + ",\n".join(events) + "\n]}\n"
+    if len(text) > TRACE_BYTES or len(events) > MOST_EVENTS:
+        told = "%s has %d events in %d MiB: Perfetto opens it, --against does not read more than %d in %d MiB"
+        logger.warning(told, path, len(events), len(text) >> 20, MOST_EVENTS, TRACE_BYTES >> 20)
+    write_text(path, text, TimelineError)
 
 
-def _events(timelines: Iterable[Timeline]) -> Iterator[dict[str, Any]]:
+@dataclass(slots=True)
+class TraceGroups:
+    """Groups of more ranks than a span lists itself, as texts such as `0-3,8`, and their numbers."""
+
+    texts: list[str] = field(default_factory=list)
+    numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
+    known: dict[int, int] = field(default_factory=dict)
+
+    def number(self, group: tuple[int, ...]) -> int:
+        """Of a group; a tuple that all members share is looked at once."""
+        if id(group) not in self.known:
+            if group not in self.numbers:
+                self.numbers[group] = len(self.texts)
+                self.texts.append(number_ranges(group))
+            self.known[id(group)] = self.numbers[group]
+        return self.known[id(group)]
+
+
+def _events(timelines: Iterable[Timeline], groups: TraceGroups) -> Iterator[dict[str, Any]]:
     for line in timelines:
         pid = SOURCES.index(line.source)
         yield {"ph": "M", "name": PROCESS, "pid": pid, "args": {"name": line.source}}
         for rank, label in sorted(line.labels.items()):
             label = label[:LONGEST_NAME]
             yield {"ph": "M", "name": THREAD, "pid": pid, "tid": rank, "args": {"name": label}}
-        yield from (_span_event(pid, span) for span in line.spans)
+        yield from (_span_event(pid, span, groups) for span in line.spans)
         for point in line.memory:
             where = {"pid": pid, "tid": point.rank, "ts": nanoseconds(point.time_s) / 1000}
             name = f"memory of rank {point.rank}"
             yield {"ph": "C", "name": name, **where, "args": {"bytes": point.bytes}}
 
 
-def _span_event(pid: int, span: Span) -> dict[str, Any]:
+def _span_event(pid: int, span: Span, groups: TraceGroups) -> dict[str, Any]:
     start, end = nanoseconds(span.start_s), nanoseconds(span.end_s)
-    args = {"position": span.position, "mb": span.mb, "peers": list(span.peers), "bytes": span.size_bytes}
-    unsaid = {"position": -1, "mb": -1, "peers": [], "bytes": 0}
+    few = len(span.group) <= FEW
+    ranks = {"peers": list(span.group)} if few else {"group": groups.number(span.group)}
+    args = {"position": span.position, "mb": span.mb, **ranks, "bytes": span.size_bytes}
+    unsaid = {"position": -1, "mb": -1, "peers": [], "group": None, "bytes": 0}
     return {
         "ph": "X",
         "name": span.label[:LONGEST_NAME] or span.kind.value,
@@ -189,12 +223,36 @@ def _timelines(content: object, at: str) -> tuple[Timeline, ...]:
         for index, event in enumerate(events)
         if not isinstance(event, dict)
     ]
+    groups = _groups(content.get("groups", []) if isinstance(content, dict) else [], problems)
     spans = _read(SpanEvent, _of_phase(events, "X"), problems)
+    named = {span.args.group for span in spans if span.args.group is not None}
+    unknown = sorted(number for number in named if number >= len(groups))
+    problems += [Problem("traceEvents", f"there is no group {number}") for number in unknown]
     memory = _read(MemoryEvent, _of_phase(events, "C"), problems)
     names = _read(NameEvent, _of_phase(events, "M", NAMES), problems)
     TRACE.refuse(problems, at)
-    made = (_timeline(pid, spans, memory, names) for pid in range(len(SOURCES)))
+    made = (_timeline(pid, spans, memory, names, groups) for pid in range(len(SOURCES)))
     return tuple(line for line in made if line.spans or line.memory)
+
+
+def _groups(given: object, problems: list[Problem]) -> list[tuple[int, ...]]:
+    """Of texts of ranks; as many as there are, but no more ranks than a trace may have."""
+    found: list[tuple[int, ...]] = []
+    members = 0
+    if not isinstance(given, list):
+        problems.append(Problem("groups", "a list of texts of ranks"))
+        return found
+    for number, text in enumerate(given):
+        try:
+            group = ranged_numbers(text) if isinstance(text, str) else ()
+            members += len(group)
+            if not group or max(group) >= MOST_DEVICES or members > MOST_MEMBERS:
+                raise ValueError(f"ranks below {MOST_DEVICES:,}, and at most {MOST_MEMBERS:,} in all groups")
+        except ValueError as error:
+            problems.append(Problem(f"groups[{number}]", f"{error}"))
+            return found
+        found.append(group)
+    return found
 
 
 def _of_phase(events: list[Any], phase: str, names: Collection[str] = ()) -> list[tuple[int, Any]]:
@@ -227,11 +285,15 @@ def _in_file(misfit: Misfit, events: list[tuple[int, Any]]) -> Misfit:
 
 
 def _timeline(
-    pid: int, spans: list[SpanEvent], memory: list[MemoryEvent], names: list[NameEvent]
+    pid: int,
+    spans: list[SpanEvent],
+    memory: list[MemoryEvent],
+    names: list[NameEvent],
+    groups: list[tuple[int, ...]],
 ) -> Timeline:
     return Timeline(
         SOURCES[pid],
-        tuple(_span(event) for event in spans if event.pid == pid),
+        tuple(_span(event, groups) for event in spans if event.pid == pid),
         tuple(
             MemoryPoint(event.tid, _seconds(event.ts), event.args.bytes)
             for event in memory
@@ -241,12 +303,13 @@ def _timeline(
     )
 
 
-def _span(event: SpanEvent) -> Span:
+def _span(event: SpanEvent, groups: list[tuple[int, ...]]) -> Span:
     label = "" if event.name == event.cat.value else event.name
     args = event.args
     end_s = (_nanoseconds_of(event.ts) + _nanoseconds_of(event.dur)) / 1e9
     start_s = _seconds(event.ts)
-    place = args.position, args.mb, args.peers, args.bytes
+    group = args.peers if args.group is None else groups[args.group]
+    place = args.position, args.mb, group, args.bytes
     return Span(event.tid, start_s, end_s, event.cat, label, *place)
 
 

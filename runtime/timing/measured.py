@@ -94,7 +94,7 @@ def _stretch(program: RankProgram, part: Part, offset_s: float) -> Stretch:
         label=_label(instruction, part.step, kind),
         position=part.position,
         mb=instruction.mb,
-        peers=tuple(peer for peer in part.peers if peer != program.rank),
+        group=part.peers,
         size_bytes=part.size_bytes or _moved_bytes(part.step, program.rank),
     )
     return Stretch(span, part.key, instruction.op is Op.SEND, part.key == ("left",))
@@ -144,8 +144,9 @@ def _joined(spans: Sequence[Span]) -> Iterator[Span]:
     held: Span | None = None
     for span in spans:
         if held is not None and (held.position, held.kind) == (span.position, span.kind):
-            peers = tuple(sorted({*held.peers, *span.peers}))
-            held = replace(held, end_s=span.end_s, peers=peers, size_bytes=held.size_bytes + span.size_bytes)
+            alike = held.group == span.group
+            group = held.group if alike else tuple(sorted({*held.group, *span.group}))
+            held = replace(held, end_s=span.end_s, group=group, size_bytes=held.size_bytes + span.size_bytes)
             continue
         if held is not None:
             yield held

@@ -28,7 +28,7 @@ PLACES = st.integers(-1, 2**62)
 def drawn_span(draw: st.DrawFn) -> Span:
     start_s, end_s = sorted((draw(TIMES), draw(TIMES)))
     label = draw(NAMES.filter(lambda name: name not in KINDS))
-    place = draw(PLACES), draw(PLACES), tuple(draw(st.lists(RANKS, max_size=3))), draw(st.integers(0, 2**62))
+    place = draw(PLACES), draw(PLACES), tuple(draw(st.lists(RANKS, max_size=8))), draw(st.integers(0, 2**62))
     return Span(draw(RANKS), start_s, end_s, draw(st.sampled_from(SpanKind)), label, *place)
 
 
@@ -51,6 +51,25 @@ def test_what_is_written_reads_back(tmp_path_factory: pytest.TempPathFactory, da
     path = tmp_path_factory.mktemp("trace") / "trace.json"
     write_trace(lines, path)
     assert read_trace(path) == lines
+
+
+def test_members_of_a_meeting_share_its_group(tmp_path: Path) -> None:
+    """In memory and in the file, which would be as large as its ranks squared."""
+    everyone = tuple(range(600))
+    spans = tuple(Span(rank, 0.0, 1.0, SpanKind.GRADIENT, group=everyone) for rank in everyone)
+    write_trace(Timeline("estimated", spans), tmp_path / "t.json")
+    assert (tmp_path / "t.json").stat().st_size < 150 * len(everyone)
+    (line,) = read_trace(tmp_path / "t.json")
+    assert line.spans == spans and len({id(span.group) for span in line.spans}) == 1
+    assert line.spans[5].peers == everyone[:5] + everyone[6:]
+
+
+def test_a_file_that_will_not_be_read_back_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(trace_file, "TRACE_BYTES", 100)
+    write_trace(two_pipelines("estimated"), tmp_path / "t.json")
+    assert "t.json has" in caplog.text and "--against" in caplog.text
 
 
 def test_times_are_kept_to_the_nanosecond(tmp_path: Path) -> None:
@@ -101,6 +120,8 @@ BAD: dict[str, Any] = {
     "not_finite": [{**EVENT, "ts": float("nan")}, {**EVENT, "dur": float("inf")}],
     "many": [{**EVENT, "cat": "cpu_op"}] * 5000,
     "events": {"traceEvents": 1},
+    "groups": {"groups": ["0-3", "5-2"], "traceEvents": [{**EVENT, "args": {"group": 7}}]},
+    "huge_groups": {"groups": ["0-65535"] * 65, "traceEvents": [EVENT]},
     "nothing": {"spans": []},
 }
 
