@@ -20,7 +20,7 @@ from ..ir.printer import format_graph
 from ..ir.prune import prune
 from ..program.operator_names import known_operator
 from ..rules.in_code.pointwise_operators import LINEAR, PRODUCTS, SETTLING, SUMS
-from ..rules.lines.layer_lines import FLASH, FLASH_BACKWARD
+from ..rules.lines.attention_lines import FLASH, FLASH_BACKWARD
 from .compile_state import Traced
 from .pass_chain import Pass
 from .row_checks import graph_problems

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .in_code import anchor_rules, comm_rules  # noqa: F401  (rules register on import)
 from .lines import (  # noqa: F401  (rules register on import)
     along_lines,
+    attention_lines,
     constant_lines,
     convolution_lines,
     index_lines,

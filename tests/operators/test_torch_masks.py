@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import hspmd_compiler as hspmd
-from hspmd_compiler.rules.lines.layer_lines import FLASH
+from hspmd_compiler.rules.lines.attention_lines import FLASH
 from hspmd_compiler.strategy.strategy import PipelineSpec as P
 from hspmd_compiler.strategy.strategy import StageSpec as S
 from hspmd_compiler.strategy.strategy import Strategy

@@ -156,6 +156,23 @@ def test_attention_equals_autograd(mask: str, plain: bool) -> None:
         assert torch.allclose(found, leaf.grad, atol=1e-13)  # type: ignore[arg-type]
 
 
+def test_some_queries_see_the_keys_before_them() -> None:
+    q, k, v, _, _ = attention_case(DOUBLE, "causal")
+    whole, lse = own("attention")(q, k, v, None, 0.0, True, None)
+    grads = own("attention_backward")(whole, q, k, v, whole, lse, None, 0.0, True, None)
+    slopes = []
+    for rows in (((0, 1), (3, 4)), ((1, 3), (4, 5))):
+        held = torch.tensor([place for ends in rows for place in range(*ends)])
+        mine = [each[:, :, held] for each in (q, whole, lse)]
+        out, stats = own("attention")(mine[0], k, v, None, 0.0, True, None, rows)
+        assert torch.allclose(out, mine[1], atol=1e-13) and torch.allclose(stats, mine[2], atol=1e-13)
+        of_rows = own("attention_backward")(out, mine[0], k, v, out, stats, None, 0.0, True, None, rows)
+        assert torch.allclose(of_rows[0], grads[0][:, :, held], atol=1e-13)
+        slopes.append(of_rows[1:])
+    for parts, found in zip(zip(*slopes, strict=True), grads[1:], strict=True):
+        assert torch.allclose(sum(parts), found, atol=1e-13)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("shape", [(0, 3, 5, 8), (2, 0, 5, 8), (2, 3, 0, 8), (2, 3, 5, 8)])
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE, torch.bfloat16])
 def test_attention_of_nothing_and_by_shape_look_like_the_kernel(

@@ -13,7 +13,7 @@ from hspmd_compiler.ir.own_names import MASKED, RANDOM_MASK, RANDOM_NUMBERS
 from hspmd_compiler.program.kernels.kernels import kernel
 from hspmd_compiler.rules.in_code.pointwise_operators import LINEAR, PRODUCTS, SETTLING, SUMS
 from hspmd_compiler.rules.lines.along_lines import TRIANGLES
-from hspmd_compiler.rules.lines.layer_lines import FLASH, FLASH_BACKWARD
+from hspmd_compiler.rules.lines.attention_lines import FLASH, FLASH_BACKWARD
 from hspmd_compiler.rules.lines.loss_lines import ELEMENT_LOSS_GRADS, ELEMENT_LOSSES
 from hspmd_compiler.verify.rules.split_operands import Operand
 from hspmd_compiler.verify.rules.split_operator import OperandSketch

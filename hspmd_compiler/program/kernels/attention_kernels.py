@@ -9,9 +9,12 @@ word, into other rows.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from ...base.comm_plan import Interval
 
 FUSED_CUDA_TYPES = (torch.float32, torch.float16, torch.bfloat16)
 CUDA_LSE_ALIGNMENT = 32
@@ -28,12 +31,14 @@ def attention(
     dropout_p: float,
     causal: bool,
     scale: float | None,
+    rows: Sequence[Interval] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(output, log-sum-exp of each query's scores)."""
+    """(output, log-sum-exp of each query's scores). rows: which queries these are; None: all."""
     if not (q.numel() and k.numel() and v.numel()):
         return _empty_like(q, v.shape[-1]), q.new_zeros(q.shape[:3], dtype=_lse_dtype(q))
     q, k, v = map(_without_gaps, (q, k, v))
-    bias = _additive(mask, q)
+    bias = _additive(mask, q) if rows is None else _causal(q, k, rows)
+    causal = causal and rows is None
     if q.is_cpu or q.is_meta:
         op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
         out, lse = op(q, k, v, dropout_p, causal, attn_mask=bias, scale=scale)
@@ -56,12 +61,14 @@ def attention_backward(
     dropout_p: float,
     causal: bool,
     scale: float | None,
+    rows: Sequence[Interval] | None = None,
 ) -> Gradients:
-    """Gradients of q, k and v."""
+    """Gradients of q, k and v. rows: which queries these are; None: all."""
     if not (q.numel() and k.numel() and v.numel()):
         return _empty_like(q), _empty_like(k), _empty_like(v)
     grad, q, k, v, out = map(_without_gaps, (grad, q, k, v, out))
-    bias = _additive(mask, q)
+    bias = _additive(mask, q) if rows is None else _causal(q, k, rows)
+    causal = causal and rows is None
     if q.is_cpu or q.is_meta:
         op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
         dq, dk, dv = op(grad, q, k, v, out, lse, dropout_p, causal, attn_mask=bias, scale=scale)
@@ -91,6 +98,13 @@ def _additive(mask: Tensor | None, q: Tensor) -> Tensor | None:
     if mask.dtype == torch.bool:
         return _without_gaps(torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, float("-inf")))
     return _without_gaps(mask.to(q.dtype))
+
+
+def _causal(q: Tensor, k: Tensor, rows: Sequence[Interval]) -> Tensor:
+    """The mask that hides from some queries the keys behind them."""
+    places = torch.cat([torch.arange(low, high, device=q.device) for low, high in rows])
+    future = torch.arange(k.shape[2], device=q.device) > places[:, None]
+    return torch.zeros(future.shape, dtype=q.dtype, device=q.device).masked_fill(future, float("-inf"))
 
 
 def _aligned(bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:

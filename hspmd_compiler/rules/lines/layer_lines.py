@@ -1,4 +1,4 @@
-"""The table's lines of norms and attention: what is cut and what is whole, and their local rows."""
+"""The table's lines of norms: what is cut and what is whole, and their local rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ...ir.annotated import AnnotatedValue
 from ...ir.graph import Row
 from ...layout.layout import Layout
-from ..call_rule import CallRule, argument_of
+from ..call_rule import CallRule
 from ..in_code.batch_norm_rules import (
     BACKWARD,
     EVALUATION,
@@ -20,16 +20,12 @@ from ..in_code.batch_norm_rules import (
     batch_norm_without_buffers,
 )
 from ..in_code.reduction_rules import per_channel
-from ..op_apply import line, put
+from ..op_apply import put
 from ..op_rule import Linear, OpRule, Ranks, by_ranks, parse
 from ..rules import Result, Rule, RuleContext, items, local_sizes
 
 GROUP_NORM = "aten.native_group_norm.default"
 GROUP_NORM_BACKWARD = "aten.native_group_norm_backward.default"
-FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
-FLASH_BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
-SAVED = 6
-"""Operands of the backward of attention without the mask."""
 
 
 def _space(row: Row) -> str:
@@ -143,42 +139,3 @@ put(OpRule(BACKWARD, by_shapes=by_ranks(_batch_norm_backward)))
 put(OpRule(TRAINING, variants=_batch_norm(4, ", c, c, c, c", batch_norm)))
 put(OpRule(WITHOUT_BUFFERS, variants=_batch_norm(2, ", c, c", batch_norm_without_buffers)))
 put(OpRule(EVALUATION, variants=_batch_norm(4, ", e, e", batch_norm_in_evaluation)))
-
-
-def attention(
-    ctx: RuleContext, row: Row, call: CallRule, values: list[AnnotatedValue], results: list[Layout]
-) -> Result:
-    """Batch and heads are parallel; tokens and head dim are whole."""
-    query, key, value, *mask = values
-    literals = (argument_of(row, "dropout_p"), argument_of(row, "is_causal"), row.kwargs.get("scale"))
-    args = (query, key, value, mask[0] if mask else None, *literals)
-    return ctx.emit_many("hspmd.attention", args, results)
-
-
-def attention_backward(
-    ctx: RuleContext, row: Row, call: CallRule, values: list[AnnotatedValue], results: list[Layout]
-) -> Result:
-    """As the forward; gradients lie as query, key and value."""
-    *given, mask = values if len(values) > SAVED else (*values, None)
-    args = (*given, mask, row.args[SAVED], row.args[SAVED + 1], row.kwargs.get("scale"))
-    return ctx.emit_many("hspmd.attention_backward", args, results)
-
-
-line(
-    FLASH,
-    "b h s e, b h t e, b h t v, b h s t -> b h s v, b h s",
-    whole="s t e v",
-    heads="h",
-    emit=attention,
-    flops=4,
-    idle="v",
-)
-line(
-    FLASH_BACKWARD,
-    "b h s v, b h s e, b h t e, b h t v, b h s v, b h s, b h s t -> b h s e, b h t e, b h t v",
-    whole="s t e v",
-    leads=4,
-    emit=attention_backward,
-    flops=10,
-    idle="v",
-)
