@@ -120,6 +120,7 @@ class PipelineGraph:
     that each stage computes for itself, by (row, stage). computed_whole: bytes gathered for rows without a
     rule. batch_values: bytes of sums over the batch that activations decide, by the row that needs them.
     factored: products that make a parameter's gradient of operands that ranks gathered.
+    gathered_wishes: why a row gathers what a marker asked for, by (marker, row).
     """
 
     pipeline: int
@@ -135,6 +136,7 @@ class PipelineGraph:
     computed_whole: dict[int, int] = field(default_factory=dict)
     batch_values: dict[int, int] = field(default_factory=dict)
     factored: set[int] = field(default_factory=set)
+    gathered_wishes: dict[tuple[int, int], str] = field(default_factory=dict)
 
 
 COMM = "comm"

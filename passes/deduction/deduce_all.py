@@ -14,6 +14,7 @@ from .batch_warning import warn_of_batch_values
 from .computed_whole import warn_of_whole
 from .deduce import Deducer
 from .factors import check_gathered
+from .gathered_wishes import warn_of_gathered
 from .placement import GraphFacts, StartLayouts
 from .stages import assign_stages
 
@@ -38,6 +39,7 @@ def deduce_all(
     check_gathered(placements[0].factors, result)
     warn_of_whole(graph, strategy, result)
     warn_of_batch_values(graph, strategy, result)
+    warn_of_gathered(graph, result)
     return result
 
 

@@ -10,6 +10,7 @@ from ...ir.annotated import COMM, STEP_REDUCE, AnnotatedValue, BatchSum, CommMar
 from ...layout.intervals import Sets
 from ...layout.layout import Axis, Factor, Layout, make_layout, whole
 from ...rules.rules import consistent, is_addend
+from .gathered_wishes import note_gathered
 
 if TYPE_CHECKING:
     from .deduce import Deducer
@@ -88,7 +89,8 @@ def transfer(deducer: Deducer, value: AnnotatedValue, stage: int) -> AnnotatedVa
     found = deducer.transferred.get((value.id, stage))
     if found is None:
         source = deducer.within(deducer.row, value.stage, lambda: _to_send(deducer, value))
-        target = _across(deducer, source.layout, stage)
+        target = _across(deducer, source.layout, source.stage, stage)
+        note_gathered(deducer, source, target, stage)
         marker = CommMarker(source.layout, target, Combine.COPY, source.stage, stage)
         found = deducer.within(
             deducer.row,
@@ -109,9 +111,10 @@ def _to_send(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
     return settle_ranks(deducer, deducer.plain(value))
 
 
-def _across(deducer: Deducer, layout: Layout, stage: int) -> Layout:
+def _across(deducer: Deducer, layout: Layout, home: int, stage: int) -> Layout:
+    """Samples that ranks share stay so where the other stage has as many ranks."""
     dims = []
-    alike = len(deducer.pipeline.stages[stage].devices) == len(deducer.stage_devices)
+    alike = deducer.pipeline.stages[stage].tp == deducer.pipeline.stages[home].tp
     for dim in layout.dims:
         factors = []
         for factor in dim:

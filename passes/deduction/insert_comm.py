@@ -21,6 +21,7 @@ from ...rules.in_code.view_rules import invert, reemit
 from ...rules.rules import PULLS, at_first, contrib_factor, is_addend, local_shape, uncut
 from ..resolve_layouts import by_cells, is_local
 from .batch_values import gather_batch
+from .gathered_wishes import note_gathered
 
 if TYPE_CHECKING:
     from .deduce import Deducer
@@ -295,6 +296,7 @@ def _communicate(deducer: Deducer, value: AnnotatedValue, target: Layout) -> Ann
 
 def _marked(deducer: Deducer, value: AnnotatedValue, target: Layout) -> AnnotatedValue:
     """The marker of a communication."""
+    note_gathered(deducer, value, target, value.stage)
     marker = CommMarker(
         value.layout,
         target,

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from hspmd_compiler.strategy.strategy import Override, Strategy
+from hspmd_compiler.layout.layout import Coordinate
+from hspmd_compiler.strategy.strategy import Override, PipelineSpec, StageSpec, Strategy
 
+from ..trace.marked_models import traced as marked
+from ..trace.marked_models import with_marks
 from .sampled_models import MODELS, Shared, case_of, deduced, lengths, moved, programs, strategy_of, text_of
 
 QUIET = list(HealthCheck)
@@ -55,6 +58,19 @@ def test_numbers_stay_beside_heads_of_the_next_layers(way: str) -> None:
     heads = (Override("layers.1.self_attn.in_proj_weight", split=0, shares=(3, 1, 0)[: pipelines[0].ranks]),)
     strategy = strategy_of("encoder", pipelines, *heads)
     case_of("encoder", strategy.global_batch, text_of(pipelines)).check(strategy)
+
+
+@pytest.mark.parametrize(("devices", "states"), [((2, 3), "S0x2"), ((2, 3, 4), "S0x3")])
+def test_numbers_stay_where_samples_go_to_the_next_stage(devices: tuple[int, ...], states: str) -> None:
+    """To as many ranks they go as they are shared, to others they come together."""
+    stages = StageSpec((0, 1), (0, 1)), StageSpec(devices, (1, 2))
+    strategy = Strategy((PipelineSpec(stages, (3, 1)),), overrides=(Override("*", duplicate=True),))
+    text = f"[0,1 | {','.join(map(str, devices))}] <S0x2 | {states}> hetero=0"
+    case = with_marks(marked(), {"between": text})
+    case.check(strategy)
+    (graph,) = deduced(case, strategy)
+    crossing = next(row.marker for row in graph.rows if row.marker and row.marker.target_stage == 1)
+    assert crossing.target.local_shape(Coordinate(0, 0))[0] == (2 if len(devices) == 2 else 3)
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=QUIET, derandomize=True)
