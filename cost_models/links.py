@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, log2
 
-from ..base.comm_plan import CommKind, Traffic
+from ..base.comm_plan import CommKind, GatherForm, Traffic
 from ..cluster.calibration import Fit
 from ..cluster.cluster import ClusterSpec, NodeSlot
 from ..cluster.link import LinkSpec
@@ -89,12 +89,8 @@ class ClusterCost:
         hops = self._hops(tuple(group))
         return (len(group) - 1) * max(self._hop_s(*hop, piece_bytes, rings) for hop in hops)
 
-    def all_gather_forms_s(self, group: Sequence[int], sizes: Sequence[float]) -> dict[str, float]:
+    def all_gather_forms_s(self, group: Sequence[int], sizes: Sequence[float]) -> dict[GatherForm, float]:
         """Unequal pieces to all members: padded to the largest, one broadcast of each, or as all-to-all."""
-        hops = self._hops(tuple(group))
-        steps = ceil(log2(max(len(group), 2)))
-        each = [max(self._hop_s(*hop, size, 1.0) for hop in hops) for size in sizes if size]
-        start = max(self._hop_s(*hop, 0.0, 1.0) for hop in hops)
         volumes = {
             (one, other): size
             for one, size in zip(group, sizes, strict=True)
@@ -102,10 +98,20 @@ class ClusterCost:
             if other != one
         }
         return {
-            "padded": self.ring_pass_s(group, max(sizes, default=0.0)),
-            "broadcasts": sum(each) + (steps - 1) * start * len(each),
-            "all_to_all": self.exchange_s(group, volumes, CommKind.ALL_TO_ALL),
+            GatherForm.ALL_TO_ALL: self.exchange_s(group, volumes, CommKind.ALL_TO_ALL),
+            GatherForm.PADDED: self.ring_pass_s(group, max(sizes, default=0.0)),
+            GatherForm.BROADCASTS: self._broadcasts_s(tuple(group), [size for size in sizes if size]),
         }
+
+    def _broadcasts_s(self, group: tuple[int, ...], sizes: Sequence[float]) -> float:
+        """One after the other; of measured all-gathers, each as one of as many bytes."""
+        fit = self._fit(CommKind.ALL_GATHER, group)
+        if fit is not None:
+            return sum([fit.seconds(bytes=size) for size in sizes])
+        hops = self._hops(group)
+        start = max(self._hop_s(*hop, 0.0, 1.0) for hop in hops)
+        each = [max(self._hop_s(*hop, size, 1.0) for hop in hops) for size in sizes]
+        return sum(each) + (ceil(log2(max(len(group), 2))) - 1) * start * len(each)
 
     def exchange_s(self, group: Sequence[int], volumes: Volumes, kind: CommKind) -> float:
         """Every member its pieces to every other: the longest of what a rank or a NIC has to carry."""

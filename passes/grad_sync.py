@@ -102,7 +102,7 @@ def reductions_text(made: Reductions) -> str:
 class GradSync(Pass[Shared, Synced]):
     """Elements with the same contributors and holders share a bucket.
 
-    cost: what ways of conversions are compared by; buckets are the same for each.
+    cost: what ways of conversions and forms of gathers are compared by; buckets are the same for each.
     """
 
     cost: CostModel | None = None

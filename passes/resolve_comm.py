@@ -13,8 +13,10 @@ from ..base.comm_plan import Combine, CommKind, CommStep, CostModel
 from ..ir.annotated import COMM, GATHER, AnnotatedRow, BatchSum, CommMarker
 from ..ir.type_text import dtype_name
 from ..layout.layout import sample_pieces
+from ..program.program_text import kind_text
 from .batch_levels import in_order
 from .compile_state import Resolved, Segmented, grown
+from .gather_forms import cheapest_forms
 from .liveness import LivePipeline, StepValue
 from .lower.strategy_ranks import StrategyRanks
 from .pass_chain import Pass
@@ -79,8 +81,12 @@ class CommResolver:
             numbers = sorted({step.id for steps in found for step in steps.values()})
             ids = {number: self.next_id() for number in numbers}
             names = dict(zip(wanted.ranks + wanted.receivers, ranks, strict=True))
-            self.planned[key] = tuple(on_ranks(steps, names, ids) for steps in found)
+            self.planned[key] = tuple(self.formed(on_ranks(steps, names, ids)) for steps in found)
         return self.planned[key]
+
+    def formed(self, steps: dict[int, CommStep]) -> dict[int, CommStep]:
+        """Steps that gather unequal pieces in the cheapest form; without a cost model as they are."""
+        return steps if self.cost is None else cheapest_forms(steps, self.cost)
 
     def next_id(self) -> int:
         """The id of a new step."""
@@ -206,7 +212,7 @@ def step_cells(step: CommStep) -> Line:
     views = [str(list(view)) for view in (step.src_view, step.dst_view) if view is not None]
     return (
         f"#{step.id}",
-        step.kind.value,
+        kind_text(step),
         step.dtype,
         f"ranks {ranks_text(step.group)}",
         kind,

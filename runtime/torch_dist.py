@@ -13,11 +13,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.constants import default_pg_timeout
 
-from ..base.comm_plan import Combine, CommKind, CommStep
+from ..base.comm_plan import Combine, CommKind, CommStep, GatherForm
 from ..errors import InternalError, RunError
 from ..program import boxes
 from ..program.arrays import TorchArrays
-from ..program.exchange_plan import ExchangePlan, Shortcut
+from ..program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes
 from ..program.literals import torch_dtype
 from ..program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Request, Send
 from .device import CUDA
@@ -172,6 +172,10 @@ class TorchDist:
             with peer_lost_in(f"{step.kind.value} {step.id} over ranks {step.group}"):
                 if step.kind is CommKind.SEND_RECV:
                     arrived = self._swap(step, sent)
+                elif step.form is GatherForm.PADDED:
+                    arrived = self._padded(step, sent)
+                elif step.form is GatherForm.BROADCASTS:
+                    arrived = self._broadcasts(step, sent)
                 elif step.id not in self._shortcuts:
                     arrived = self._all_to_all(step, sent)
                 elif self._plan(step).shortcut is Shortcut.ALL_GATHER:
@@ -203,6 +207,36 @@ class TorchDist:
         arrived = torch.empty(members * own.numel(), dtype=wire_dtype(dtype), device=self.device)
         dist.all_gather_into_tensor(arrived, to_wire(own), self._groups.of(step.group))
         return dict(zip(step.group, from_wire(arrived, dtype).chunk(members), strict=True))
+
+    def _padded(self, step: CommStep, sent: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """Pieces of unequal lengths, by one all-gather of pieces as long as the longest."""
+        dtype, sizes = torch_dtype(step.dtype), self._gathered(step)
+        own = torch.zeros(max(sizes), dtype=wire_dtype(dtype), device=self.device)
+        if self.rank in sent:
+            own[: sent[self.rank].numel()] = to_wire(sent[self.rank])
+        arrived = own.new_empty(len(sizes) * own.numel())
+        dist.all_gather_into_tensor(arrived, own, self._groups.of(step.group))
+        rows = from_wire(arrived, dtype).view(len(sizes), -1)
+        return {peer: row[:size] for peer, row, size in zip(step.group, rows, sizes, strict=True)}
+
+    def _broadcasts(self, step: CommStep, sent: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """Pieces of unequal lengths, by a broadcast of each that is not empty, all under way at once."""
+        dtype, group = torch_dtype(step.dtype), self._groups.of(step.group)
+        rows, works = {}, []
+        for peer, size in zip(step.group, self._gathered(step), strict=True):
+            if size:
+                row = torch.empty(size, dtype=wire_dtype(dtype), device=self.device)
+                rows[peer] = to_wire(sent[peer]) if peer == self.rank else row
+                works.append(dist.broadcast(rows[peer], peer, group, async_op=True))
+        for work in works:
+            work.wait()
+        return {peer: from_wire(row, dtype) for peer, row in rows.items()}
+
+    @staticmethod
+    def _gathered(step: CommStep) -> tuple[int, ...]:
+        sizes = gathered_sizes(step)
+        assert sizes is not None, "what has a form gathers whole pieces"
+        return sizes
 
     def _reduce_scatter(self, step: CommStep, sent: Mapping[int, Tensor]) -> Tensor:
         assert step.dst_shape is not None, "a reduce-scatter has a destination on every member"

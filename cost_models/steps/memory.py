@@ -6,12 +6,12 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
 
-from ...base.comm_plan import GradBucket, GradPiece
+from ...base.comm_plan import CommStep, GatherForm, GradBucket, GradPiece
 from ...base.dtypes import BYTES
 from ...cluster.calibration import HeldMemory
 from ...options import OptimizerConfig, OptimizerName
 from ...program.boxes import full_box, volume
-from ...program.exchange_plan import ExchangePlan, Shortcut
+from ...program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes
 from ...program.lifetimes import last_pieces
 from ...program.program import ZERO_GRADS, ZERO_PARAMS, Instruction, Op, Program, Shard
 from .rank_shapes import MicroStep, RankShape
@@ -213,12 +213,22 @@ class _Ledger:
         for bucket in self.own.param_buckets:  # rows and their join; then what arrives, and what is pasted
             stored = sum(piece.row[1] - piece.row[0] for piece in bucket.pieces)
             whole = sum(piece.length for piece in bucket.pieces)
-            sent = stored * len(bucket.group)  # in equal pieces as much as all of it
-            arrived = whole + max(whole, sent) if bucket.slot >= 0 else 0
+            arrived = gather_elements(self.own.comms[bucket.slot], stored, whole) if bucket.slot >= 0 else 0
             flat = max(flat, (stored + max(stored, arrived)) * BYTES[bucket.dtype])
         drops = any(i.op is Op.PARAM_DROP for i in self.own.instructions)
         self.now = replace(self.now, parameters=self.now.parameters + (self._gathered if drops else 0))
         return replace(self.now, buffers=self.now.buffers + flat)
+
+
+def gather_elements(step: CommStep, stored: int, whole: int) -> int:
+    """Held beside a rank's own flat piece: what the form sends and what arrives, then that and its result."""
+    members = len(step.group)
+    if step.form is GatherForm.ALL_TO_ALL:  # a copy for each; of equal pieces as much as all of it
+        return whole + max(whole, stored * members)
+    if step.form is GatherForm.BROADCASTS:
+        return 2 * whole
+    longest = max(gathered_sizes(step) or (stored,))
+    return longest * members + max(longest, whole)
 
 
 def _is_whole(piece: GradPiece) -> bool:

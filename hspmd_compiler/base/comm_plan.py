@@ -21,6 +21,18 @@ class CommKind(Enum):
     SEND_RECV = "send_recv"
 
 
+class GatherForm(Enum):
+    """How pieces of unequal lengths go to all members of a group.
+
+    ALL_TO_ALL: exact boxes to each, as any exchange. PADDED: one all-gather of pieces as long as the longest.
+    BROADCASTS: each member's piece by a broadcast of its own.
+    """
+
+    ALL_TO_ALL = "all_to_all"
+    PADDED = "padded"
+    BROADCASTS = "broadcasts"
+
+
 class Combine(Enum):
     """How pieces that arrive at one place are joined."""
 
@@ -49,7 +61,8 @@ class CommStep:
     sends to b match, in order and volume, the boxes b receives from a. A piece whose peer is the
     rank itself is a local copy. A rank without the source has src_view None; one that needs no
     result has dst_view None. dtype: element type of what moves, by torch name; a rank without the
-    source allocates by it.
+    source allocates by it. form: other than ALL_TO_ALL only where each member gives the same boxes to all
+    members, itself too, or nothing; alike on all members.
     """
 
     id: int
@@ -63,6 +76,7 @@ class CommStep:
     recvs: tuple[Piece, ...] = ()
     note: str = ""
     dtype: str = "float32"
+    form: GatherForm = GatherForm.ALL_TO_ALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +177,9 @@ class CostModel(Protocol):
 
     def comm_s(self, traffic: Sequence[Traffic]) -> float:
         """One step: all of it goes on at once, and no rank is in two of them."""
+
+    def all_gather_forms_s(self, group: Sequence[int], sizes: Sequence[float]) -> Mapping[GatherForm, float]:
+        """Pieces of so many bytes, one of each member, to all; none where forms aren't told apart."""
 
     def near(self, rank: int) -> frozenset[int] | None:
         """The ranks that `rank` reaches best, as those of its machine; None where all are alike."""

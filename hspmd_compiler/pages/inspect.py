@@ -11,8 +11,8 @@ from ..artifact.store import Artifact
 from ..base.comm_plan import Box, CommStep, GradBucket
 from ..base.dtypes import BYTES
 from ..errors import ArtifactError
-from ..program.boxes import sent_volumes
 from ..program.check_segment import comm_slots
+from ..program.exchange_plan import moved_volumes
 from ..program.program import ClassProgram, InputKind, Op, OutputKind, RankProgram, Shard
 from ..program.program_text import comm_text, instruction_lines, segment_lines
 from .memory_page import memory_table
@@ -181,7 +181,7 @@ def comm_page(artifact: Artifact) -> list[Section]:
     for own in artifact.program.ranks:
         for step, times in _executions(own, artifact.program.classes[own.class_name]):
             kinds[step.kind.value] += times * _counts_here(own.rank, step)
-            peers = {peer: size for peer, size in sent_volumes(step).items() if peer != own.rank}
+            peers = {peer: size for peer, size in moved_volumes(step).items() if peer != own.rank}
             sent[step.kind.value] += times * sum(peers.values()) * BYTES[step.dtype]
     rows: list[tuple[Cell, ...]] = [(kind, kinds[kind], sent[kind] or "") for kind in sorted(kinds)]
     for bucket in _buckets(artifact):

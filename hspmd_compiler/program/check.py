@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 
-from ..base.comm_plan import Box, CommKind, CommStep, GradBucket, ParamBucket, Piece, box_volume
+from ..base.comm_plan import Box, CommKind, CommStep, GatherForm, GradBucket, ParamBucket, Piece, box_volume
 from ..base.dtypes import BYTES
 from ..errors import ArtifactError
 from .arguments import holes_of
 from .check_segment import comm_slots, problems_of_segment
+from .exchange_plan import gathered_sizes
 from .program import (
     ZERO_PARAMS,
     ClassProgram,
@@ -208,6 +209,8 @@ def _step_problems(step: CommStep, groups: set[tuple[int, ...]]) -> Iterator[str
         yield f"the group {list(step.group)} is not one of the artifact's groups"
     if step.kind is CommKind.ALL_REDUCE:
         return
+    if step.form is not GatherForm.ALL_TO_ALL and gathered_sizes(step) is None:
+        yield f"it does not give all members the same, as the form {step.form.value} does"
     yield from _piece_problems(step, step.sends, step.src_view, "sends")
     yield from _piece_problems(step, step.recvs, step.dst_view, "receives")
     if step.dst_view is not None and step.dst_shape is not None:

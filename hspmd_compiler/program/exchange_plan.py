@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ..base.comm_plan import Box, Combine, CommKind, CommStep, Piece
+from ..base.comm_plan import Box, Combine, CommKind, CommStep, GatherForm, Piece
 from .boxes import full_box, received_volumes, sent_volumes
 
 
@@ -44,6 +44,28 @@ def _shortcut(step: CommStep, sends: tuple[int, ...], recvs: tuple[int, ...]) ->
     if step.combine is Combine.SUM and _all_whole(step):
         return Shortcut.REDUCE_SCATTER
     return Shortcut.NONE
+
+
+def gathered_sizes(step: CommStep) -> tuple[int, ...] | None:
+    """Elements of each member's piece, by a rank's part of a gather of any lengths; None for other steps.
+
+    In a gather each member gives the same to all members, itself too.
+    """
+    if step.kind is not CommKind.ALL_GATHER or step.combine is not Combine.COPY or step.dst_view is None:
+        return None
+    given: dict[int, list[Box]] = {peer: [] for peer in step.group}
+    for piece in step.sends:
+        given.setdefault(piece.peer, []).extend(piece.boxes)
+    if len(given) != len(step.group) or any(boxes != given[step.group[0]] for boxes in given.values()):
+        return None
+    received = received_volumes(step)
+    return tuple(received.get(peer, 0) for peer in step.group)
+
+
+def moved_volumes(step: CommStep) -> dict[int, int]:
+    """Elements that a rank's part of a step moves to each peer, with those that pad them."""
+    sizes = gathered_sizes(step) if step.form is GatherForm.PADDED else None
+    return sent_volumes(step) if sizes is None else dict.fromkeys(step.group, max(sizes))
 
 
 def _same_boxes(pieces: Sequence[Piece], members: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ..base.comm_plan import CommKind, CommStep
+from ..base.comm_plan import CommKind, CommStep, GatherForm
 from .arguments import fill_holes
 from .program import (
     COMM,
@@ -57,6 +57,12 @@ def argument_text(argument: object) -> str:
     return repr(argument)
 
 
+def kind_text(step: CommStep) -> str:
+    """The kind, and the form in which unequal pieces are gathered: `all_gather padded`."""
+    plain = step.form is GatherForm.ALL_TO_ALL
+    return step.kind.value if plain else f"{step.kind.value} {step.form.value}"
+
+
 def comm_text(step: CommStep) -> str:
     """`all_gather float32 over [0, 1] (note)`; a transfer shows its direction."""
     if step.kind is CommKind.SEND_RECV:
@@ -65,7 +71,7 @@ def comm_text(step: CommStep) -> str:
         moves = [f"to {to}"] * bool(to) + [f"from {come_from}"] * bool(come_from)
         head = f"{step.kind.value} {step.dtype} {' '.join(moves)}"
     else:
-        head = f"{step.kind.value} {step.dtype} over {list(step.group)}"
+        head = f"{kind_text(step)} {step.dtype} over {list(step.group)}"
     if step.kind is CommKind.ALL_REDUCE:
         head += f" by {step.combine.value}"
     return head + (f" ({step.note})" if step.note else "")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...base.comm_plan import CommKind, CostModel, Traffic
+from ...base.comm_plan import CommKind, CostModel, GatherForm, Traffic
 from .moves import ExchangeMove, Move
 from .patterns import collectives_of
 from .tally import Busiest, Tally
@@ -51,6 +51,10 @@ class FlatCost:
     def _all_reduce(self, members: int, size: int) -> float:
         messages = (members - 1).bit_length()
         return self.latency + self.message * messages + ring_bytes(members, size) / self.bandwidth
+
+    def all_gather_forms_s(self, group: Sequence[int], sizes: Sequence[float]) -> Mapping[GatherForm, float]:
+        """See CostModel."""
+        return {}
 
     def near(self, rank: int) -> frozenset[int] | None:
         """See CostModel."""

@@ -35,7 +35,7 @@ def text_of(resolution: Resolution) -> str:
     lines += [f"   {resolution.dtype}[{shape}]  {_total(resolution)}"]
     alike: dict[object, list[Component]] = {}
     for part in resolution.parts:
-        alike.setdefault((part.method, _micros(part.seconds)), []).append(part)
+        alike.setdefault((part.method, micros(part.seconds)), []).append(part)
     for parts in alike.values():
         lines += _parts(parts, BYTES[resolution.dtype])
     return "\n".join(lines)
@@ -45,7 +45,7 @@ def _total(resolution: Resolution) -> str:
     loads = resolution.loads()
     if not loads:
         return "nothing moves between ranks"
-    return f"{_loads(loads)}  {_micros(resolution.seconds)}"
+    return f"{_loads(loads)}  {micros(resolution.seconds)}"
 
 
 def _loads(loads: dict[int, Load]) -> str:
@@ -69,7 +69,7 @@ def _parts(parts: Sequence[Component], element: int) -> Iterator[str]:
 def _reasons(part: Component) -> Iterator[str]:
     """The price of the chosen way, and why it is no other."""
     if part.way.seconds:
-        yield _micros(part.seconds)
+        yield micros(part.seconds)
     yield from (_way(way) for way in part.ways if way.method is not part.method)
     if len(part.ways) == 1:
         yield ALONE[part.method]
@@ -98,7 +98,7 @@ def choice_text(part: Component) -> str:
 def _way(way: Way) -> str:
     if way.seconds is None:
         return f"no {way.name}: {way.reason}"
-    return f"{way.name} {_micros(way.seconds)}"
+    return f"{way.name} {micros(way.seconds)}"
 
 
 def _moves(moves: Sequence[Move]) -> str:
@@ -132,5 +132,5 @@ def size_text(size: int) -> str:
     return f"{value:.0f} {units[0]}" if value == int(value) else f"{value:.1f} {units[0]}"
 
 
-def _micros(seconds: float) -> str:
+def micros(seconds: float) -> str:
     return f"{1e6 * seconds:.1f} us"

@@ -76,7 +76,7 @@ class ZeroBuckets:
         counts = tuple([sum(own[rank].size for own in cuts if rank in own) for rank in group])
         whole, number = (sum(counts),), self.resolver.next_id()
         recvs = _in_turn(group, counts)
-        return {
+        steps = {
             rank: CommStep(
                 number,
                 CommKind.ALL_GATHER,
@@ -91,6 +91,7 @@ class ZeroBuckets:
             )
             for rank, size in zip(group, counts, strict=True)
         }
+        return self.resolver.formed(steps)
 
     def _param_piece(self, name: str, part: int, rank: int) -> ParamPiece:
         whole, cut = self.ownership.parts[name][part], self.ownership.cuts[name, part].get(rank)
@@ -241,7 +242,7 @@ class ZeroBuckets:
                         arriving[region] = Piece(rank, holders[peer].local(cut.boxes))
                     sends[rank].append(Piece(peer, row))
                     recvs[peer].append(arriving[region])
-        return {
+        steps = {
             rank: CommStep(
                 number,
                 CommKind.ALL_GATHER,
@@ -256,6 +257,7 @@ class ZeroBuckets:
             )
             for rank in group
         }
+        return self.resolver.formed(steps)
 
 
 def _given(name: str, source: Holder, boxes: Sequence[Box]) -> GradPiece:

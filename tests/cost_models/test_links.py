@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hspmd_compiler.base.comm_plan import Combine, CommKind, Traffic
+from hspmd_compiler.base.comm_plan import Combine, CommKind, GatherForm, Traffic
 from hspmd_compiler.cluster.calibration import Calibration, Fit
 from hspmd_compiler.cluster.cluster import ClusterSpec, NodeSlot
 from hspmd_compiler.cost_models.links import ClusterCost
@@ -72,9 +72,9 @@ def test_forms_of_an_unequal_gather() -> None:
     """Padding pays for the largest piece n times, broadcasts for each piece once."""
     equal = TWO_NODES.all_gather_forms_s((0, 1), (MB, MB))
     uneven = TWO_NODES.all_gather_forms_s((0, 1, 2, 3), (64 * MB, 0, 0, 0))
-    assert equal["padded"] <= equal["broadcasts"]
-    assert uneven["broadcasts"] < uneven["padded"]
-    assert set(equal) == {"padded", "broadcasts", "all_to_all"}
+    assert equal[GatherForm.PADDED] <= equal[GatherForm.BROADCASTS]
+    assert uneven[GatherForm.BROADCASTS] < uneven[GatherForm.PADDED]
+    assert set(equal) == set(GatherForm)
 
 
 def test_what_goes_on_at_once_shares_nics() -> None:

@@ -13,7 +13,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from hspmd_compiler.base.comm_plan import Combine, CommKind, CommStep, CostModel, Traffic, box_volume
+from hspmd_compiler.base.comm_plan import (
+    Combine,
+    CommKind,
+    CommStep,
+    CostModel,
+    GatherForm,
+    Traffic,
+    box_volume,
+)
 from hspmd_compiler.ir.annotated import CommMarker
 from hspmd_compiler.layout.intervals import covers
 from hspmd_compiler.layout.layout import Axis, Coordinate, Factor, Layout, make_layout
@@ -225,6 +233,9 @@ class OneSlowLink:
     """Links have a latency and a bandwidth of their own; one of them is slow, and reaches nobody near."""
 
     slow: frozenset[int]
+
+    def all_gather_forms_s(self, group: Sequence[int], sizes: Sequence[float]) -> dict[GatherForm, float]:
+        return {}
 
     def comm_s(self, traffic: Sequence[Traffic]) -> float:
         pairs = [(pair, size) for each in traffic for pair, size in each.volumes.items()]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from itertools import product
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from hspmd_compiler.base.comm_plan import Box, Combine, CommKind, CommStep, GradBucket, Piece
+from hspmd_compiler.base.comm_plan import Box, Combine, CommKind, CommStep, GatherForm, GradBucket, Piece
 from hspmd_compiler.errors import RunError
 from hspmd_compiler.program import boxes
-from hspmd_compiler.program.exchange_plan import ExchangePlan, Shortcut
+from hspmd_compiler.program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes
 from hspmd_compiler.program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Send
 from hspmd_compiler.runtime.start.processes import run_ranks
 from hspmd_compiler.runtime.start.rank_process import Emit, LocalRank
@@ -261,6 +262,58 @@ def check_shortcuts(transport: TorchDist) -> None:
 
 def test_shortcuts_do_the_same() -> None:
     on_three_ranks(check_shortcuts, frozenset({1}))
+
+
+def gathering(lengths: tuple[int, ...], rank: int, form: GatherForm, dtype: torch.dtype) -> CommStep:
+    """Rank r's rows of 2 go to all, in two boxes; the last ranks' rows come first."""
+    length, whole = lengths[rank], sum(lengths)
+    boxes_of = [((0, length), (column, column + 1)) for column in range(2)]
+    sends = tuple(Piece(peer, tuple(boxes_of)) for peer in WORLD) if length else ()
+    recvs, low = [], whole
+    for peer in WORLD:
+        low -= lengths[peer]
+        rows = (low, low + lengths[peer])
+        recvs.append(Piece(peer, ((rows, (0, 1)), (rows, (1, 2)))))
+    name = str(dtype).removeprefix("torch.")
+    number = 100 + list(GatherForm).index(form)
+    view = (whole, 2)
+    source = (length, 2)
+    return CommStep(
+        number,
+        CommKind.ALL_GATHER,
+        WORLD,
+        Combine.COPY,
+        source,
+        view,
+        view,
+        sends,
+        tuple(recvs),
+        "",
+        name,
+        form,
+    )
+
+
+def check_forms(transport: TorchDist) -> None:
+    for lengths, dtype in product(((3, 1, 2), (0, 4, 1), (0, 0, 2)), DTYPES):
+        values = [value_of(rank, (length, 2), dtype) for rank, length in enumerate(lengths)]
+        for form in GatherForm:
+            step = gathering(lengths, transport.rank, form, dtype)
+            assert gathered_sizes(step) == tuple(2 * length for length in lengths)
+            found = transport.answer(Exchange(step, values[transport.rank]))
+            assert found is not None and found.equal(torch.cat(values[::-1]))
+
+
+def test_every_form_gathers_unequal_pieces() -> None:
+    on_three_ranks(check_forms)
+
+
+def test_which_steps_gather() -> None:
+    for rank in WORLD:
+        assert gathered_sizes(even(CommKind.ALL_GATHER, rank, 1)) == (2, 2, 2)
+        assert gathered_sizes(even(CommKind.REDUCE_SCATTER, rank, 1)) is None
+        step = uneven(CommKind.ALL_GATHER, Combine.COPY, rank, torch.float32, 1)
+        assert (gathered_sizes(step) is None) == (rank > 0)  # who sends nothing can't tell
 
 
 def test_which_steps_have_shortcuts() -> None:

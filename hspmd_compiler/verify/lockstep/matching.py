@@ -8,6 +8,7 @@ from ...base.by_key import by_key
 from ...base.comm_plan import CommStep, Piece, box_volume
 from ...errors import VerifyError
 from ...ir.type_text import dtype_name
+from ...program.program_text import kind_text
 from ...program.requests import AllReduce, Exchange, GradReduce, Request
 from .blocked import RankRun, V, typed
 
@@ -75,7 +76,7 @@ def _signature(request: Request[V]) -> tuple[object, ...]:
         return (name, step.id, step.kind.value, step.combine.value, shape, ())
     if isinstance(request, Exchange):
         step = request.step
-        return (name, step.id, step.kind.value, step.combine.value, step.dtype, ())
+        return (name, step.id, kind_text(step), step.combine.value, step.dtype, ())
     if isinstance(request, GradReduce):
         bucket = request.bucket
         pieces = tuple((piece.param, piece.length) for piece in bucket.pieces)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from hypothesis import HealthCheck, given, settings
 
 from hspmd_compiler.annotations import Annotation, DeviceGroup
-from hspmd_compiler.base.comm_plan import CommKind, Traffic
+from hspmd_compiler.base.comm_plan import CommKind, GatherForm, Traffic
 from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec, LinkBetween, NodeSlot, NodeSpec
 from hspmd_compiler.cluster.link import LinkSpec
 from hspmd_compiler.passes.resolve_annotations import Method, resolve, text_of
@@ -37,6 +37,9 @@ class ClusterCost:
 
     def near(self, rank: int) -> frozenset[int]:
         return frozenset(other for other, node in self.node.items() if node == self.node[rank])
+
+    def all_gather_forms_s(self, group: Sequence[int], sizes: Sequence[float]) -> dict[GatherForm, float]:
+        return {}
 
     def comm_s(self, traffic: Sequence[Traffic]) -> float:
         sizes: dict[tuple[int, int], int] = {}
