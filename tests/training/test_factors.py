@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -14,7 +15,14 @@ from hspmd_compiler import comm
 from hspmd_compiler.base.comm_plan import CommKind
 from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.program.program import Program
-from hspmd_compiler.strategy.strategy import GradientForm, Override, PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.strategy.strategy import (
+    GradientForm,
+    LayoutWish,
+    Override,
+    PipelineSpec,
+    StageSpec,
+    Strategy,
+)
 
 from .equal_to_eager import Case
 
@@ -35,7 +43,7 @@ class Net(nn.Module):
         self.tied = nn.Linear(4, 4)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        x = comm(x, self.layout)
+        x = comm(x, self.layout) if self.layout else x
         x = self.norm(x + self.down(torch.relu(self.up(x)))) @ self.matrix
         return functional.cross_entropy(self.tied(self.tied(x)).mean(1), y)
 
@@ -44,7 +52,8 @@ class Net(nn.Module):
 def case(layout: str) -> Case:
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(SAMPLES, TOKENS, WIDTH, generator=generator)
-    return Case.of(lambda: Net(layout), {"x": x, "y": torch.arange(SAMPLES) % 4})
+    anchors = None if layout else ("x",)
+    return Case.of(lambda: Net(layout), {"x": x, "y": torch.arange(SAMPLES) % 4}, anchors)
 
 
 def one_stage(*overrides: Override, zero: int = 0, weights: tuple[int, ...] | None = None) -> Strategy:
@@ -65,9 +74,9 @@ def summed(program: Program) -> set[str]:
     return {piece.param for bucket in buckets if len(bucket.group) > 1 for piece in bucket.pieces}
 
 
-def gathered_shapes(program: Program) -> list[tuple[int, ...]]:
-    """What the last rank gathers of tokens."""
-    steps = [step for step in program.ranks[-1].comms if step.kind is CommKind.ALL_GATHER]
+def gathered_shapes(program: Program, rank: int = -1) -> list[tuple[int, ...]]:
+    """What a rank gathers of tokens."""
+    steps = [step for step in program.ranks[rank].comms if step.kind is CommKind.ALL_GATHER]
     return [step.dst_shape for step in steps if step.dst_shape is not None and len(step.dst_shape) == 3]
 
 
@@ -86,6 +95,44 @@ def test_factors_are_gathered_and_gradients_are_not_summed() -> None:
 def test_owners_keep_their_part(zero: int) -> None:
     """Each rank has the whole gradient, so nothing of it moves to who stores it."""
     program = case(UNEVEN).check(one_stage(WHOLE, *FACTORS, zero=zero, weights=(2, 0, 3)))
+    assert summed(program) == {"norm.weight", "norm.bias", "tied.weight", "tied.bias"}
+
+
+def test_pipelines_sum_what_their_stages_formed() -> None:
+    """One addend a pipeline, not one a rank; micro-batches of several sizes, each with its own factors."""
+    strategy = Strategy(
+        (
+            PipelineSpec((StageSpec((0, 1), (0, 1)),), (3, 2)),
+            PipelineSpec((StageSpec((2,), (0, 1)),), (2, 1)),
+        ),
+        overrides=(WHOLE, *FACTORS),
+    )
+    program = case("[0,1 | 2] <S0x2 | R> hetero=0").check(strategy)
+    assert givers(program, "up.weight") == [0, 2]
+    assert givers(program, "norm.weight") == [0, 1, 2]
+    assert {shape[0] for shape in gathered_shapes(program, rank=0)} == {2, 3}
+
+
+def givers(program: Program, name: str) -> list[int]:
+    """Ranks that give an addend of a parameter's gradient."""
+    return [
+        own.rank
+        for own in program.ranks
+        for bucket in own.grad_buckets
+        if any(piece.param == name and piece.src_boxes for piece in bucket.pieces)
+    ]
+
+
+@pytest.mark.parametrize(("sizes", "layout"), [((4, 4), "S0(2,1,1)"), ((4, 3, 1), "S0x3")])
+def test_several_micro_batches_gather_each_their_factors(sizes: tuple[int, ...], layout: str) -> None:
+    """Also one that has fewer samples than ranks, and no marker in the model but a layout in the strategy."""
+    strategy = one_stage(WHOLE, *FACTORS)
+    strategy = replace(
+        strategy,
+        pipelines=(replace(strategy.pipelines[0], micro_batches=sizes),),
+        layouts=(LayoutWish("x", layout),),
+    )
+    program = case("").check(strategy)
     assert summed(program) == {"norm.weight", "norm.bias", "tied.weight", "tied.bias"}
 
 
