@@ -21,7 +21,14 @@ from hspmd_compiler.pages.sections import Table
 from hspmd_compiler.passes.gather_forms import cheapest_forms
 from hspmd_compiler.program.check import check
 from hspmd_compiler.program.program import Program
-from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
+from hspmd_compiler.strategy.strategy import (
+    GradientForm,
+    LayoutWish,
+    Override,
+    PipelineSpec,
+    StageSpec,
+    Strategy,
+)
 from tests.cost_models.priced import cluster, device
 
 from ..training.test_end_to_end_gloo import CONFIG, train_like_eager
@@ -123,10 +130,10 @@ STRATEGY = Strategy(
 )
 
 
-def compiled(spec: ClusterSpec | None) -> CompiledProgram:
+def compiled(spec: ClusterSpec | None, strategy: Strategy = STRATEGY) -> CompiledProgram:
     made = SUBJECTS["mlp-ce"]
     return hspmd.compile(
-        lambda: (made.build(), made.batch(0)), strategy=STRATEGY, optimizer=CONFIG, cluster=spec
+        lambda: (made.build(), made.batch(0)), strategy=strategy, optimizer=CONFIG, cluster=spec
     )
 
 
@@ -155,6 +162,24 @@ def test_a_program_says_its_forms_and_runs_them(tmp_path: Path) -> None:
     assert gather_forms(compiled(None).artifact.program) == {GatherForm.ALL_TO_ALL}
     assert forms_told(program) == TOLD
     program.verify(values=True)
+    program.save(tmp_path / "artifact")
+    train_like_eager("mlp-ce", tmp_path / "artifact")
+
+
+def test_activations_are_gathered_padded_too(tmp_path: Path) -> None:
+    """Factors of samples that ranks share 3, 2, 3, 2, in processes."""
+    stage = StageSpec((0, 1, 2, 3), ALL)
+    strategy = Strategy(
+        (PipelineSpec((stage,), (10,)),),
+        overrides=(
+            Override("**", duplicate=True),
+            *(Override(name, duplicate=True, gradient=GradientForm.FACTORS) for name in ("blocks", "head")),
+        ),
+        layouts=(LayoutWish("x", "S0(3,2,3,2)"),),
+    )
+    program = compiled(without_latency(PAIRS), strategy)
+    gathers = [step for step in program.artifact.program.ranks[0].comms if step.kind is CommKind.ALL_GATHER]
+    assert {step.form for step in gathers if len(step.dst_shape or ()) == 2} == {GatherForm.PADDED}
     program.save(tmp_path / "artifact")
     train_like_eager("mlp-ce", tmp_path / "artifact")
 

@@ -14,6 +14,7 @@ from torch.nn import functional
 from hspmd_compiler import comm
 from hspmd_compiler.base.comm_plan import CommKind
 from hspmd_compiler.errors import StrategyError
+from hspmd_compiler.program.boxes import volume
 from hspmd_compiler.program.program import Program
 from hspmd_compiler.strategy.strategy import (
     GradientForm,
@@ -111,6 +112,14 @@ def test_pipelines_sum_what_their_stages_formed() -> None:
     assert givers(program, "up.weight") == [0, 2]
     assert givers(program, "norm.weight") == [0, 1, 2]
     assert {shape[0] for shape in gathered_shapes(program, rank=0)} == {2, 3}
+
+
+def test_a_rank_that_computes_nothing_stores_all() -> None:
+    """HAP's parameter holder: no samples, and the state, gradients and parameters of all."""
+    program = case("[0,1,2] <S0(5,3,0)>").check(one_stage(WHOLE, *FACTORS, zero=3, weights=(0, 0, 1)))
+    stored = [sum(volume(shard.kept) for shard in own.shards if shard.zero) for own in program.ranks]
+    assert stored[:2] == [0, 0]
+    assert stored[2] == sum(grad.numel() for grad in case("[0,1,2] <S0(5,3,0)>").eager.grads.values())
 
 
 def givers(program: Program, name: str) -> list[int]:

@@ -74,11 +74,26 @@ def test_bfloat16_trains_in_processes(tmp_path: Path) -> None:
     assert [record["loss"] for record in records] == pytest.approx(alike.losses, rel=1e-3)
 
 
+def weighted(strategy: Strategy, zero: int, weights: list[tuple[int, ...]]) -> Strategy:
+    """The strategy of one stage a pipeline, with weights of its devices for what ZeRO stores once."""
+    pipelines = tuple(
+        replace(each, stages=(replace(each.stages[0], zero_shares=own),))
+        for each, own in zip(strategy.pipelines, weights, strict=True)
+    )
+    return replace(strategy, pipelines=pipelines, zero=zero)
+
+
 def test_state_goes_on_under_another_strategy(tmp_path: Path) -> None:
-    """Two AdamW steps under ZeRO-3 on two pipelines, a third under ZeRO-1 on three tensor-parallel ranks."""
+    """Two AdamW steps under ZeRO-3 on two pipelines, a third under ZeRO-1 on three tensor-parallel ranks.
+
+    By unequal weights on both sides: what one device stored, others go on with.
+    """
     batch = SUBJECTS["mlp-ce"].batch
-    first = compiled("mlp-ce", replace(CASES["dp2"], zero=3), ADAMW, tmp_path / "first")
-    second = compiled("mlp-ce", replace(STRATEGIES["tp3"], zero=1), ADAMW, tmp_path / "second")
+    strategies = (weighted(CASES["dp2"], 3, [(3,), (1,)]), weighted(STRATEGIES["tp3"], 1, [(0, 2, 1)]))
+    first, second = (
+        compiled("mlp-ce", strategy, ADAMW, tmp_path / name)
+        for name, strategy in zip(("first", "second"), strategies, strict=True)
+    )
 
     def begin(engine: Engine, emit: Emit) -> None:
         for step in range(2):
