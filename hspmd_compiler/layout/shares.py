@@ -10,23 +10,6 @@ from heapq import heapify, heapreplace
 from ..errors import InternalError
 
 
-@lru_cache(maxsize=4096)
-def _assigned(units: int, weights: tuple[Fraction, ...]) -> tuple[int, ...]:
-    total = sum(weights)
-    counts = [int(units * weight / total) for weight in weights]  # nobody is done later than all together
-    heap = [
-        ((count + 1) / weight, count, place)
-        for place, (count, weight) in enumerate(zip(counts, weights, strict=True))
-        if weight
-    ]
-    heapify(heap)
-    for _ in range(units - sum(counts)):
-        _, count, place = heap[0]
-        counts[place] = count + 1
-        heapreplace(heap, ((count + 2) / weights[place], count + 1, place))
-    return tuple(counts)
-
-
 def assign_units(units: int, weights: Sequence[int | float]) -> tuple[int, ...]:
     """Whole units per device, by weights: the last of all devices is done as early as can be.
 
@@ -37,4 +20,26 @@ def assign_units(units: int, weights: Sequence[int | float]) -> tuple[int, ...]:
     """
     if units < 0 or not any(weights) or min(weights) < 0:
         raise InternalError(f"weights {list(weights)} can't share out {units} units")
-    return _assigned(units, tuple(map(Fraction, weights)))
+    if len(set(weights)) == 1:
+        each, odd = divmod(units, len(weights))
+        return (each + 1,) * odd + (each,) * (len(weights) - odd)
+    return _assigned(units, tuple(weights))
+
+
+@lru_cache(maxsize=4096)
+def _assigned(units: int, weights: tuple[int | float, ...]) -> tuple[int, ...]:
+    """In exact fractions: by the floor of its part of all nobody is done later than all together."""
+    exact = [Fraction(weight) for weight in weights]
+    total = sum(exact)
+    counts = [int(units * weight / total) for weight in exact]
+    heap = [
+        ((count + 1) / weight, count, place)
+        for place, (count, weight) in enumerate(zip(counts, exact, strict=True))
+        if weight
+    ]
+    heapify(heap)
+    for _ in range(units - sum(counts)):
+        _, count, place = heap[0]
+        counts[place] = count + 1
+        heapreplace(heap, ((count + 2) / exact[place], count + 1, place))
+    return tuple(counts)
