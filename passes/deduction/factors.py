@@ -89,20 +89,20 @@ def gathered(deducer: Deducer, value: AnnotatedValue, argument: object) -> Annot
     row, before = deducer.row, value
     value = settle_ranks(deducer, value)
     cut = value.layout.cut(ranks=True)
-    if cut is not None and cut[0] in _summed(row, argument):
+    if cut is not None and cut[0] in _summed(row, argument, value.layout.shape):
         value = deducer.convert(value, uncut(value.layout, ranks=True))
     if value is not before:
         deducer.result.factored.add(row.id)
     return value
 
 
-def _summed(row: Row, argument: object) -> list[int]:
-    """The summed dims of an operand."""
+def _summed(row: Row, argument: object, shape: Sequence[int]) -> list[int]:
+    """The summed dims of an operand of this shape."""
     if row.op in PRODUCTS:
         return [dim for dim, operand in zip(PRODUCTS[row.op], row.args, strict=True) if operand == argument]
-    dims = row.args[1]
+    dims, rank = row.args[1], len(shape)
     assert isinstance(dims, tuple), "a bias is summed over given dims"
-    return [int(dim) for dim in dims]
+    return [int(dim) % rank for dim in dims] if dims else [*range(rank)]
 
 
 def check_gathered(names: Mapping[int, str], pipelines: Sequence[PipelineGraph]) -> None:
