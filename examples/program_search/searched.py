@@ -20,6 +20,7 @@ from hspmd_compiler.synthesizer.hap.costs import Bandwidths, HapMachine
 from hspmd_compiler.synthesizer.hap.notes import notes
 from hspmd_compiler.synthesizer.hap.operators import cut_of, is_cut
 from hspmd_compiler.synthesizer.hap.plan import HapPlan, plan_hap
+from hspmd_compiler.synthesizer.hap.rounded import rounded_s
 from hspmd_compiler.synthesizer.hap.search import VectorFor
 
 T = TypeVar("T")
@@ -67,6 +68,7 @@ class Searched:
     """Prices in seconds of a step, as HAP counts; search_s and trace_s in CPU seconds.
 
     cost: one vector of ratios, or one for each segment. tensor_cost: one for each tensor, re-slices paid.
+    rounded ones: with slices of whole units.
     """
 
     setting: Setting
@@ -77,6 +79,8 @@ class Searched:
     cost: float
     tensor_search_s: float
     tensor_cost: float
+    rounded_cost: float
+    rounded_tensor_cost: float
     dp_even_cost: float
     dp_proportional_cost: float
     ratios: tuple[tuple[float, ...], ...]
@@ -111,6 +115,8 @@ def searched(setting: Setting) -> Searched:
         plan.seconds,
         tensor_s,
         by_tensor.seconds,
+        rounded_s(plan),
+        rounded_s(by_tensor),
         even_s(graph, machine),
         proportional_s(graph, machine),
         plan.used,

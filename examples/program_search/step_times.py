@@ -18,7 +18,7 @@ from searched import BENCHMARKS, Searched, Setting, check_models, searched
 from hspmd_compiler.errors import HspmdError
 from hspmd_compiler.synthesizer.hap.profiles import PROFILES, speeds_of
 
-SERIES = ("DP-EV", "DP-CP", "HAP", "ours", "ours, a vector per tensor")
+SERIES = ("DP-EV", "DP-CP", "HAP", "ours", "ours, a vector per tensor", "rounded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,8 @@ def main(experiment: Experiment, arguments: Sequence[str] | None = None) -> int:
 def costs(found: Searched, run: Run | None) -> list[float | None]:
     """In the order of SERIES."""
     original = None if run is None else run.final_cost_s
-    return [found.dp_even_cost, found.dp_proportional_cost, original, found.cost, found.tensor_cost]
+    baselines = found.dp_even_cost, found.dp_proportional_cost, original
+    return [*baselines, found.cost, found.tensor_cost, found.rounded_tensor_cost]
 
 
 def _rows(experiment: Experiment, args: Namespace) -> Iterator[tuple[Searched, Run | None]]:

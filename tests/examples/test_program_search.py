@@ -36,7 +36,7 @@ def test_step_times(name: str, experiment: str, tmp_path: Path, capsys: pytest.C
     assert all(row["tensor_cost"] <= row["cost"] <= row["dp_proportional_cost"] for row in rows)
     assert rows[1]["original_cost"] == pytest.approx(rows[1]["cost"], rel=1e-12)
     bars = ElementTree.parse(tmp_path / "plot.svg").getroot().findall(".//{*}rect/{*}title")
-    assert len(bars) == 4 * 4 + 1  # one case was run by the original
+    assert len(bars) == 4 * 5 + 1  # one case was run by the original
 
 
 def test_overhead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

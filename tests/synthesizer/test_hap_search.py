@@ -18,6 +18,7 @@ from hspmd_compiler.synthesizer.hap.costs import Bandwidths, HapMachine, HapPric
 from hspmd_compiler.synthesizer.hap.operators import HapGraph
 from hspmd_compiler.synthesizer.hap.plan import corners, plan_hap
 from hspmd_compiler.synthesizer.hap.profiles import speeds_of
+from hspmd_compiler.synthesizer.hap.rounded import rounded_s
 from hspmd_compiler.synthesizer.hap.search import VectorFor, cheapest
 
 from .hap_programs import prices_of_all
@@ -142,6 +143,27 @@ def test_a_search_is_the_same_twice() -> None:
     machine = HapMachine.of([4e2, 4e2, 1e2], Bandwidths(9, 5, 8, 20))
     first, second = (plan_hap(GRAPHS["mixed"], machine, VectorFor.TENSOR) for _ in range(2))
     assert first.program == second.program
+
+
+FREE = Bandwidths(1e12, 1e12, 1e12, 1e12)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "longer"), [([1e2] * 4, 1.0), ([3e2, 1e2], 1.0), ([1e2] * 5, (3 / 12) / (1 / 5))]
+)
+def test_whole_slices_have_their_price(speeds: list[float], longer: float) -> None:
+    """Of 12 samples the first of five devices have three; others are shared out without rest."""
+    plan = plan_hap(GRAPHS["residual"], HapMachine.of(speeds, FREE))
+    assert rounded_s(plan) == pytest.approx(plan.program.compute_s * longer, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["residual", "parts", "forked"])
+@pytest.mark.parametrize("extra_ps", [False, True])
+def test_exchanges_of_whole_slices_have_their_price(name: str, extra_ps: bool) -> None:
+    """Dims are even, on two devices that are alike: nothing is rounded."""
+    machine = HapMachine.of([1e2, 1e2], Bandwidths(9, 5, 8, 20))
+    plan = plan_hap(GRAPHS[name], machine, extra_ps=extra_ps)
+    assert rounded_s(plan) == pytest.approx(plan.seconds, rel=1e-12)
 
 
 def test_calls_are_operators() -> None:

@@ -43,7 +43,7 @@ def notes(plan: HapPlan, uncounted: tuple[tuple[str, int], ...]) -> tuple[str, .
 def loads(plan: HapPlan) -> Iterator[tuple[HapValue, int]]:
     """Leaves of the program and the placements they are brought to."""
     for operator, step in plan.program.steps:
-        for value, placement in zip(operator.inputs, step.alternative.needs, strict=True):
+        for value, placement in zip(operator.inputs, step.placements, strict=True):
             if value.leaf is not None:
                 yield value, placement
 

@@ -131,7 +131,7 @@ def total(prices: HapPrices, operator: HapOperator, step: HapStep) -> list[float
 
 
 def parts(prices: HapPrices, operator: HapOperator, step: HapStep) -> Iterator[tuple[float, ...] | None]:
-    for value, need in zip(operator.inputs, step.alternative.needs, strict=True):
+    for value, need in zip(operator.inputs, step.placements, strict=True):
         if value.leaf is not None:
             yield prices.load(value, need)
     for operand, before, after in step.moves:

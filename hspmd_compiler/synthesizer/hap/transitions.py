@@ -30,13 +30,17 @@ class HapMove(NamedTuple):
 
 
 class HapStep(NamedTuple):
-    """A way through an operator. kept: what is known of live operands and results behind it."""
+    """A way through an operator. kept: what is known of live operands and results behind it.
+
+    placements: of the operands, as they are used.
+    """
 
     kept: tuple[HapEntry, ...]
     seconds: float
     compute_s: float
     alternative: HapAlternative
     vector: int
+    placements: tuple[int, ...]
     moves: tuple[HapMove, ...]
 
 
@@ -114,11 +118,11 @@ class HapSteps:
             if volume is None:
                 return None
             volumes.append(volume)
-        compute = self._compute(alternative, vector, wanted)
+        compute = self._compute(alternative, wanted)
         exchange = max(map(sum, zip(*volumes, strict=True))) if volumes else 0.0
         results = tuple(fresh(following(alternative.gives[index], vector)) for index in self.live_results)
         kept = tuple(entries[index] for index in self.survivors) + results
-        return HapStep(kept, compute + exchange, compute, alternative, vector, tuple(moves))
+        return HapStep(kept, compute + exchange, compute, alternative, vector, wanted, tuple(moves))
 
     def _cheapest(self, value: HapValue, entry: HapEntry, placement: int) -> tuple[Seconds | None, int]:
         """The exchange of a value that may still be made."""
@@ -131,12 +135,17 @@ class HapSteps:
                     best, source = found, before
         return best, source
 
-    def _compute(self, alternative: HapAlternative, vector: int, wanted: tuple[int, ...]) -> float:
-        """Flops follow the slices of the first cut operand that an operator made, as they lie."""
-        if not alternative.shared:
-            return self.prices.compute(self.operator.rule.flops, None)
-        for value, placement in zip(self.operator.inputs, wanted, strict=True):
-            if value.leaf is None and is_cut(placement):
-                vector = cut_of(placement)[1]
-                break
+    def _compute(self, alternative: HapAlternative, wanted: tuple[int, ...]) -> float:
+        vector = cut_of(decisive_cut(self.operator, wanted)[1])[1] if alternative.shared else None
         return self.prices.compute(self.operator.rule.flops, vector)
+
+
+def decisive_cut(operator: HapOperator, placements: tuple[int, ...]) -> tuple[HapValue, int]:
+    """Flops that are shared out follow the slices, as they lie, of the first cut operand that an operator
+    made, else of the first cut leaf."""
+    cuts = [
+        (value, placement)
+        for value, placement in zip(operator.inputs, placements, strict=True)
+        if is_cut(placement)
+    ]
+    return min(cuts, key=lambda one: one[0].leaf is not None)
