@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from types import CodeType, FrameType, FunctionType
 
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
+from ...base import name_glob
 from ...base.source_lines import SourceLine
 from ...errors import RuleMissing
+from ...trace.anchors import Anchors
 from .operators import HapGraph, HapOperator, HapValue, Leaf
 from .readings import READERS, Alias, HapReading
 from .rules import HapSignature, rule_of
@@ -68,11 +70,12 @@ def record(
     inputs: Inputs,
     regions: Sequence[Callable[..., object]] = (),
     segment_ends: Sequence[str] = (),
+    anchors: bool = False,
 ) -> HapRecording:
     """Run a step of a model on the meta device and read its calls.
 
     regions: functions of the user that are one operator each. segment_ends: globs over names of modules;
-    behind each of them a new segment begins.
+    behind each of them a new segment begins. anchors: values are told the names of their anchors.
     """
     held = {name: tensor.to("meta") for name, tensor in model.named_parameters()}
     buffers = {name: tensor.to("meta") for name, tensor in model.named_buffers()}
@@ -82,10 +85,10 @@ def record(
     handles = [
         module.register_forward_hook(lambda *_: recorder.end_segment())
         for name, module in model.named_modules()
-        if any(is_named(name, pattern) for pattern in segment_ends)
+        if any(name_glob.matches_exactly(pattern, name) for pattern in segment_ends)
     ]
     try:
-        with recorder:
+        with recorder.names.watch(model), recorder.names if anchors else nullcontext(), recorder:
             loss = functional_call(model, held | buffers, (), dict(given))
     finally:
         for handle in handles:
@@ -94,10 +97,16 @@ def record(
     return recorder.recording
 
 
-def is_named(name: str, pattern: str) -> bool:
-    """Whether a module's name fits, part by part: `layers.*` are the layers, not what is in them."""
-    parts, wanted = name.split("."), pattern.split(".")
-    return len(parts) == len(wanted) and all(map(fnmatch, parts, wanted))
+class NamedAnchors(Anchors):
+    """Anchors, of which the latest name is known: that of the value that the running call gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latest = ""
+
+    def _name(self, call: str) -> str:
+        self.latest = super()._name(call)
+        return self.latest
 
 
 class CallRecorder(TorchFunctionMode):
@@ -106,11 +115,13 @@ class CallRecorder(TorchFunctionMode):
     def __init__(self, leaves: Mapping[Leaf, Inputs], regions: Sequence[Callable[..., object]]) -> None:
         super().__init__()
         self.recording = HapRecording()
+        self.names = NamedAnchors()
         self._regions = {id(one.__code__) for one in regions if isinstance(one, FunctionType)}
         self._segment = 0
         self._values: dict[int, HapValue] = {}
         self._kept: list[object] = []
         self._inside: dict[int, HapCall] = {}
+        self._made_at: dict[int, str] = {}
         self._open: tuple[FrameType, HapCall] | None = None
         for kind, tensors in leaves.items():
             for name, tensor in tensors.items():
@@ -123,6 +134,7 @@ class CallRecorder(TorchFunctionMode):
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
+        self.names.latest = ""
         result = func(*args, **(kwargs or {}))
         if next(tensors_in((result,), {}), None) is None:
             return result
@@ -180,6 +192,7 @@ class CallRecorder(TorchFunctionMode):
         for tensor in tensors_in((result,), {}):
             if id(tensor) not in self._values:
                 self._inside[id(tensor)] = call
+                self._made_at[id(tensor)] = self.names.latest
                 self._kept.append(tensor)
 
     def _outer(
@@ -240,6 +253,7 @@ class CallRecorder(TorchFunctionMode):
     def _note(self, tensor: Tensor, name: str, leaf: Leaf | None = None) -> HapValue:
         self._kept.append(tensor)
         value = self._new(tuple(tensor.shape) or (1,), name, leaf)
+        value.anchor = name if leaf is Leaf.INPUT else self._made_at.pop(id(tensor), self.names.latest)
         self._values[id(tensor)] = value
         return value
 

@@ -64,7 +64,10 @@ def members(placements: int) -> Iterator[int]:
 
 @dataclass(eq=False, slots=True)
 class HapValue:
-    """A tensor of the model. exchangeable: HAP may communicate it. segment: the one it is made in."""
+    """A tensor of the model. exchangeable: HAP may communicate it. segment: the one it is made in.
+
+    anchor: the name by which a strategy says its layout, if it was asked for and has one.
+    """
 
     number: int
     shape: tuple[int, ...]
@@ -73,6 +76,7 @@ class HapValue:
     exchangeable: bool = False
     segment: int = 0
     readers: int = 0
+    anchor: str = ""
 
     @property
     def elements(self) -> int:
