@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ...annotations.of_layout import layout_states
 from ...base.log import logger
 from ...ir.annotated import AnnotatedValue, PipelineGraph
-from ...ir.comm_marker import COMM, anchor_name, is_marker
 from ...ir.graph import LogicalGraph, OriginKind, Phase, Row, row_inputs
+from ...ir.own_names import COMM, anchor_name, is_marker
 from ...layout.layout import Coordinate, Layout
 from ...layout.several_cuts import is_plain, rank_cuts
 from ...rules.call_rule import CallRule
