@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from .codes import type_of
 from .found import anchors
 from .frontier import Front, Frontier
 from .machine import SearchMachine
 from .priced_steps import PricedWay
-from .space import SearchSpace
+from .space.codes import type_of
+from .space.search_space import SearchSpace
 from .static_tables import StaticWay
 from .templates import BlockChain
 from .value_types import ValueType
@@ -91,18 +91,16 @@ class Considered(Mapping[str, Ways]):
         self, place: int, only: dict[int, int], ways: tuple[PricedWay, ...] | None = None
     ) -> float | None:
         """The least price of a program under a restriction at one step."""
-        number, (first, last) = next(
-            (n, one) for n, one in enumerate(self.chain.blocks) if one[0] <= place < one[1]
-        )
+        number, _ = next((n, one) for n, one in enumerate(self.chain.blocks) if one[0] <= place < one[1])
         steps = list(self.chain.frontier.steps)
         if ways is not None:
             steps[place] = replace(steps[place], ways=ways, _known={})
-        frontier = Frontier(steps, self.chain.frontier.places, self.chain.frontier.dominance, only=only)
+        frontier = Frontier(steps, self.chain.frontier.dominance, only=only)
         before = self.chain.fronts[number]
         to_go = self.chain.to_go()[number + 1]
         found: Front = {}
         for again in (False, True) if self.chain.recompute and self.chain.layered[number] else (False,):
-            for key, value in frontier.run(first, last, before, recomputed=again).items():
+            for key, value in frontier.run(self.chain.regions[number], before, recomputed=again).items():
                 if key not in found or value[0] < found[key][0]:
                     found[key] = value
         return min((price + to_go[key] for key, (price, _) in found.items() if key in to_go), default=None)

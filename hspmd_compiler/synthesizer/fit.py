@@ -16,7 +16,7 @@ from .machine import SearchMachine
 from .memory import refused
 from .options import MemoryPrices
 from .priced_steps import PricedSteps
-from .space import SearchSpace
+from .space.search_space import SearchSpace
 from .templates import BlockChain, Choice, Passage
 
 CUTS, DEAR, REWEIGHTED = 10, 1e4, 4

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from ..ir.own_names import ANCHOR
 from ..layout.shares import assign_units
-from .codes import cut_of, is_cut, type_of
-from .cuts import ValueCut
-from .forward_rows import RowStep
 from .moves import TypeMove, move
 from .planner.input_cuts import input_cuts
 from .priced_steps import PricedSteps, StepChoice
-from .row_ways import NOTHING, value_bytes
+from .space.codes import cut_of, is_cut, type_of
+from .space.cuts import ValueCut
+from .space.forward_rows import RowStep
+from .space.row_ways import NOTHING, value_bytes
 from .static_tables import StaticWay
 from .value_types import FoundExchange, FoundProgram, ParamChoice
 

@@ -9,19 +9,22 @@ wherever it does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import combinations
+from operator import itemgetter
 from typing import Any, TypeAlias
 
-from .codes import REPLICATE, WHOLE
 from .priced_steps import PricedStep
-from .row_ways import NOTHING
-from .space import StepPlace, picker
+from .space.codes import REPLICATE, WHOLE
+from .space.regions import StepPlace, StepRegion
+from .space.row_ways import NOTHING
 
 Key = tuple[int, ...]
 Chain: TypeAlias = Any
-"""Linked choices, last first, None at the start: (what came before, place of the step, what was chosen)."""
+"""Linked choices, last first, None at the start: (what came before, (place of the step, what was chosen)); of
+regions with a chain of such in the second place."""
 Front = dict[Key, tuple[float, Chain]]
 FEW = 3
 """Values of a state of which all sets are tried when another state is looked for that serves as well."""
@@ -29,27 +32,55 @@ FEW = 3
 
 @dataclass(slots=True)
 class Frontier:
-    """Pushes states through steps.
+    """Pushes states through regions of steps.
 
     only: the codes that results of some steps must have, by place.
     """
 
     steps: Sequence[PricedStep]
-    places: Sequence[StepPlace]
     dominance: bool = True
     stats: Counter[str] = field(default_factory=Counter)
     only: Mapping[int, int] = field(default_factory=dict)
+    _known: dict[tuple[int, Key, bool], tuple[tuple[Key, float, Chain], ...]] = field(default_factory=dict)
 
-    def run(self, first: int, last: int, front: Front, *, recomputed: bool = False) -> Front:
-        """Through steps [first, last); empty where no state gets through."""
-        for number in range(first, last):
-            front = self._step(number, number - first, front, recomputed)
-            if not front:
-                return {}
+    def run(self, regions: Sequence[StepRegion], front: Front, *, recomputed: bool = False) -> Front:
+        """Through regions one after another; empty where no state gets through."""
+        for region in regions:
+            front = self._region(region, front, recomputed)
+            self.stats["states"] += len(front)
+            self.stats["width"] = max(self.stats["width"], len(front))
+            if self.dominance and len(front) > 1:
+                front = undominated(front)
         return front
 
-    def _step(self, number: int, local: int, front: Front, recomputed: bool) -> Front:
-        step, place = self.steps[number], self.places[number]
+    def _region(self, region: StepRegion, front: Front, recomputed: bool) -> Front:
+        take, keep = picker(region.take), picker(region.keep)
+        made: Front = {}
+        for key, (price, chain) in front.items():
+            rest = keep(key)
+            for gives, more, inner in self._through(region, take(key), recomputed):
+                new, total = rest + gives, price + more
+                old = made.get(new)
+                if old is None or total < old[0]:
+                    made[new] = (total, (chain, inner))
+        return made
+
+    def _through(
+        self, region: StepRegion, held: Key, recomputed: bool
+    ) -> tuple[tuple[Key, float, Chain], ...]:
+        """What a region makes of the values that it reads."""
+        key = (region.first, held, recomputed)
+        found = self._known.get(key)
+        if found is None:
+            front: Front = {held: (0.0, None)}
+            for number, place in enumerate(region.places, region.first):
+                front = self._step(number, place, front, recomputed)
+            made = [(gives, price, chain) for gives, (price, chain) in front.items()]
+            found = self._known[key] = tuple(made)
+        return found
+
+    def _step(self, number: int, place: StepPlace, front: Front, recomputed: bool) -> Front:
+        step = self.steps[number]
         take, keep = picker(place.take), picker(place.keep)
         only = self.only.get(number, NOTHING)
         made: Front = {}
@@ -59,12 +90,20 @@ class Frontier:
                 new, total = rest + gives, price + more
                 old = made.get(new)
                 if old is None or total < old[0]:
-                    made[new] = (total, (chain, local, chosen))
-        self.stats["states"] += len(made)
-        self.stats["width"] = max(self.stats["width"], len(made))
-        if self.dominance and step.targets and len(made) > 1:
-            made = undominated(made)
-        return made
+                    made[new] = (total, (chain, (number, chosen)))
+        self.stats["steps"] += len(made)
+        return undominated(made) if self.dominance and len(made) > 1 else made
+
+
+@cache
+def picker(places: tuple[int, ...]) -> Callable[[Key], Key]:
+    """A quick way to take these places of a tuple, as a tuple."""
+    if not places:
+        return lambda key: ()
+    if len(places) == 1:
+        (place,) = places
+        return lambda key: (key[place],)
+    return itemgetter(*places)
 
 
 def undominated(front: Front) -> Front:

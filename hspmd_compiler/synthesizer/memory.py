@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import HspmdError
 from .machine import SearchMachine
-from .space import SearchSpace
+from .space.search_space import SearchSpace
 
 GIB = 1 << 30
 

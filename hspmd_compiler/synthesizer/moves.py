@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .codes import PENDING, REPLICATE, WHOLE, cut_of, is_cut
-from .cuts import ValueCut
 from .machine import LinkPrice, SearchMachine
+from .space.codes import PENDING, REPLICATE, WHOLE, cut_of, is_cut
+from .space.cuts import ValueCut
 
 GATHER, SCATTER, REDUCE, EXCHANGE = "all-gather", "reduce-scatter", "all-reduce", "all-to-all"
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from ..cost_models.steps.stored_bytes import moments_of
 from ..ir.graph import ParamInfo
-from .codes import FIRST_CUT, REPLICATE, WHOLE, cut_code, cut_of, is_cut
 from .machine import LinkPrice, SearchMachine
 from .options import MemoryPrices, SearchOptions
+from .space.codes import FIRST_CUT, REPLICATE, WHOLE, cut_code, cut_of, is_cut
 
 ZERO_STATE, ZERO_GRADIENTS, ZERO_PARAMETERS = 1, 2, 3
 SUM_BYTES = 4

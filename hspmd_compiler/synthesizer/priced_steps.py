@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..rules.call_rule import has_fractions
-from .codes import FIRST_CUT, PENDING, REPLICATE, WHOLE, cut_of, is_cut, serves
-from .expressible import is_run
-from .forward_rows import RowStep
 from .moves import FREE, TypeMove, move
 from .options import MemoryPrices, SearchOptions
 from .row_prices import RowPrices
-from .row_ways import NOTHING, RowWay, value_bytes
-from .space import SearchSpace, StepPlace
+from .space.codes import FIRST_CUT, PENDING, REPLICATE, WHOLE, cut_of, is_cut, serves
+from .space.expressible import is_run
+from .space.forward_rows import RowStep
+from .space.regions import StepPlace
+from .space.row_ways import NOTHING, RowWay, value_bytes
+from .space.search_space import SearchSpace
 from .static_tables import StaticTables, StaticWay, at_vertex
 
 

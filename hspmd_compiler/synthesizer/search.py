@@ -20,7 +20,7 @@ from .machine import SearchMachine
 from .options import MemoryPrices, SearchOptions
 from .priced_steps import PricedSteps
 from .row_prices import RowPrices
-from .space import SearchSpace
+from .space.search_space import SearchSpace
 from .templates import BlockChain, passages
 from .value_types import FoundProgram
 
@@ -50,10 +50,11 @@ class GroupSearch:
         """The cheapest at these prices of bytes."""
         self.stats["searches"] += 1
         priced = PricedSteps(self.space, self.prices, self.options, memory)
-        frontier = Frontier(priced.of_steps, self.space.places, self.options.dominance, self.stats)
+        frontier = Frontier(priced.of_steps, self.options.dominance, self.stats)
         chain = BlockChain(
             frontier,
             self.space.blocks,
+            self.space.regions,
             self.space.block_kinds,
             [self.space.steps[first].row.layer is not None for first, _ in self.space.blocks],
             self.options.recompute and memory.anything,

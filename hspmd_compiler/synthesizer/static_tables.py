@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .codes import FIRST_CUT, cut_code
 from .options import MemoryPrices, SearchOptions
 from .param_prices import ParamPrices, ParamWay
 from .row_prices import RowPrices
-from .row_ways import RowWay
-from .space import SearchSpace
+from .space.codes import FIRST_CUT, cut_code
+from .space.row_ways import RowWay
+from .space.search_space import SearchSpace
 
 
 class StaticWay(NamedTuple):

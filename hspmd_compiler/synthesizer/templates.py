@@ -8,29 +8,34 @@ from typing import NamedTuple
 
 from .frontier import Chain, Front, Frontier, Key
 from .priced_steps import StepChoice
-
-Exits = tuple[tuple[Key, float, Chain, bool], ...]
-"""(state, price, choices, whether the block is computed again) behind a block, from one state before it."""
+from .space.regions import StepRegion
 
 
 class Passage(NamedTuple):
-    """Through a block, from a state to another. again: whether it is computed again in backward."""
+    """Through a block, from a state to another. again: whether it is computed again in backward. first: of
+    the steps of the block that was searched."""
 
     before: Key
     after: Key
     chain: Chain
     again: bool
+    first: int
 
     def choices(self, first: int) -> list[Choice]:
-        """Of a block whose steps begin at `first`, in order."""
+        """Of a block like it whose steps begin at `first`, in order."""
         found: list[Choice] = []
+        shift = first - self.first
         chain = self.chain
         while chain is not None:
-            chain, local, chosen = chain
-            found.append((first + local, chosen, self.again))
+            chain, region = chain
+            while region is not None:
+                region, (place, chosen) = region
+                found.append((place + shift, chosen, self.again))
         return found[::-1]
 
 
+Exits = tuple[tuple[Passage, float], ...]
+"""(passage, price) from one state before a block to each behind it."""
 Choice = tuple[int, StepChoice, bool]
 """(place of the step, what was chosen, whether it is computed again)."""
 
@@ -44,6 +49,7 @@ class BlockChain:
 
     frontier: Frontier
     blocks: list[tuple[int, int]]
+    regions: list[tuple[StepRegion, ...]]
     kinds: list[int]
     layered: list[bool]
     recompute: bool = False
@@ -65,11 +71,11 @@ class BlockChain:
         made: Front = {}
         for key, (price, chain) in front.items():
             found = self.exits[number][key] = self._exits(number, key)
-            for after, more, chosen, again in found:
+            for passage, more in found:
                 total = price + more
-                old = made.get(after)
+                old = made.get(passage.after)
                 if old is None or total < old[0]:
-                    made[after] = (total, (chain, number, Passage(key, after, chosen, again)))
+                    made[passage.after] = (total, (chain, passage))
         return made
 
     def _exits(self, number: int, key: Key) -> Exits:
@@ -82,25 +88,28 @@ class BlockChain:
         return self._known[kind]
 
     def _searched(self, number: int, key: Key) -> Exits:
-        first, last = self.blocks[number]
-        best: dict[Key, tuple[float, Chain, bool]] = {}
+        first, _ = self.blocks[number]
+        best: dict[Key, tuple[Passage, float]] = {}
         for again in (False, True) if self.recompute and self.layered[number] else (False,):
-            front = self.frontier.run(first, last, {key: (0.0, None)}, recomputed=again)
+            front = self.frontier.run(self.regions[number], {key: (0.0, None)}, recomputed=again)
             for after, (price, chain) in front.items():
-                if after not in best or price < best[after][0]:
-                    best[after] = (price, chain, again)
-        return tuple((after, *found) for after, found in best.items())
+                if after not in best or price < best[after][1]:
+                    best[after] = (Passage(key, after, chain, again, first), price)
+        return tuple(best.values())
 
     def to_go(self) -> list[dict[Key, float]]:
         """The least price from each state before each block to the end, and from the states at the end."""
-        last = {after: 0.0 for found in self.exits[-1].values() for after, *_ in found}
+        last = {passage.after: 0.0 for found in self.exits[-1].values() for passage, _ in found}
         prices = [last]
         for exits in reversed(self.exits):
+            behind = prices[-1]
             prices.append(
                 {
-                    key: min(more + prices[-1][after] for after, more, *_ in found if after in prices[-1])
+                    key: min(
+                        more + behind[passage.after] for passage, more in found if passage.after in behind
+                    )
                     for key, found in exits.items()
-                    if any(after in prices[-1] for after, *_ in found)
+                    if any(passage.after in behind for passage, _ in found)
                 }
             )
         return prices[::-1]
@@ -110,6 +119,6 @@ def passages(chain: Chain) -> list[Passage]:
     """Block by block."""
     found = []
     while chain is not None:
-        chain, _, passage = chain
+        chain, passage = chain
         found.append(passage)
     return found[::-1]

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
-from hspmd_compiler.synthesizer.codes import PENDING, serves
-from hspmd_compiler.synthesizer.expressible import is_run
 from hspmd_compiler.synthesizer.machine import SearchMachine
 from hspmd_compiler.synthesizer.moves import move
 from hspmd_compiler.synthesizer.options import SearchOptions
 from hspmd_compiler.synthesizer.param_prices import ParamPrices
 from hspmd_compiler.synthesizer.row_prices import RowPrices
-from hspmd_compiler.synthesizer.row_ways import value_bytes
-from hspmd_compiler.synthesizer.space import SearchSpace
+from hspmd_compiler.synthesizer.space.codes import PENDING, serves
+from hspmd_compiler.synthesizer.space.expressible import is_run
+from hspmd_compiler.synthesizer.space.row_ways import value_bytes
+from hspmd_compiler.synthesizer.space.search_space import SearchSpace
 from hspmd_compiler.synthesizer.static_tables import at_vertex
 
 LAST = 3

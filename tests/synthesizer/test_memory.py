@@ -10,7 +10,7 @@ from hspmd_compiler.errors import HspmdError
 from hspmd_compiler.synthesizer.machine import SearchMachine
 from hspmd_compiler.synthesizer.options import SearchOptions
 from hspmd_compiler.synthesizer.search import search
-from hspmd_compiler.synthesizer.space import SearchSpace
+from hspmd_compiler.synthesizer.space.search_space import SearchSpace
 from tests.synthesizer.everything import frontier_of_all
 from tests.synthesizer.small_models import some_machine, space_of
 

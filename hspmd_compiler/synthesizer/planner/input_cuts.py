@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 
 from ...ir.graph import OriginKind
 from ...layout.shares import assign_units
-from ..codes import FIRST_CUT
 from ..machine import SearchMachine
 from ..priced_steps import StepChoice
-from ..row_ways import NOTHING, RowWay
-from ..space import SearchSpace
+from ..space.codes import FIRST_CUT
+from ..space.row_ways import NOTHING, RowWay
+from ..space.search_space import SearchSpace
 from ..value_types import FoundInput, Holding, ValueType
 
 UsedCut = tuple[int, int] | None

@@ -13,7 +13,7 @@ from ..machine import machine_of
 from ..options import SearchOptions
 from ..ratios import vertices
 from ..search import search
-from ..space import SearchSpace
+from ..space.search_space import SearchSpace
 from ..value_types import FoundProgram
 from .batches import samples_by_speed, shares_by_speed, strategy_of
 from .candidates import PlanCandidate

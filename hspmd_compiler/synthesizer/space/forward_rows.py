@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..ir.graph import LogicalGraph, OriginKind, Phase, Row, row_inputs
-from ..ir.own_names import ANCHOR
+from ...ir.graph import LogicalGraph, OriginKind, Phase, Row, row_inputs
+from ...ir.own_names import ANCHOR
 from .cuts import CutBook
 from .expressible import Members, is_said, members_of
 from .movable import moves

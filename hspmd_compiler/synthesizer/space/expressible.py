@@ -5,10 +5,10 @@ An override splits a dim that a split group has by the group's units, any other 
 
 from __future__ import annotations
 
-from ..ir.graph import LogicalGraph, ParamInfo
-from ..passes.deduction.placement import GraphFacts
-from ..passes.dims.infer_dims import infer_dims
-from ..passes.dims.split_units import Member, SplitGroup, split_groups
+from ...ir.graph import LogicalGraph, ParamInfo
+from ...passes.deduction.placement import GraphFacts
+from ...passes.dims.infer_dims import infer_dims
+from ...passes.dims.split_units import Member, SplitGroup, split_groups
 from .cuts import ValueCut
 
 Members = dict[tuple[str, int], tuple[SplitGroup, Member]]

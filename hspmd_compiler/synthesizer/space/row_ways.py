@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
-from ..ir.graph import Meta, Row
-from ..rules.call_rule import CallRule, has_fractions
-from ..rules.op_rule import OP_RULES, Dims, Linear, beside
-from ..rules.unknown_operators import Treatment, treatment
+from ...ir.graph import Meta, Row
+from ...rules.call_rule import CallRule, has_fractions
+from ...rules.op_rule import OP_RULES, Dims, Linear, beside
+from ...rules.unknown_operators import Treatment, treatment
 from .codes import FIRST_CUT, PENDING, REPLICATE, WHOLE
 from .cuts import CutBook, ValueCut, is_identity
 
@@ -92,11 +92,13 @@ class WayBook:
         """All ways of a row, whole first. active: its operands with a gradient. results: rows of its
         results, NOTHING for one that nothing reads."""
         if row.op not in OP_RULES and (treatment(row) is Treatment.POINTWISE or is_identity(row.op)):
-            return tuple(_Pointwise(self, row, active).ways())
+            made = tuple(_Pointwise(self, row, active).ways())
+            return self._known.setdefault(made, made)
         if row.op not in OP_RULES:
             self.unruled.append(row.id)
             moved = Moved(whole=self.bytes(row))
-            return (RowWay((REPLICATE,) * len(active), (REPLICATE,) * len(results), "", False, moved),)
+            made = (RowWay((REPLICATE,) * len(active), (REPLICATE,) * len(results), "", False, moved),)
+            return self._known.setdefault(made, made)
         key = self._key(row, active, results)
         found = self._known.get(key)
         if found is None:
@@ -126,7 +128,7 @@ class WayBook:
         places = tuple(active.index(i) if i in active else NOTHING for i in given)
         dead = tuple(result == NOTHING for result in results)
         return (
-            self.book.facts.signatures[row.id],
+            self.book.alike[row.id],
             places,
             dead,
             tuple(map(tuple, cuts)),

@@ -6,39 +6,24 @@ may move, and is held in that way from then on; gradients are dual; parameters a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import Any
 
-from ..cost_models.operator_classes import OperatorClass
-from ..ir.graph import LogicalGraph, Phase
-from ..passes.deduction.placement import GraphFacts
+from ...cost_models.operator_classes import OperatorClass
+from ...ir.graph import LogicalGraph, Phase
+from ...passes.deduction.placement import GraphFacts
 from .cuts import CutBook, is_identity
 from .expressible import is_run
 from .forward_rows import ForwardWalk, RowStep, blocks
-from .row_prices import WorkBook
+from .regions import StepLiveness, StepPlace, StepRegion, bounds
 from .row_ways import NOTHING, RowWay, value_bytes
 from .useful import Codes, useful_ways
-
-
-@dataclass(frozen=True, slots=True)
-class StepPlace:
-    """A step among the live values. take: places of its operands; keep: of values that stay live behind it;
-    gives: which of its results are live then. saved: bytes that backward reads of these; beside: of values
-    without a gradient that belong to it."""
-
-    take: tuple[int, ...]
-    keep: tuple[int, ...]
-    gives: tuple[int, ...]
-    saved: tuple[int, ...]
-    beside: int
+from .works import WorkBook
 
 
 @dataclass(slots=True)
 class SearchSpace:
     """ways: of each step, those that lead on. wanted: codes of live values that their readers can use.
-    places: of the steps. blocks: [first, last) of runs of steps of a layer, or of none.
+    places: of the steps. blocks: [first, last) of runs of steps of a layer, or of none; regions: of each.
     """
 
     graph: LogicalGraph
@@ -48,6 +33,7 @@ class SearchSpace:
     wanted: dict[int, Codes]
     places: list[StepPlace] = field(default_factory=list)
     blocks: list[tuple[int, int]] = field(default_factory=list)
+    regions: list[tuple[StepRegion, ...]] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
     block_kinds: list[int] = field(default_factory=list)
     _numbers: dict[object, int] = field(default_factory=dict)
@@ -62,7 +48,7 @@ class SearchSpace:
         ways, wanted = useful_ways(walk)
         space = cls(graph, walk, works, ways, wanted)
         space.blocks = blocks(walk.steps)
-        space.places = space._placed()
+        space._place_steps()
         space.kinds = list(map(space._kind, range(len(space.steps))))
         space.block_kinds = [space._block_kind(*block) for block in space.blocks]
         return space
@@ -84,7 +70,7 @@ class SearchSpace:
         if value in self.walk.alone:
             _, operands, ways = self.walk.alone[value]
             return (
-                self.walk.facts.facts.signatures[value],
+                self.walk.facts.alike[value],
                 id(ways),
                 id(self.works.backward.get(value)),
                 tuple(map(self.static_kind, operands)),
@@ -101,7 +87,7 @@ class SearchSpace:
         step, place = self.steps[number], self.places[number]
         cuts = self.walk.ways.cuts(step.results[0]) if step.moves else ()
         key = (
-            self.walk.facts.facts.signatures[step.row.id],
+            self.walk.facts.alike[step.row.id],
             id(self.ways[number]),
             id(self.works.backward.get(step.row.id)),
             tuple(map(self.static_kind, step.statics)),
@@ -117,42 +103,36 @@ class SearchSpace:
         places = tuple((one.take, one.keep, one.gives) for one in self.places[first:last])
         return self._number((tuple(self.kinds[first:last]), places))
 
-    def _placed(self) -> list[StepPlace]:
-        left: dict[int, int] = {}
-        for step in self.steps:
-            for value in step.actives:
-                left[value] = left.get(value, 0) + 1
+    def _place_steps(self) -> None:
+        live = self._liveness()
         saved, beside = self._saved()
-        live: list[int] = []
-        found: list[StepPlace] = []
-        first = {start for start, _ in self.blocks}
+        for start, _ in self.blocks:
+            saved |= set(live.lives[start])  # what a layer reads is kept, as it may be computed again from it
+        rows = self.graph.rows
         for number, step in enumerate(self.steps):
-            if number in first:
-                saved |= set(live)
-            take = tuple(live.index(value) for value in step.actives)
-            for value in step.actives:
-                left[value] -= 1
-            keep = tuple(place for place, value in enumerate(live) if left[value])
-            gives = tuple(
-                place
-                for place, value in enumerate(step.results)
-                if value != NOTHING and (left.get(value) or value == self.graph.loss)
-            )
-            live = [live[place] for place in keep] + [step.results[place] for place in gives]
-            found.append(StepPlace(take, keep, gives, (), 0))
-        return [
-            self._with_saved(place, step, saved, beside)
-            for place, step in zip(found, self.steps, strict=True)
+            sizes = [
+                value_bytes(rows[value]) if value in saved and not step.starts else 0
+                for value in step.results
+            ]
+            self.places.append(live.place(number, sizes, beside.get(step.row.id, 0)))
+        moves = [step.moves for step in self.steps]
+        self.regions = [
+            tuple(live.region(*part) for part in bounds(first, last, moves)) for first, last in self.blocks
         ]
 
-    def _with_saved(
-        self, place: StepPlace, step: RowStep, saved: set[int], beside: dict[int, int]
-    ) -> StepPlace:
-        rows = self.graph.rows
-        sizes = tuple(
-            value_bytes(rows[value]) if value in saved and not step.starts else 0 for value in step.results
+    def _liveness(self) -> StepLiveness:
+        last_read: dict[int, int] = {self.graph.loss: len(self.steps)}
+        for number, step in enumerate(self.steps):
+            last_read |= dict.fromkeys(step.actives, number)
+        live: tuple[int, ...] = ()
+        lives = [live]
+        for number, step in enumerate(self.steps):
+            values = (*live, *(value for value in step.results if value != NOTHING))
+            live = tuple(value for value in values if last_read.get(value, -1) > number)
+            lives.append(live)
+        return StepLiveness(
+            [step.actives for step in self.steps], [step.results for step in self.steps], lives
         )
-        return StepPlace(place.take, place.keep, place.gives, sizes, beside.get(step.row.id, 0))
 
     def _saved(self) -> tuple[set[int], dict[int, int]]:
         """Values that backward reads, by the row that makes their memory; and bytes of others by reader."""
@@ -185,13 +165,3 @@ class SearchSpace:
             if self.works.work(row).of is not OperatorClass.VIEW:
                 return value
             value = operands[value][0]
-
-
-def picker(places: Sequence[int]) -> Any:
-    """A quick way to take these places of a tuple, as a tuple."""
-    if not places:
-        return lambda key: ()
-    if len(places) == 1:
-        (place,) = places
-        return lambda key: (key[place],)
-    return itemgetter(*places)

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias
 
-from ..ir.graph import LogicalGraph, Phase, Row
-from ..ir.own_names import is_marker
-from ..passes.deduction.placement import GraphFacts
-from ..passes.dims.dim_flow import DimFlow, Dims, Found
-from ..passes.dims.dim_math_rules import getitem, pointwise
-from ..passes.dims.dim_op_rules import letter_terms, result_dims
-from ..passes.dims.term_store import Form
-from ..rules.call_rule import CallRule
-from ..rules.op_rule import OP_RULES
-from ..rules.unknown_operators import Treatment, treatment
+from ...ir.graph import LogicalGraph, Phase, Row
+from ...ir.own_names import is_marker
+from ...passes.deduction.placement import GraphFacts
+from ...passes.dims.dim_flow import DimFlow, Dims, Found
+from ...passes.dims.dim_math_rules import getitem, pointwise
+from ...passes.dims.dim_op_rules import letter_terms, result_dims
+from ...passes.dims.term_store import Form
+from ...rules.call_rule import CallRule
+from ...rules.op_rule import OP_RULES
+from ...rules.unknown_operators import Treatment, treatment
 
 Spelled: TypeAlias = tuple[object, ...]
 """A term as atoms: ("atom", id), or ("beside", term, term ...)."""
@@ -52,13 +52,14 @@ class ValueCut:
 class CutBook:
     """The atoms of all forward values of a graph.
 
-    terms: per row id the terms of its dims, of an operator with several results those of each. letters: per
-    row with a rule the terms of its letters.
+    letters: per row with a rule the terms of its letters. alike: a number per row, the same for the same
+    call; anchors are alike whatever their names.
     """
 
     graph: LogicalGraph
     facts: GraphFacts
     flow: DimFlow
+    alike: list[int]
     letters: dict[int, dict[str, int]] = field(default_factory=dict)
     _keys: dict[Spelled, int] = field(default_factory=dict)
     _sizes: list[int] = field(default_factory=list)
@@ -67,7 +68,7 @@ class CutBook:
     @classmethod
     def of(cls, graph: LogicalGraph, facts: GraphFacts) -> CutBook:
         """Walks the forward rows once."""
-        book = cls(graph, facts, DimFlow(graph.rows, facts.calls))
+        book = cls(graph, facts, DimFlow(graph.rows, facts.calls), _alike(graph, facts))
         for row in graph.rows:
             if row.phase is Phase.FORWARD and row.op != "output":
                 book._visit(row)
@@ -175,6 +176,16 @@ class CutBook:
             terms.atom(size) if terms.is_free(terms.find(term)) else term
             for term, size in zip(given, shape, strict=True)
         )
+
+
+def _alike(graph: LogicalGraph, facts: GraphFacts) -> list[int]:
+    numbers: dict[object, int] = {}
+    found = list(facts.signatures)
+    for row in graph.rows:
+        if is_identity(row.op):
+            key = (row.op, row.shape, row.dtype)
+            found[row.id] = numbers.setdefault(key, len(graph.rows) + len(numbers))
+    return found
 
 
 def is_identity(op: str) -> bool:

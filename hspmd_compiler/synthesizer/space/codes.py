@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..value_types import Holding, ValueType
 from .cuts import ValueCut
-from .value_types import Holding, ValueType
 
 REPLICATE, WHOLE, PENDING, FIRST_CUT = 0, 1, 2, 3
 """The codes of every value; behind them its cuts in order, each with all ratio vectors."""

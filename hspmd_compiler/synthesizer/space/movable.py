@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ..cost_models.operator_classes import OperatorClass, class_of
-from ..ir.graph import Row
-from ..ir.own_names import ANCHOR
-from ..program.operator_names import torch_operator
+from ...cost_models.operator_classes import OperatorClass, class_of
+from ...ir.graph import Row
+from ...ir.own_names import ANCHOR
+from ...program.operator_names import torch_operator
 from .cuts import is_identity
 
 if TYPE_CHECKING:
