@@ -9,7 +9,7 @@ from ..rules.call_rule import has_fractions
 from .moves import FREE, TypeMove, move
 from .options import MemoryPrices, SearchOptions
 from .row_prices import RowPrices
-from .space.codes import FIRST_CUT, PENDING, REPLICATE, WHOLE, cut_of, is_cut, serves
+from .space.codes import FIRST_CUT, PENDING, REPLICATE, WHOLE, cut_of, is_cut, meets, serves
 from .space.expressible import is_run
 from .space.forward_rows import RowStep
 from .space.regions import StepPlace
@@ -40,10 +40,12 @@ class StepOutcome(NamedTuple):
 
 @dataclass(slots=True)
 class PricedWay:
-    """A way by one ratio vector. again: seconds of its forward half, computed again under recomputing."""
+    """A way by one ratio vector. cut: whether something made of parameters is cut. again: seconds of its
+    forward half, computed again under recomputing."""
 
     needs: tuple[int, ...]
     gives: tuple[int, ...]
+    cut: bool
     price: float
     again: float
     chosen: StepChoice
@@ -83,7 +85,7 @@ class PricedStep:
     def _outcomes(self, held: tuple[int, ...], recomputed: bool, only: int) -> tuple[StepOutcome, ...]:
         best: dict[tuple[int, ...], StepOutcome] = {}
         for way in self.ways:
-            if not all(map(serves, held, way.needs)):
+            if not meets(held, way.needs, cut=way.cut):
                 continue
             price = way.price + (way.again if recomputed else self.beside[is_cut_way(way)])
             for after in self._after(way.gives[0] if way.gives else NOTHING):
@@ -179,7 +181,7 @@ class PricedSteps:
 
     def _started(self, table: dict[int, StaticWay]) -> tuple[PricedWay, ...]:
         return tuple(
-            PricedWay((), (code,), one.price, 0.0, StepChoice(None, 0, (one,), code, code))
+            PricedWay((), (code,), False, one.price, 0.0, StepChoice(None, 0, (one,), code, code))
             for code, one in table.items()
         )
 
@@ -200,13 +202,14 @@ class PricedSteps:
     def _at(
         self, step: RowStep, way: RowWay, vertex: int, tables: list[dict[int, StaticWay]]
     ) -> PricedWay | None:
-        needs, given = [NOTHING] * len(step.actives), []
+        needs, given, cut = [NOTHING] * len(step.actives), [], False
         for need, (static, place) in zip(way.needs, step.order, strict=True):
             code = at_vertex(need, vertex, self._vertices)
             if not static:
                 needs[place] = code
             elif code in tables[place]:
                 given.append(tables[place][code])
+                cut = cut or is_cut(code)
             else:
                 return None
         factors = self._factors(way, given)
@@ -216,7 +219,7 @@ class PricedSteps:
         gives = tuple(at_vertex(give, vertex, self._vertices) for give in way.gives)
         chosen = StepChoice(way, vertex, tuple(given), gives[0], gives[0], factors > 0)
         again = self.prices.forward_seconds(step.row, way, vertex) if self.options.recompute else 0.0
-        return PricedWay(tuple(needs), gives, price, again, chosen)
+        return PricedWay(tuple(needs), gives, cut, price, again, chosen)
 
     def _factors(self, way: RowWay, given: list[StaticWay]) -> float:
         """What is saved by gathering the factors of a weight's gradient, instead of summing it."""

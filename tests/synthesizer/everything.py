@@ -11,7 +11,7 @@ from hspmd_compiler.synthesizer.moves import move
 from hspmd_compiler.synthesizer.options import SearchOptions
 from hspmd_compiler.synthesizer.param_prices import ParamPrices
 from hspmd_compiler.synthesizer.row_prices import RowPrices
-from hspmd_compiler.synthesizer.space.codes import PENDING, serves
+from hspmd_compiler.synthesizer.space.codes import PENDING, meets
 from hspmd_compiler.synthesizer.space.expressible import is_run
 from hspmd_compiler.synthesizer.space.row_ways import value_bytes
 from hspmd_compiler.synthesizer.space.search_space import SearchSpace
@@ -59,9 +59,9 @@ class Everything:
             for vertex in range(vertices):
                 needs = [at_vertex(code, vertex, vertices) for code in way.needs]
                 pairs = list(zip(needs, step.order, strict=True))
-                if not all(
-                    serves(self.held[step.actives[p]], need) for need, (alone, p) in pairs if not alone
-                ):
+                held = [self.held[step.actives[place]] for _, (alone, place) in pairs if not alone]
+                wanted = [need for need, (alone, _) in pairs if not alone]
+                if not meets(held, wanted, cut=any(alone and need >= LAST for need, (alone, _) in pairs)):
                     continue
                 price = self.prices.seconds(step.row, way, vertex)
                 given = [

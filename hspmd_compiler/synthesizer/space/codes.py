@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..value_types import Holding, ValueType
 from .cuts import ValueCut
 
@@ -26,12 +28,26 @@ def is_cut(code: int) -> bool:
 
 
 def serves(held: int, wanted: int) -> bool:
-    """Whether a value can be used as `wanted` as it is, forward and backward.
+    """Whether a value can be used as `wanted` as it is, forward and backward, by any reader.
 
-    Of a pending gradient one rank may give all of it. That each rank slices a piece of a whole value for one
-    of its readers costs nothing either, but a strategy can't say it: it is laid out at its anchor, for all.
+    Of a pending gradient one rank may give all of it.
     """
     return held == wanted or (held == WHOLE and wanted == REPLICATE)
+
+
+def meets(held: Sequence[int], wanted: Sequence[int], *, cut: bool) -> bool:
+    """Whether operands can be used as a way wants them.
+
+    cut: whether another operand is cut as the way says. Where one is, each rank slices its piece of those
+    that are whole, whose gradient is then among zeros: operands meet in the cut. Where none is, no strategy
+    can say that they are sliced, for this reader alone.
+    """
+    if all(map(serves, held, wanted)):
+        return True
+    if not (cut or any(one == other and is_cut(one) for one, other in zip(held, wanted, strict=True))):
+        return False
+    pairs = zip(held, wanted, strict=True)
+    return all(serves(one, other) or (one == WHOLE and is_cut(other)) for one, other in pairs)
 
 
 def type_of(code: int, cuts: tuple[ValueCut, ...], vertices: int) -> ValueType:

@@ -78,7 +78,14 @@ def _kept(
             if not static:
                 needs[place].add(need)
     accepted = tuple(
-        frozenset(code for code in range(size) if any(serves(code, need) for need in wanted))
+        frozenset(
+            code for code in range(size) if any(serves(code, need) or _slices(code, need) for need in wanted)
+        )
         for size, wanted in zip(sizes, needs, strict=True)
     )
     return tuple(ways), accepted
+
+
+def _slices(held: int, wanted: int) -> bool:
+    """Whether a rank can slice what it uses, where another operand is cut."""
+    return held == WHOLE and wanted >= FIRST_CUT
