@@ -107,8 +107,7 @@ def _line(row: Row, window: Window, text: str, over: str = "", **more: Any) -> O
 def _convolution(row: Row) -> OpRule:
     window = _window(row)
     image, weight, out, channels = _letters(window)
-    space = image.removeprefix("n k ").removeprefix("n (g c) ")
-    more = dict[str, Any](added=2, emit=convolution, flops=2, idle=space)
+    more = dict[str, Any](added=2, emit=convolution, flops=2, idle=_space(image))
     return _line(row, window, f"{image}, {weight}, {channels} -> {out}", "k", **more)
 
 
@@ -118,7 +117,13 @@ def _backward(row: Row) -> OpRule:
     image, weight, grad, channels = _letters(window)
     summed = "n" if window.groups > 1 else "n m"
     text = f"{grad}, {image}, {weight} -> {image}, {weight}, {channels}"
-    return _line(row, window, text, sum=summed, linear=Linear.NO, code=convolution_backward, flops=4)
+    more = dict[str, Any](code=convolution_backward, flops=4, idle=_space(image))
+    return _line(row, window, text, sum=summed, linear=Linear.NO, **more)
+
+
+def _space(image: str) -> str:
+    """The image's dims beside samples and channels: each result meets a window of it, not all."""
+    return image.removeprefix("n k ").removeprefix("n (g c) ")
 
 
 def _products(row: Row) -> tuple[OpRule, OpRule, OpRule]:
