@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil, log2
 
 from ..base.comm_plan import CommKind, GatherForm, Traffic
-from ..cluster.calibration import Fit
+from ..cluster.calibration import GRADIENT, Fit
 from ..cluster.cluster import ClusterSpec, NodeSlot
 from ..cluster.link import LinkSpec
 
@@ -61,11 +61,19 @@ class ClusterCost:
             self._rings[key] = self._all_reduce_s(members, size_bytes, rings)
         return self._rings[key]
 
+    def gradient_s(self, group: Sequence[int], size_bytes: float, rings: float = 1.0) -> float:
+        """The sum of a gradient bucket: as measured of such, else as any other all-reduce."""
+        members = tuple(group)
+        fit = self._fit(GRADIENT, members) if len(members) > 1 and size_bytes else None
+        if fit is None:
+            return self.all_reduce_s(members, size_bytes, rings)
+        return fit.seconds(bytes=size_bytes) + fit.per_byte_s * size_bytes * (rings - 1)
+
     def _all_reduce_s(self, group: tuple[int, ...], size_bytes: float, rings: float) -> float:
         count = len(group)
         if count < 2 or not size_bytes:
             return 0.0
-        fit = self._fit(CommKind.ALL_REDUCE, group)
+        fit = self._fit(CommKind.ALL_REDUCE.value, group)
         if fit is not None:
             return fit.seconds(bytes=size_bytes) + fit.per_byte_s * size_bytes * (rings - 1)
         hops = self._hops(group)
@@ -83,7 +91,7 @@ class ClusterCost:
         """Each piece once around, as in an all-gather or a reduce-scatter of equal pieces."""
         if len(group) < 2 or not piece_bytes:
             return 0.0
-        fit = self._fit(kind, tuple(group))
+        fit = self._fit(kind.value, tuple(group))
         if fit is not None:
             return fit.seconds(bytes=piece_bytes * (len(group) - 1))
         hops = self._hops(tuple(group))
@@ -118,7 +126,7 @@ class ClusterCost:
         moved = {pair: size for pair, size in volumes.items() if pair[0] != pair[1] and size}
         if not moved:
             return 0.0
-        fit = self._fit(kind, tuple(group))
+        fit = self._fit(kind.value, tuple(group))
         if fit is not None:
             return fit.seconds(bytes=max(_per_end(moved)))
         loads: dict[tuple[str, int], float] = {}
@@ -229,7 +237,7 @@ class ClusterCost:
             loads[node] = max(loads.get(node, 0.0), size)
         return loads
 
-    def _fit(self, kind: CommKind, group: tuple[int, ...]) -> Fit | None:
+    def _fit(self, kind: str, group: tuple[int, ...]) -> Fit | None:
         """What was measured of such a collective; of another number of members, as a ring scales with it."""
         calibration = self.cluster.calibration
         if calibration is None or not calibration.collectives:
@@ -238,7 +246,7 @@ class ClusterCost:
         found = {}
         for name, fit in calibration.collectives.items():
             of, members, where = name.split(":")
-            if of == kind.value and where == place:
+            if of == kind and where == place:
                 found[int(members)] = fit
         if not found:
             return None
@@ -247,7 +255,7 @@ class ClusterCost:
         if near == count:
             return found[near]
         fit, bytes_share = found[near], 1.0  # of an exchange what a member sends is counted already
-        if kind is CommKind.ALL_REDUCE:
+        if kind in (CommKind.ALL_REDUCE.value, GRADIENT):
             bytes_share = ((count - 1) / count) / ((near - 1) / near)
         return Fit(fit.fixed_s * (count - 1) / (near - 1), 0.0, fit.per_byte_s * bytes_share, fit.spread)
 

@@ -110,7 +110,7 @@ class StepComm:
         rings = self._rings(bucket.group)
         if bucket.slot >= 0:
             return self.exchange_s(comms[bucket.slot], rings)
-        return self.cost.all_reduce_s(bucket.group, size, rings)
+        return self.cost.gradient_s(bucket.group, size, rings)
 
     def _rings(self, group: Group) -> float:
         """How many rings share a NIC with a group's, on the busiest node; those of fewer bytes count less."""

@@ -9,6 +9,8 @@ from ..base.typed import Wanted
 
 Number: TypeAlias = Annotated[float, Wanted("a number, such as 4.0e-09")]
 SENDS = ("blocking", "buffered", "async")
+GRADIENT = "gradient"
+"""A sum of a gradient bucket, among collectives: an all-reduce of memory that is new in each step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,9 @@ class Calibration:
     date: as in `2026-11-28`. torch: its version. device: the kind. threads: of a rank's operators.
     operators: by class and element type, as in `matmul:float32`. exchange: by class of link, per message
     and byte, packed, sent, received and unpacked. collectives: by kind, members and place, as in
-    `all_reduce:4:across`. update: of a parameter tensor, and per byte. instruction_s: of an instruction
-    that does nothing. platform_bytes: held before any tensor is there, with all communicators up.
+    `all_reduce:4:across`, of gradient buckets `gradient:4:across`. update: of a parameter tensor, and per
+    byte. instruction_s: of an instruction that does nothing. platform_bytes: held before any tensor is there,
+    with all communicators up.
     sends: whether a sender waits; it doesn't for a message of at most buffer_bytes. posted_ahead: whether
     a receive is posted before its value is needed. held: beyond tensors and platform, as trial runs showed.
     """

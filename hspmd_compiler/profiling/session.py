@@ -9,7 +9,7 @@ from typing import cast
 import torch
 
 from ..base.comm_plan import CommKind
-from ..cluster.calibration import Fit, LayerProfile, LayerTime
+from ..cluster.calibration import GRADIENT, Fit, LayerProfile, LayerTime
 from ..program.program import Op, Program
 from ..runtime.timing.resident import held_bytes
 from ..runtime.torch_dist import TorchDist
@@ -101,7 +101,8 @@ class Session:
         if self._transport.world_size == 1:
             return alone
         links = sum(bool(pairs_of(self._hosts, across)) for across in (False, True))
-        return alone + len(self._plan.message_bytes) * (links + 1) + len(self._shapes) * len(COLLECTIVES)
+        meetings = len(self._shapes) * (len(COLLECTIVES) + 1)
+        return alone + len(self._plan.message_bytes) * (links + 1) + meetings
 
     def _platform(self) -> None:
         """With all communicators up, and what operators load: one of each collective, a few products."""
@@ -157,6 +158,16 @@ class Session:
                     count = len(shape.ranks)
                     moved = size if kind is CommKind.ALL_REDUCE else size * (count - 1) // count
                     self._add(self.measured.collectives, name, seconds, moved)
+            self._gradients(number, shape)
+
+    def _gradients(self, number: int, shape: GroupShape) -> None:
+        """Sums of gradient buckets, whose memory is new in each step."""
+        self._told(f"gradients of {len(shape.ranks)} ranks")
+        step = step_number(number, CommKind.ALL_REDUCE)
+        for size in self._plan.collective_bytes:
+            seconds = self._slowest(self._meetings.gradient_s(step, shape.ranks, size))
+            name = f"{GRADIENT}:{len(shape.ranks)}:{shape.place}"
+            self._add(self.measured.collectives, name, seconds, size)
 
     def _compute(self, programs: Mapping[LayerModel, Program]) -> None:
         """Layers and operators in turn, so that a slow while meets all of them alike."""

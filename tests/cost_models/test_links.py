@@ -134,6 +134,19 @@ def test_measured_collectives_stand_for_groups_of_their_size_and_place() -> None
     assert cost.all_reduce_s((0, 2), MB) == TWO_NODES.all_reduce_s((0, 2), MB)
 
 
+def test_gradient_buckets_have_a_measurement_of_their_own() -> None:
+    """They are sent from memory that is new in each step; without one they are as any other sum."""
+    plain, new = Fit(1e-3, 0.0, 1e-9), Fit(1e-3, 0.0, 3e-9)
+    cost = measured(collectives={"all_reduce:2:one_node": plain, "gradient:2:one_node": new})
+    assert cost.gradient_s((0, 1), MB) == pytest.approx(1e-3 + MB * 3e-9)
+    assert cost.gradient_s((0, 1), MB, rings=2) == pytest.approx(1e-3 + MB * 6e-9)
+    assert cost.all_reduce_s((0, 1), MB) == pytest.approx(1e-3 + MB * 1e-9)
+    assert cost.gradient_s((0, 2), MB) == TWO_NODES.all_reduce_s((0, 2), MB)
+    without = measured(collectives={"all_reduce:2:one_node": plain})
+    assert without.gradient_s((0, 1), MB) == without.all_reduce_s((0, 1), MB)
+    assert cost.gradient_s((0,), MB) == cost.gradient_s((0, 1), 0) == 0.0
+
+
 def test_a_group_of_another_size_scales_as_a_ring() -> None:
     cost = measured(collectives={"all_reduce:2:across": Fit(1e-3, 0.0, 1e-9)})
     assert cost.all_reduce_s((0, 1, 2, 3), MB) == pytest.approx(3e-3 + MB * 1.5e-9)
