@@ -113,7 +113,7 @@ class ClusterCost:
 
     def _broadcasts_s(self, group: tuple[int, ...], sizes: Sequence[float]) -> float:
         """One after the other; of measured all-gathers, each as one of as many bytes."""
-        fit = self._fit(CommKind.ALL_GATHER, group)
+        fit = self._fit(CommKind.ALL_GATHER.value, group)
         if fit is not None:
             return sum([fit.seconds(bytes=size) for size in sizes])
         hops = self._hops(group)

@@ -32,10 +32,10 @@ README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding=
 SECTION = README[README.index("## Models\n") :].partition("\n## ")[0].splitlines()
 TABLE = [line for line in SECTION if line.startswith("|")]
 NOTES = [line for line in SECTION if line.startswith("- ")]
-WHOLE_ROWS = ("Llama", "ResNet")
+WHOLE_ROWS = ("ResNet",)
 """Models of which the quick run has all cells; of the others it has the last, in which most meets."""
-QUICK_NAMES = ("Llama", "GPT-2", "Whisper", "MLP", "ResNet", "diffusion U-Net")
-"""Causal, tied, of two stacks, and convolutional ones. The slow run has the others."""
+QUICK_NAMES = ("Llama", "Whisper", "MLP", "ResNet", "diffusion U-Net")
+"""Causal, of two stacks, and convolutional ones. The slow run has the others."""
 QUICK = [
     pytest.param(model, marks=() if model.name in QUICK_NAMES else pytest.mark.slow, id=model.name)
     for model in MODELS

@@ -22,10 +22,10 @@ Patch = pytest.MonkeyPatch
     [
         ("llama", "sp-heads3111"),
         pytest.param("llama-kv1", "tp3", marks=pytest.mark.slow),
-        ("gpt2", "mixed"),
+        pytest.param("gpt2", "mixed", marks=pytest.mark.slow),
         pytest.param("gpt2", "pp", marks=pytest.mark.slow),
         pytest.param("gpt2", "empty", marks=pytest.mark.slow),
-        ("gpt2-dropout", "tp32"),
+        pytest.param("gpt2-dropout", "tp32", marks=pytest.mark.slow),
         ("mlp-ce", "micro"),
     ],
 )

@@ -22,16 +22,29 @@ from .rule_cases import Case
 from .test_rules_brute_force import BY_OP, MICRO_BATCHES, QUICK_OPS, describe
 
 CASES, SEEDS = 6, 4
+QUICK_CASES = 2
+"""Of an operator's calls in the quick run."""
 MOSTLY = 0.6
 OPS = quick_are(sorted(OP_RULES), QUICK_OPS & OP_RULES.keys())
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_every_way_equals_the_whole_operator(op: str) -> None:
+    check_ways(op, QUICK_CASES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", sorted(OP_RULES))
+def test_every_way_of_more_calls(op: str) -> None:
+    check_ways(op, CASES)
+
+
+def check_ways(op: str, cases: int) -> None:
+    """Of so many calls, of more where none of their ways could be tried."""
     draws = random.Random(zlib.crc32(op.encode()) + 1)
     tried = 0
     for number, case in enumerate(BY_OP[op][:CASES] * SEEDS):
-        if number >= CASES and tried:
+        if number >= cases and tried:
             break
         tried += tried_ways(case, op, draws.randrange(2**32))
     assert tried, f"{op}: no way was tried"

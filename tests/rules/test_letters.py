@@ -162,8 +162,7 @@ def test_a_rule_of_the_user_is_there_first() -> None:
             "import hspmd_compiler as hspmd",
             "hspmd.rule('aten.mv.default', 'm k, k -> m', sum='k')",
             "hspmd.rule('aten.dot.default', 'k, k -> ', whole='k', override=True)",
-            "from hspmd_compiler import compiler",
-            "from hspmd_compiler.rules.rule_book import RULES",
+            "from hspmd_compiler.rules.rules import RULES",
             "assert 'aten.mm.default' in RULES",
         )
     )

@@ -325,6 +325,7 @@ launch({directory!r}, job, StartOptions(seed=3), on_record=show)
 """
 
 
+@pytest.mark.slow
 def test_under_torchrun_a_killed_rank_ends_all(tmp_path: Path) -> None:
     directory = hand_made.save(tmp_path / "artifact", SGD)
     script = tmp_path / "train.py"

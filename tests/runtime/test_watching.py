@@ -92,7 +92,7 @@ def ended(tmp_path: Path, job: Callable[[Engine, Emit], None]) -> RunError:
     return caught.value
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_rank_that_stops_while_groups_are_made_ends_all(
     tmp_path: Path, victim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +108,7 @@ def test_a_rank_that_stops_while_groups_are_made_ends_all(
     assert isinstance(error, RankLost) and f"rank {victim} has said nothing for 8 s" in error.what
 
 
-@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_stopped_rank_is_named_and_ends_all(
     tmp_path: Path, victim: int, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,7 +32,7 @@ PATIENCE = timedelta(seconds=60)
     [
         ("llama", "mixed"),
         pytest.param("llama", "heads3111", marks=pytest.mark.slow),
-        ("llama", "sp"),
+        pytest.param("llama", "sp", marks=pytest.mark.slow),
         pytest.param("gpt2", "pp", marks=pytest.mark.slow),
         pytest.param("gpt2", "empty", marks=pytest.mark.slow),
         ("gpt2-dropout", "tp32"),

@@ -37,7 +37,7 @@ from ..fit import check_fit
 from .training_cases import Batch, gpt2, llama, program_for, tokens
 
 BATCH, STEPS, LAYERS = 10, 3, 2
-QUICK, ALL = 5, 300
+QUICK, ALL = 3, 300
 ADAMW = OptimizerConfig(lr=1e-2, eps=1e-4, weight_decay=0.1)
 MOST_DEVICES = 6
 

@@ -40,7 +40,10 @@ def started() -> StartOptions:
     return StartOptions(seed=SEED, timeouts=Timeouts(PATIENCE, PATIENCE))
 
 
-@pytest.mark.parametrize(("subject", "case", "zero"), [("gpt2", "dp2-pp2", 3), ("llama", "mixed", 2)])
+@pytest.mark.parametrize(
+    ("subject", "case", "zero"),
+    [pytest.param("gpt2", "dp2-pp2", 3, marks=pytest.mark.slow), ("llama", "mixed", 2)],
+)
 def test_processes_train_like_eager(subject: str, case: str, zero: int, tmp_path: Path) -> None:
     """Losses, the norm that gradients are clipped by, gradients and parameters."""
     train_like_eager(subject, compiled(subject, replace(CASES[case], zero=zero), SGD, tmp_path / "artifact"))
