@@ -32,7 +32,7 @@ WAYS = (2, 3, 5)
 MICRO_BATCHES = ((), (((0, 3),), ((3, 4),)), (((0, 1),), ((1, 3),), ((3, B),)))
 MARKERS = (COMM, COMM_BACKWARD)
 """Their layouts come from the user's text: tests/trace/test_comm_rules.py."""
-QUICK, MOST, THOROUGH = 9, 200, 150
+QUICK, MOST, THOROUGH = 6, 200, 150
 
 
 class Cut(Enum):
@@ -59,7 +59,7 @@ def test_every_rule_has_a_case() -> None:
 def test_split_equals_whole(op: str) -> None:
     """All cases, until each number of ways was met with pieces of unequal lengths and with empty ones."""
     draws = random.Random(zlib.crc32(op.encode()))
-    cases, at_least = BY_OP[op], max(QUICK, len(BY_OP[op]) * 3)
+    cases, at_least = BY_OP[op], max(QUICK, len(BY_OP[op]) * 2)
     ways, left = cycle(WAYS), set(EVERY)
     for number in range(MOST):
         if number >= at_least and not left:
