@@ -147,7 +147,8 @@ def _sample_by_sample(
     if counted < 0 or first[counted] != base.layout.shape[0] or len(values.layout.dims[place]) != 1:
         raise unsupported(row)
     for dim in range(rank):
-        values = ctx.convert(values, uncut(values.layout, ranks=True, dim=dim))
+        if dim != place:  # where ranks may share the samples
+            values = ctx.convert(values, uncut(values.layout, ranks=True, dim=dim))
     samples, shape = values.layout.dims[place], values.layout.shape[:rank]
     local = count_samples(ctx, indices[0], samples)
     met = [ctx.convert(i, operand_layout(i, values.layout.dims[:rank], shape)) for i in indices[1:]]

@@ -124,16 +124,38 @@ def index(ctx: RuleContext, row: Row) -> Result:
         if indices[0] is None:
             return index_within(ctx, row, value, indices)
         return _index_batch(ctx, row, value, indices)
+    if _ranks_share_rows(value) and indices[0] is not None and counts_up(ctx, indices[0], _rows(value)):
+        return _index_batch(ctx, row, value, indices)
     for position, index in enumerate(indices):
         if index is not None:
             value = whole_dim(ctx, value, position)
     tensors = settled_indices(ctx, indices)
-    if all(tensor is None or tensor.layout.cut(ranks=False) is None for tensor in tensors):
+    kept = [] if value.layout.cut(ranks=True) else [t for t in tensors if t is not None and _keeps(t.layout)]
+    if all(tensor is None or tensor.layout.cut(ranks=False) is None for tensor in tensors) and not (
+        kept and None not in tensors
+    ):
         tensors = [t if t is None else ctx.convert(t, uncut(t.layout, ranks=True)) for t in tensors]
         value = ctx.convert(value, uncut(value.layout, ranks=True))
         layout = make_layout(tuple((Factor(size),) for size in row.shape or ()), value.layout.partial)
         return ctx.emit(row.op, (value, tuple(tensors)), layout)
     return _index_by_batch(ctx, row, ctx.settle(value), tensors)
+
+
+def _keeps(layout: Layout) -> bool:
+    """Whether ranks cut samples or the like: places of a whole value that each of them looks up alone."""
+    cut = layout.cut(ranks=True)
+    return cut is not None and cut[1].axis is Axis.TENSOR
+
+
+def _ranks_share_rows(value: AnnotatedValue) -> bool:
+    """Whether ranks cut the first dim of an activation."""
+    cut = value.layout.cut(ranks=True)
+    shared = cut is not None and cut[0] == 0 and cut[1].axis is Axis.TENSOR and len(value.layout.dims[0]) == 1
+    return shared and not value.static
+
+
+def _rows(value: AnnotatedValue) -> int:
+    return value.layout.shape[0]
 
 
 def settled_indices(ctx: RuleContext, indices: Sequence[object]) -> list[AnnotatedValue | None]:
@@ -150,7 +172,10 @@ def _index_by_batch(
         raise unsupported(row)
     rank = max(len(tensor.layout.dims) for tensor in present)
     shape = list((row.shape or ())[:rank])
-    dims = join_dims([uncut(tensor.layout, ranks=True) for tensor in present], shape)
+    whole = value.layout.cut(ranks=True) is None
+    dims = join_dims(
+        [t.layout if whole and _keeps(t.layout) else uncut(t.layout, ranks=True) for t in present], shape
+    )
     met = [t if t is None else ctx.convert(t, operand_layout(t, dims, shape)) for t in tensors]
     layout = make_layout((*dims, *value.layout.dims[len(tensors) :]))
     return ctx.emit(row.op, (value, tuple(met)), layout)
@@ -235,7 +260,7 @@ def pull_index(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | N
     value = ctx.operand(row.args[0])
     tensors = [ctx.operand(index) for index in items(row.args[1]) if index is not None]
     rank = max(len(tensor.layout.dims) for tensor in tensors)
-    if len(tensors) != len(items(row.args[1])) or value.layout.cut(ranks=False) is not None:
+    if len(tensors) != len(items(row.args[1])) or any(map(value.layout.cut, (False, True))):
         return None
     if any(factor.axis is not None for dim in layout.dims[rank:] for factor in dim):
         return None

@@ -139,6 +139,7 @@ def _among_samples(
     ctx: RuleContext, value: AnnotatedValue, dim: int, low: int, size: int
 ) -> AnnotatedValue | None:
     """A micro-batch's rows of a slice among its other rows, which are zero; None where they are others'."""
+    value = ctx.convert(value, uncut(value.layout, ranks=True, dim=dim))  # others' rows are nobody's here
     value, factor = single_factor(ctx, value, dim)
     every = sample_factor(ctx, size)
     if every is None or slice_factor(every, low, low + factor.size) != factor:
