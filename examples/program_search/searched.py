@@ -137,7 +137,7 @@ def traced(model: str, arguments: Sizes, segmented: bool) -> tuple[HapRecording,
             built, inputs = benchmark.build(**dict(arguments))
         ends = benchmark.segment_ends if segmented else ()
         parameters = sum(held.numel() for held in built.parameters())
-        return record(built, inputs, (models.top_2_gating,), ends), parameters
+        return record(built, inputs, segment_ends=ends), parameters
 
     seconds, (recording, parameters) = timed(run)
     return recording, parameters, seconds

@@ -9,6 +9,8 @@ from types import ModuleType
 import pytest
 
 import hspmd_compiler as hspmd
+from hspmd_compiler.cluster.new import NewCluster, new_cluster
+from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.synthesizer.hap.calls import record
 from hspmd_compiler.synthesizer.hap.costs import Bandwidths, HapMachine
 from hspmd_compiler.synthesizer.hap.plan import plan_hap
@@ -55,11 +57,28 @@ def test_a_program_equals_one_device(
     extra_ps: bool,
 ) -> None:
     model, inputs = getattr(models, name)(**sizes)
-    graph = record(model, inputs, (models.top_2_gating,), anchors=True).graph()
+    graph = record(model, inputs, anchors=True).graph()
     plan = plan_hap(graph, HapMachine.of(SPEEDS, DEAR_SUMS), VectorFor.TENSOR, extra_ps)
-    strategy = realise_hap(plan, graph, SPEEDS, BATCH, layers)
+    stage = StageSpec((0, 1, 2), (0, layers), shares=(4, 1, 2))
+    strategy = realise_hap(plan, graph, SPEEDS, Strategy((PipelineSpec((stage,), (BATCH,)),)))
     if not extra_ps:
         said = {wish.at: wish.to for wish in strategy.layouts}
         assert said.items() >= says.items()
     assert {override.match.rpartition(".")[2] for override in strategy.overrides} >= {"weight", "bias"}
     hspmd.compile(model, inputs, strategy=strategy).verify(values=True)
+
+
+def test_a_plan_of_haps_space_says_its_exchanges(models: ModuleType) -> None:
+    """Gating is a function that HAP knows by its name; experts lie over devices."""
+    model, inputs = models.bert_moe(**{**LAYERED, **WORDS, "batch": 2})
+    machines = new_cluster(NewCluster(["2xV100-SXM2-16GB", "2xP100-SXM2-16GB"], {"nic": "10Gbit"}))
+    plan = hspmd.plan(model, inputs, cluster=machines.cluster, space="hap", cost="hap", global_batch=8)
+    (found,) = (one for one in (plan.chosen, *plan.runner_ups) if one.name == "HAP's program")
+    said = {wish.at: wish.to for wish in found.strategy.layouts}
+    assert said == {
+        "y": "S0(2,2,2,2)",
+        "encoder": "S0(2,2,2,2)",
+        "layers.*.einsum": "S1(1,1,1,1)",
+        "layers.*.einsum#3": "S0(2,2,2,2)",
+    }
+    hspmd.compile(model, inputs, strategy=found.strategy).verify(values=True)

@@ -89,7 +89,7 @@ def inputs(of: type[nn.Module]) -> dict[str, Tensor]:
 
 
 def graph_of(model: type[nn.Module], *segment_ends: str) -> HapGraph:
-    return record(model(), inputs(model), (mix,), segment_ends).graph()
+    return record(model(), inputs(model), ("mix",), segment_ends).graph()
 
 
 GRAPHS = {

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType
 
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -24,6 +24,8 @@ from .readings import READERS, Alias, HapReading
 from .rules import HapSignature, rule_of
 
 REGION = "region"
+KNOWN_REGIONS = ("top_2_gating",)
+"""What HAP has as one operator by its name."""
 Inputs = Mapping[str, Tensor]
 
 
@@ -46,12 +48,14 @@ class HapRecording:
     values: list[HapValue] = field(default_factory=list)
     calls: list[HapCall] = field(default_factory=list)
     uncounted: dict[str, int] = field(default_factory=dict)
+    anchors: list[str] = field(default_factory=list)
     missing: dict[str, SourceLine | None] = field(default_factory=dict)
 
     def graph(self) -> HapGraph:
         """Operators with their rules."""
         operators = tuple(self._operator(call) for call in self.calls)
-        return HapGraph(tuple(self.values), operators, tuple(self.uncounted.items()))
+        uncounted, anchors = tuple(self.uncounted.items()), tuple(self.anchors)
+        return HapGraph(tuple(self.values), operators, uncounted, anchors)
 
     def _operator(self, call: HapCall) -> HapOperator:
         shapes = [tuple(value.shape for value in values) for values in (call.inputs, call.outputs)]
@@ -68,14 +72,14 @@ class HapRecording:
 def record(
     model: nn.Module,
     inputs: Inputs,
-    regions: Sequence[Callable[..., object]] = (),
+    regions: Sequence[str] = KNOWN_REGIONS,
     segment_ends: Sequence[str] = (),
     anchors: bool = False,
 ) -> HapRecording:
     """Run a step of a model on the meta device and read its calls.
 
-    regions: functions of the user that are one operator each. segment_ends: globs over names of modules;
-    behind each of them a new segment begins. anchors: values are told the names of their anchors.
+    regions: names of functions of the user's that are one operator each. segment_ends: globs over names of
+    modules; behind each of them a new segment begins. anchors: values are told the names of their anchors.
     """
     held = {name: tensor.to("meta") for name, tensor in model.named_parameters()}
     buffers = {name: tensor.to("meta") for name, tensor in model.named_buffers()}
@@ -98,25 +102,26 @@ def record(
 
 
 class NamedAnchors(Anchors):
-    """Anchors, of which the latest name is known: that of the value that the running call gives."""
+    """Anchors, of which all names are known, and the latest: of the value that the running call gives."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: list[str]) -> None:
         super().__init__()
-        self.latest = ""
+        self.names, self.latest = names, ""
 
     def _name(self, call: str) -> str:
         self.latest = super()._name(call)
+        self.names.append(self.latest)
         return self.latest
 
 
 class CallRecorder(TorchFunctionMode):
     """Reads each torch-level call while it runs; tensors are kept alive, so that ids stay theirs."""
 
-    def __init__(self, leaves: Mapping[Leaf, Inputs], regions: Sequence[Callable[..., object]]) -> None:
+    def __init__(self, leaves: Mapping[Leaf, Inputs], regions: Sequence[str]) -> None:
         super().__init__()
         self.recording = HapRecording()
-        self.names = NamedAnchors()
-        self._regions = {id(one.__code__) for one in regions if isinstance(one, FunctionType)}
+        self.names = NamedAnchors(self.recording.anchors)
+        self._regions = frozenset(regions)
         self._segment = 0
         self._values: dict[int, HapValue] = {}
         self._kept: list[object] = []
@@ -172,7 +177,7 @@ class CallRecorder(TorchFunctionMode):
             code = frame.f_code
             if line is None and is_users(code):
                 line = SourceLine(code.co_filename, frame.f_lineno, code.co_name)
-            if id(code) in self._regions:
+            if code.co_name in self._regions and is_users(code):
                 region = frame
             frame = frame.f_back
         return region, line

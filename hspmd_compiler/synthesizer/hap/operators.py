@@ -115,11 +115,15 @@ class HapOperator:
 
 @dataclass(frozen=True, slots=True)
 class HapGraph:
-    """Operators in the order of the calls. uncounted: parameters that HAP's operators don't have, by name."""
+    """Operators in the order of the calls. uncounted: parameters that HAP's operators don't have, by name.
+
+    anchors: names of all anchors of the model, if they were asked for.
+    """
 
     values: tuple[HapValue, ...]
     operators: tuple[HapOperator, ...]
     uncounted: tuple[tuple[str, int], ...]
+    anchors: tuple[str, ...] = ()
 
     @property
     def flops(self) -> int:

@@ -8,11 +8,11 @@ layout from its anchor on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ...base import name_glob
 from ...layout.shares import assign_units
-from ...strategy.strategy import LayoutWish, Override, PipelineSpec, StageSpec, Strategy
-from ..planner.batches import shares_by_speed
+from ...strategy.strategy import LayoutWish, Override, Strategy
 from ..planner.name_patterns import as_globs
 from ..ratios import Vector
 from .notes import loads
@@ -23,15 +23,15 @@ SHARDED_PARAMETERS = 3
 """The ZeRO stage that gathers parameters where they are used."""
 
 
-def realise_hap(plan: HapPlan, graph: HapGraph, speeds: Sequence[float], batch: int, layers: int) -> Strategy:
-    """speeds: of each device, in the order of their ids. layers: of the model, as its stages count them.
+def realise_hap(plan: HapPlan, graph: HapGraph, speeds: Sequence[float], base: Strategy) -> Strategy:
+    """The strategy with what was found.
 
-    graph: recorded with anchors.
+    graph: recorded with anchors. speeds: of the devices of the stage, in its order. base: one pipeline of
+    one stage and one micro-batch.
     """
     writer = _Writer(plan, speeds)
-    stage = StageSpec(tuple(range(len(speeds))), (0, layers), shares=shares_by_speed(speeds))
-    return Strategy(
-        (PipelineSpec((stage,), (batch,)),),
+    return replace(
+        base,
         overrides=tuple(writer.overrides(graph)),
         layouts=tuple(writer.layouts(graph)),
         zero=SHARDED_PARAMETERS if plan.prices.parameters is not None else 0,
@@ -67,7 +67,8 @@ class _Writer:
                 value, placement = self._anchored(operator.inputs[operand], after)
                 if value.anchor:
                     chosen[value.anchor] = self._states(value, placement)
-        others = [value.anchor for value in graph.values if value.anchor and value.anchor not in chosen]
+        names = dict.fromkeys((*graph.anchors, *(value.anchor for value in graph.leaves(Leaf.INPUT))))
+        others = [name for name in names if name not in chosen]
         for at, to in as_globs(chosen, others, name_glob.matches_exactly):
             yield LayoutWish(at, to)
 

@@ -1,7 +1,4 @@
-"""HAP's program for all devices as one group, realised as far as a strategy says it: parameters and inputs.
-
-What HAP exchanges between operators is left to the compiler: operands come where their rules need them.
-"""
+"""HAP's program for all devices as one group: its parameters, inputs and exchanges as a strategy."""
 
 from __future__ import annotations
 
@@ -22,12 +19,12 @@ from ..hap.costs import BYTES_PER_ELEMENT, Bandwidths, HapMachine
 from ..hap.notes import loads, notes
 from ..hap.operators import HapGraph, HapValue, Leaf, cut_of, is_cut
 from ..hap.plan import HapPlan, plan_hap
+from ..hap.realise import realise_hap
 from ..value_types import FoundInput, FoundProgram, Holding, ParamChoice, ValueType
 from .batches import shares_by_speed, strategy_of
 from .candidates import PlanCandidate
 from .groupings import Grouping
 from .plan import PlanningTask
-from .realise import realise
 
 PROBE_BYTES = 64 << 20
 """Of the tensor that bandwidths are read off."""
@@ -48,7 +45,7 @@ class HapSearcher:
             for name, value in self.inputs.items()
         }
         with task("search HAP's space"):
-            graph = record(self.model, held).graph()
+            graph = record(self.model, held, anchors=True).graph()
             machine = self._machine(given, graph)
             plan = plan_hap(graph, machine, free_ones=self._as_hap)
         whole = Grouping((given.devices.ids,))
@@ -56,7 +53,7 @@ class HapSearcher:
         base = strategy_of(whole, (batch,), given.layers, given.devices, shares=shares)
         assert base is not None, "all devices are used"
         found = _Found(given, plan, machine, graph).program()
-        strategy = realise(found, given.graph, base)
+        strategy = realise_hap(plan, graph, _speeds(given, graph), base)
         told = (*notes(plan, graph.uncounted), _beside(plan, graph, machine)) if self._as_hap else ()
         return [PlanCandidate("HAP's program", strategy, found, told)]
 
@@ -66,7 +63,7 @@ class HapSearcher:
 
     def _machine(self, given: PlanningTask, graph: HapGraph) -> HapMachine:
         """Speeds in HAP's count of flops, so that the whole step on one device takes what we take it for."""
-        speeds = [graph.flops / given.whole_s[device.kind] for device in given.devices.devices]
+        speeds = _speeds(given, graph)
         links = _bandwidths(given)
         return HapMachine.of(speeds, links if self._as_hap else links.scaled(1 / BYTES_PER_ELEMENT))
 
@@ -126,8 +123,13 @@ class _Found:
         """Of each device, by the ratios of its kind."""
         vector = self.plan.prices.vectors[cut_of(place)[1]]
         speeds = [speed for speed, _ in self.machine.kinds]
-        kinds = [self.graph.flops / self.given.whole_s[one.kind] for one in self.given.devices.devices]
-        return assign_units(length, [vector[speeds.index(speed)] for speed in kinds])
+        kinds = [speeds.index(speed) for speed in _speeds(self.given, self.graph)]
+        return assign_units(length, [vector[kind] for kind in kinds])
+
+
+def _speeds(given: PlanningTask, graph: HapGraph) -> list[float]:
+    """Of each device, in HAP's count of flops."""
+    return [graph.flops / given.whole_s[device.kind] for device in given.devices.devices]
 
 
 def _beside(plan: HapPlan, graph: HapGraph, machine: HapMachine) -> str:
