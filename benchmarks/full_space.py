@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from rich.table import Table
 from searched import BENCHMARKS, timed
 
+from hspmd_compiler.base.collection import without_collection
 from hspmd_compiler.cluster.cluster import ClusterSpec
 from hspmd_compiler.cluster.new import NewCluster, new_cluster
 from hspmd_compiler.errors import HspmdError, OptionError
@@ -74,11 +75,12 @@ def full_searches(args: Namespace) -> Iterator[FullSearch]:
 
 def full_search(name: str, layers: int | None, devices: int) -> FullSearch:
     """Trace, look at the rows, search every grouping."""
-    trace_s, graph = timed(lambda: traced(name, layers, devices))
-    look_s, space = timed(lambda: SearchSpace.of(graph))
-    cluster = cluster_of(devices)
     sizes = [size for size in range(1, devices + 1) if devices % size == 0]
-    found = tuple(grouping_search(space, cluster, devices // size, size) for size in sizes)
+    cluster = cluster_of(devices)
+    with without_collection():  # as `hspmd plan` does
+        trace_s, graph = timed(lambda: traced(name, layers, devices))
+        look_s, space = timed(lambda: SearchSpace.of(graph))
+        found = tuple(grouping_search(space, cluster, devices // size, size) for size in sizes)
     fitting = [one.fitted_cost for one in found if one.fitted_cost is not None]
     return FullSearch(
         name,

@@ -188,8 +188,10 @@ class ClusterSpec:
 
     def shares_nic(self, first: NodeSlot, second: NodeSlot) -> bool:
         """Whether what two devices send each other goes through the NICs of their nodes."""
+        if first.node == second.node or not self.links:
+            return first.node != second.node
         own = self._own_link(first, second)
-        return first.node != second.node and not (own is not None and own.is_of_devices)
+        return own is None or not own.is_of_devices
 
     def _own_link(self, first: NodeSlot, second: NodeSlot) -> LinkBetween | None:
         """Of the links that differ and hold here, the one with the most precise ends; of equals the first."""
