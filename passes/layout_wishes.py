@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -27,16 +27,27 @@ def bind_layouts(graph: LogicalGraph, strategy: Strategy) -> LogicalGraph:
     if not places and not strategy.layouts:
         return graph
     refuse_unmatched(strategy, places)
-    graph = keep_anchors(graph, lambda name: strategy.layout_at(name) is not None)
-    _refuse_unfit(graph, strategy)
-    return replace(graph, rows=[_bound(row, strategy) for row in graph.rows])
+    counting = _counting(strategy, places)
+    graph = keep_anchors(graph, counting.__contains__)
+    _refuse_unfit(graph, strategy, counting)
+    return replace(graph, rows=[_bound(row, strategy, counting) for row in graph.rows])
 
 
-def _bound(row: Row, strategy: Strategy) -> Row:
+def _counting(strategy: Strategy, places: Sequence[AnchorPlace]) -> dict[str, int]:
+    """The number of the wish that counts at each anchor: the last that names it."""
+    return {
+        place.name: number
+        for number, wish in enumerate(strategy.layouts)
+        for place in places
+        if wish.names(place.name)
+    }
+
+
+def _bound(row: Row, strategy: Strategy, counting: Mapping[str, int]) -> Row:
     name = anchor_name(row)
-    number = None if name is None else strategy.layout_at(name)
-    if number is None:
+    if name is None:
         return row
+    number = counting[name]
     return replace(row, args=(row.args[0], name, strategy.layouts[number].to, f"layouts[{number}]"))
 
 
@@ -74,8 +85,8 @@ def _last_part(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _refuse_unfit(graph: LogicalGraph, strategy: Strategy) -> None:
-    found = list(_misfits(anchors_of(graph), strategy))
+def _refuse_unfit(graph: LogicalGraph, strategy: Strategy, counting: Mapping[str, int]) -> None:
+    found = list(_misfits(anchors_of(graph), strategy, counting))
     if found:
         shown = [
             *found[:MOST_SHOWN],
@@ -90,10 +101,11 @@ def _refuse_unfit(graph: LogicalGraph, strategy: Strategy) -> None:
         )
 
 
-def _misfits(places: Iterable[AnchorPlace], strategy: Strategy) -> Iterator[tuple[str, str]]:
+def _misfits(
+    places: Iterable[AnchorPlace], strategy: Strategy, counting: Mapping[str, int]
+) -> Iterator[tuple[str, str]]:
     for place in places:
-        number = strategy.layout_at(place.name)
-        assert number is not None, "anchors without a wish are gone"
+        number = counting[place.name]
         wish, key = strategy.layouts[number], f"layouts[{number}]"
         at = f"at {place.name} {list(place.shape)}  {place.where}".rstrip()
         for stage in _stages_of(place, strategy):

@@ -44,7 +44,7 @@ def planning(
     """From a logical graph to the programs of all ranks. cost: what ways of communication are compared by."""
     return (
         begin(Annotate(strategy))
-        .then(Deduce())
+        .then(Deduce(cost))
         .then(Liveness())
         .then(RecomputePass())
         .then(StepCounts())

@@ -38,7 +38,10 @@ def matches(pattern: str, name: str) -> bool:
 
 def matches_exactly(pattern: str, name: str) -> bool:
     """As `matches`, but of the name itself: no name below a module that the pattern names."""
-    return _ends_with(tuple(name.split(".")), components(pattern))
+    wanted, parts = components(pattern), tuple(name.split("."))
+    if not any(sign in pattern for sign in WILDCARDS):
+        return parts[-len(wanted) :] == wanted
+    return _ends_with(parts, wanted)
 
 
 @lru_cache(maxsize=4096)

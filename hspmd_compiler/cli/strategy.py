@@ -142,6 +142,7 @@ def strategy_sections(found: Expanded, schedules: bool) -> list[Section]:
         ("sequence parallel", strategy.sequence_parallel),
         ("ZeRO", strategy.zero),
         ("overrides", len(strategy.overrides)),
+        *((("layouts", len(strategy.layouts)),) if strategy.layouts else ()),
         ("context parallel", " ".join(map(str, found.context_parallel)) or "1"),
     ]
     sections: list[Section] = [

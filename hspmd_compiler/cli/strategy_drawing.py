@@ -58,6 +58,7 @@ def _headlines(name: str, expanded: Expanded) -> Iterator[str]:
         + (", sequence parallel" if strategy.sequence_parallel else "")
         + (f", ZeRO-{strategy.zero}" if strategy.zero else "")
         + (f", {len(strategy.overrides)} overrides" if strategy.overrides else "")
+        + (f", {len(strategy.layouts)} layouts of activations" if strategy.layouts else "")
     )
 
 

@@ -8,7 +8,7 @@ from ..base.bad_values import Problem
 from ..base.name_glob import components
 from ..errors import AnnotationError
 from .strategy import LayoutWish
-from .wish_states import ranks_of
+from .wish_states import fixed_states
 
 
 def layout_problems(wishes: Sequence[LayoutWish], widths: Collection[int]) -> Iterator[Problem]:
@@ -26,16 +26,19 @@ def layout_problems(wishes: Sequence[LayoutWish], widths: Collection[int]) -> It
 
 def _state_problems(path: str, to: str, widths: Collection[int]) -> Iterator[Problem]:
     try:
-        ranks = ranks_of(to)
+        states = fixed_states(to)
     except AnnotationError as error:
         details = "".join(f"; {text}" for key, text in error.details if key == "bad")
         yield Problem(
             path, f"{to!r}: {error.what}{details}; states are written as S0(4,2,2), Dx3, Px3, S2 or D"
         )
         return
+    if states is None:
+        return
     several = {width for width in widths if width > 1}
-    if ranks is not None and several and ranks not in several:
+    if several and states.size not in several:
         counts = " or ".join(map(str, sorted(several)))
-        yield Problem(
-            path, f"{to!r}: for {ranks} ranks, the stages have {counts}; S2, D or P alone fit any number"
-        )
+        rule = f"for {states.size} ranks, the stages have {counts}; S2, D or P alone fit any number"
+        yield Problem(path, f"{to!r}: {rule}")
+    if any(split.shares is not None and not any(split.shares) for split in states.splits):
+        yield Problem(path, f"{to!r}: at least one share is above 0")

@@ -29,9 +29,9 @@ def wish_states(to: str, ranks: int, shares: Sequence[int] | None = None) -> Dis
     return states if states.size == ranks else None
 
 
-def ranks_of(to: str) -> int | None:
-    """For how many ranks of a stage it is; None: for any number."""
-    return None if OVER_ALL.fullmatch(to) else parse_states(to).size
+def fixed_states(to: str) -> DistributedStates | None:
+    """The states of one number of ranks; None: it is for any number."""
+    return None if OVER_ALL.fullmatch(to) else parse_states(to)
 
 
 def _over_all(found: re.Match[str], ranks: int, shares: Sequence[int] | None) -> Placement:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...annotations.of_layout import layout_states
+from ...base.comm_plan import CostModel
 from ...ir.annotated import COMM, AnnotatedRow, AnnotatedValue, PipelineGraph
 from ...ir.graph import LogicalGraph, Row
 from ...ir.printer import aligned
@@ -25,10 +26,18 @@ def hetero_text(layout: Layout, pipelines: int) -> str:
     return "dup" if pipelines > 1 else "none"
 
 
-def annotated_text(graph: LogicalGraph, strategy: Strategy, pipelines: Sequence[PipelineGraph]) -> str:
-    """One line per logical value, communications under the value that needs them."""
+def annotated_text(
+    graph: LogicalGraph,
+    strategy: Strategy,
+    pipelines: Sequence[PipelineGraph],
+    cost: CostModel | None = None,
+) -> str:
+    """One line per logical value, communications under the value that needs them.
+
+    cost: of ways of communication; None: as if all ranks were alike.
+    """
     lines: list[tuple[str, ...]] = []
-    moves = _moves(graph, strategy, pipelines)
+    moves = _moves(graph, strategy, pipelines, cost)
     for row in graph.rows:
         lines += moves.get(row.id, [])
         held = [_held(graph, pipeline, row) for pipeline in pipelines]
@@ -70,7 +79,10 @@ def _line(row: Row, strategy: Strategy, held: Sequence[AnnotatedValue | None]) -
 
 
 def _moves(
-    graph: LogicalGraph, strategy: Strategy, pipelines: Sequence[PipelineGraph]
+    graph: LogicalGraph,
+    strategy: Strategy,
+    pipelines: Sequence[PipelineGraph],
+    cost: CostModel | None,
 ) -> dict[int, list[tuple[str, ...]]]:
     """Communication lines by the logical row that first needs them."""
     result: dict[int, list[tuple[str, ...]]] = {}
@@ -81,12 +93,14 @@ def _moves(
                 pending.append(row)
             elif row.out.logical is not None and pending:
                 known = result.setdefault(row.out.logical, [])
-                known += [_move_line(strategy, pipeline.pipeline, move) for move in pending]
+                known += [_move_line(strategy, pipeline.pipeline, move, cost) for move in pending]
                 pending = []
     return result
 
 
-def _move_line(strategy: Strategy, pipeline: int, row: AnnotatedRow) -> tuple[str, ...]:
+def _move_line(
+    strategy: Strategy, pipeline: int, row: AnnotatedRow, cost: CostModel | None
+) -> tuple[str, ...]:
     marker = row.marker
     assert marker is not None
     stages = strategy.pipelines[pipeline].stages
@@ -97,8 +111,7 @@ def _move_line(strategy: Strategy, pipeline: int, row: AnnotatedRow) -> tuple[st
         groups += " -> " + ",".join(map(str, target))
     change = f"{marker.combine.value} {before}" if before == after else f"{before} -> {after}"
     receivers = target if marker.source_stage != marker.target_stage else ()
-    batch, dtype = first_coordinate(strategy, pipeline), str(row.out.dtype).removeprefix("torch.")
-    plan = "" if marker.batch_sum else plan_text(WantedLayouts.of(marker, source, receivers, batch, dtype))
+    plan = "" if marker.batch_sum else plan_text(_wanted(strategy, pipeline, row, receivers, cost))
     return (
         "  comm",
         type_cell(row.out),
@@ -108,3 +121,19 @@ def _move_line(strategy: Strategy, pipeline: int, row: AnnotatedRow) -> tuple[st
         plan,
         line_cell(row.where),
     )
+
+
+def _wanted(
+    strategy: Strategy,
+    pipeline: int,
+    row: AnnotatedRow,
+    receivers: Sequence[int],
+    cost: CostModel | None,
+) -> WantedLayouts:
+    """What a move brings, in the first micro-batch of the pipeline, from ranks to ranks."""
+    marker, number = row.marker, strategy.ranks()
+    assert marker is not None
+    source = strategy.pipelines[pipeline].stages[marker.source_stage].devices
+    batch, dtype = first_coordinate(strategy, pipeline), str(row.out.dtype).removeprefix("torch.")
+    ends = [number[device] for device in source], [number[device] for device in receivers]
+    return WantedLayouts.of(marker, *ends, batch, dtype, cost)

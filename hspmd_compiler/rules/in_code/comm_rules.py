@@ -144,7 +144,15 @@ def split_problems(
 
 def _sample_problems(ctx: RuleContext, split: Split, layout: Layout, who: str) -> Iterator[AnnotationProblem]:
     """Each micro-batch of the pipeline is cut on its own."""
-    sets = flat_factor(without_ranks(layout).dims[split.dim]).sets or ()
+    dim = without_ranks(layout).dims[split.dim]
+    if len(dim) > 1:
+        yield AnnotationProblem(
+            f"{who} splits dim {split.dim}, in which the samples of a micro-batch lie among others",
+            "a split of the samples divides those of each micro-batch, which lie side by side",
+            "name a place where samples are a dim of their own, or give the pipeline one micro-batch",
+        )
+        return
+    sets = flat_factor(dim).sets or ()
     lengths = (sum(high - low for low, high in sets[batch]) for batch in ctx.micro_batches)
     for length in dict.fromkeys(lengths):
         for problem in split.problems_on(length):
