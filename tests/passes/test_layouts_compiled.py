@@ -30,7 +30,7 @@ def test_an_artifact_keeps_them_and_is_proved(tmp_path: Path, expect: Expect) ->
     assert artifact.strategy["layouts"] == [{"at": at, "to": to} for at, to in MIXED.items()]
     assert artifact.graph is not None
     assert [anchor.name for anchor in anchors_of(decode(artifact.graph))] == list(MIXED)
-    made.verify(values=True)
+    made.verify(values=True, rows=True)
     decided = (tmp_path / "dump" / "02-annotate.txt").read_text()
     moves = (tmp_path / "dump" / "03-deduce.txt").read_text().splitlines()
     moved = [line.split("  #")[0].rstrip() for line in moves if "  comm" in line or "hspmd.anchor" in line]
