@@ -1,4 +1,4 @@
-"""benchmarks/plan_table.py: shrunken models keep what a strategy names; Mixtral's experts; a plan and its proof."""
+"""benchmarks/plan_table.py: shrunken models keep what a strategy names; Mixtral's experts; a plan is proved."""
 
 from __future__ import annotations
 
