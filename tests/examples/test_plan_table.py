@@ -1,4 +1,4 @@
-"""benchmarks/plan_table.py: shrunken models keep what a strategy names; Mixtral's experts; a plan is proved."""
+"""benchmarks/plan_table.py: what a strategy names is kept by shrunken models; a plan is proved."""
 
 from __future__ import annotations
 
