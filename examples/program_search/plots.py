@@ -7,7 +7,7 @@ from html import escape
 from math import ceil, floor, log10
 from pathlib import Path
 
-COLOURS = ("#9aa5b1", "#5b7083", "#c6703b", "#2f6f9f", "#3f8f5f", "#8fbf9f")
+COLOURS = ("#9aa5b1", "#5b7083", "#c6703b", "#2f6f9f", "#3f8f5f", "#8fbf9f", "#d9c9a8")
 LEFT, TOP, HEIGHT, BELOW, LEGEND = 70, 40, 260, 60, 22
 BAR, GAP = 14, 18
 WIDTH = 640

@@ -20,7 +20,6 @@ from hspmd_compiler.synthesizer.hap.costs import Bandwidths, HapMachine
 from hspmd_compiler.synthesizer.hap.notes import notes
 from hspmd_compiler.synthesizer.hap.operators import cut_of, is_cut
 from hspmd_compiler.synthesizer.hap.plan import HapPlan, plan_hap
-from hspmd_compiler.synthesizer.hap.rounded import rounded_s
 from hspmd_compiler.synthesizer.hap.search import VectorFor
 
 T = TypeVar("T")
@@ -68,7 +67,7 @@ class Searched:
     """Prices in seconds of a step, as HAP counts; search_s and trace_s in CPU seconds.
 
     cost: one vector of ratios, or one for each segment. tensor_cost: one for each tensor, re-slices paid.
-    rounded ones: with slices of whole units.
+    rounded ones: the same programs with slices of whole units. whole_cost: the optimum of those.
     """
 
     setting: Setting
@@ -81,6 +80,7 @@ class Searched:
     tensor_cost: float
     rounded_cost: float
     rounded_tensor_cost: float
+    whole_cost: float
     dp_even_cost: float
     dp_proportional_cost: float
     ratios: tuple[tuple[float, ...], ...]
@@ -115,8 +115,9 @@ def searched(setting: Setting) -> Searched:
         plan.seconds,
         tensor_s,
         by_tensor.seconds,
-        rounded_s(plan),
-        rounded_s(by_tensor),
+        plan.rounded_s,
+        by_tensor.rounded_s,
+        plan_hap(graph, machine, VectorFor.TENSOR, setting.extra_ps, whole=True).seconds,
         even_s(graph, machine),
         proportional_s(graph, machine),
         plan.used,

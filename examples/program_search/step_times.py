@@ -18,7 +18,7 @@ from searched import BENCHMARKS, Searched, Setting, check_models, searched
 from hspmd_compiler.errors import HspmdError
 from hspmd_compiler.synthesizer.hap.profiles import PROFILES, speeds_of
 
-SERIES = ("DP-EV", "DP-CP", "HAP", "ours", "ours, a vector per tensor", "rounded")
+SERIES = ("DP-EV", "DP-CP", "HAP", "ours", "ours, a vector per tensor", "rounded", "whole slices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def costs(found: Searched, run: Run | None) -> list[float | None]:
     """In the order of SERIES."""
     original = None if run is None else run.final_cost_s
     baselines = found.dp_even_cost, found.dp_proportional_cost, original
-    return [*baselines, found.cost, found.tensor_cost, found.rounded_tensor_cost]
+    return [*baselines, found.cost, found.tensor_cost, found.rounded_tensor_cost, found.whole_cost]
 
 
 def _rows(experiment: Experiment, args: Namespace) -> Iterator[tuple[Searched, Run | None]]:

@@ -34,9 +34,10 @@ def test_step_times(name: str, experiment: str, tmp_path: Path, capsys: pytest.C
         *(("vgg19", 4), ("vgg19", 8), ("bert-moe", 4), ("bert-moe", 8))
     ]
     assert all(row["tensor_cost"] <= row["cost"] <= row["dp_proportional_cost"] for row in rows)
+    assert all(row["whole_cost"] <= row["rounded_tensor_cost"] * (1 + 1e-12) for row in rows)
     assert rows[1]["original_cost"] == pytest.approx(rows[1]["cost"], rel=1e-12)
     bars = ElementTree.parse(tmp_path / "plot.svg").getroot().findall(".//{*}rect/{*}title")
-    assert len(bars) == 4 * 5 + 1  # one case was run by the original
+    assert len(bars) == 4 * 6 + 1  # one case was run by the original
 
 
 def test_overhead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

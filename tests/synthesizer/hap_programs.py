@@ -12,12 +12,12 @@ from hspmd_compiler.synthesizer.hap.operators import (
     HapGraph,
     HapOperator,
     HapValue,
-    cut_of,
     following,
     is_cut,
 )
 
 Held = Mapping[HapValue, frozenset[int]]
+Slices = tuple[HapValue, int]
 
 
 def prices_of_all(graph: HapGraph, prices: HapPrices, vectors: Mapping[int, int] | None) -> Iterator[float]:
@@ -41,8 +41,8 @@ def _after(
     operator, rest = operators[0], operators[1:]
     own = range(len(prices.vectors)) if vectors is None else [vectors[operator.segment]]
     for alternative, vector in product(operator.rule.alternatives, own):
-        for volumes, compute_by, now, used in _placed(operator, alternative, vector, prices, held, spent):
-            term = prices.compute(operator.rule.flops, compute_by if alternative.shared else None)
+        for volumes, by, now, used in _placed(operator, alternative, vector, prices, held, spent):
+            term = prices.compute(operator.rule.flops, by if alternative.shared else None)
             term += max((sum(part) for part in zip(*volumes, strict=True)), default=0.0)
             given = {
                 value: frozenset([following(placement, vector)])
@@ -58,13 +58,15 @@ def _placed(
     prices: HapPrices,
     held: Held,
     spent: frozenset[HapValue],
-) -> Iterator[tuple[list[Seconds], int, Held, frozenset[HapValue]]]:
-    """All ways to have the operands as an alternative needs them: volumes, the vector of its slices."""
-    ways: list[tuple[list[Seconds], int | None, Held, frozenset[HapValue]]] = [([], None, held, spent)]
+) -> Iterator[tuple[list[Seconds], Slices | None, Held, frozenset[HapValue]]]:
+    """All ways to have the operands as an alternative needs them: volumes, and the slices of its flops."""
+    ways: list[tuple[list[Seconds], Slices | None, Held, frozenset[HapValue]]] = [([], None, held, spent)]
     for value, need in zip(operator.inputs, alternative.needs, strict=True):
         ways = [new for way in ways for new in _operand(operator, value, need, vector, prices, way)]
+    pairs = zip(operator.inputs, alternative.needs, strict=True)
+    leaf = next(((one, following(need, vector)) for one, need in pairs if is_cut(need) and one.leaf), None)
     for volumes, first, now, used in ways:
-        yield volumes, vector if first is None else first, now, used
+        yield volumes, first or leaf, now, used
 
 
 def _operand(operator, value, need, vector, prices, way):
@@ -77,7 +79,7 @@ def _operand(operator, value, need, vector, prices, way):
         wanted = [following(need, one) for one in range(len(prices.vectors))]
     found = []
     for placement in wanted:
-        slices = cut_of(placement)[1] if first is None and is_cut(placement) else first
+        slices = (value, placement) if first is None and is_cut(placement) else first
         if placement in held[value]:
             found.append((volumes, slices, held, spent))
         elif value.exchangeable and value not in spent:

@@ -18,7 +18,6 @@ from hspmd_compiler.synthesizer.hap.costs import Bandwidths, HapMachine, HapPric
 from hspmd_compiler.synthesizer.hap.operators import HapGraph
 from hspmd_compiler.synthesizer.hap.plan import corners, plan_hap
 from hspmd_compiler.synthesizer.hap.profiles import speeds_of
-from hspmd_compiler.synthesizer.hap.rounded import rounded_s
 from hspmd_compiler.synthesizer.hap.search import VectorFor, cheapest
 
 from .hap_programs import prices_of_all
@@ -111,13 +110,13 @@ ONE_EXCHANGE_TOO_FEW = HapMachine.of([4e2, 1e2, 1e2], Bandwidths(500, 1, 500, 1)
 
 
 @settings(max_examples=10, deadline=None)
-@given(st.sampled_from(sorted(GRAPHS)), MACHINES, st.booleans(), st.booleans())
-@example("forked", ONE_EXCHANGE_TOO_FEW, False, True)
+@given(st.sampled_from(sorted(GRAPHS)), MACHINES, st.booleans(), st.booleans(), st.booleans())
+@example("forked", ONE_EXCHANGE_TOO_FEW, False, True, False)
 def test_the_search_finds_the_cheapest_of_all(
-    name: str, machine: HapMachine, extra_ps: bool, free_ones: bool
+    name: str, machine: HapMachine, extra_ps: bool, free_ones: bool, whole: bool
 ) -> None:
     graph = GRAPHS[name]
-    prices = HapPrices(machine, corners(machine)[:2], machine.even if extra_ps else None, free_ones)
+    prices = HapPrices(machine, corners(machine)[:2], machine.even if extra_ps else None, free_ones, whole)
     segments = sorted({operator.segment for operator in graph.operators})
     ones = range(len(prices.vectors))
     one = [dict.fromkeys(segments, vector) for vector in ones]
@@ -154,7 +153,7 @@ FREE = Bandwidths(1e12, 1e12, 1e12, 1e12)
 def test_whole_slices_have_their_price(speeds: list[float], longer: float) -> None:
     """Of 12 samples the first of five devices have three; others are shared out without rest."""
     plan = plan_hap(GRAPHS["residual"], HapMachine.of(speeds, FREE))
-    assert rounded_s(plan) == pytest.approx(plan.program.compute_s * longer, rel=1e-6)
+    assert plan.rounded_s == pytest.approx(plan.program.compute_s * longer, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["residual", "parts", "forked"])
@@ -163,7 +162,7 @@ def test_exchanges_of_whole_slices_have_their_price(name: str, extra_ps: bool) -
     """Dims are even, on two devices that are alike: nothing is rounded."""
     machine = HapMachine.of([1e2, 1e2], Bandwidths(9, 5, 8, 20))
     plan = plan_hap(GRAPHS[name], machine, extra_ps=extra_ps)
-    assert rounded_s(plan) == pytest.approx(plan.seconds, rel=1e-12)
+    assert plan.rounded_s == pytest.approx(plan.seconds, rel=1e-12)
 
 
 def test_calls_are_operators() -> None:

@@ -12,20 +12,24 @@ What that leaves out, kept because it is what HAP counts:
 - weights of layer norms are no operands: their gradients are exchanged for nothing;
 - a buffer that is whole pays as if it had a gradient;
 - slices have any real length.
+
+Prices of whole slices are the same with each cut dim shared out in units, by `layout.shares.assign_units`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from operator import truediv
 
 from ...errors import OptionError
+from ...layout.shares import assign_units
 from ..ratios import Vector
 from .operators import PENDING, WHOLE, HapValue, Leaf, cut_of, is_cut
 
 Seconds = tuple[float, ...]
-"""On a device of each kind."""
+"""On each lane: a device of each kind, or each device."""
 
 BYTES_PER_ELEMENT = 4
 
@@ -96,22 +100,43 @@ class HapPrices:
 
     parameters: the vector of parameters that are gathered where they are used (HAP's extra_ps), None: those
     that are whole are replicas. free_ones: a parameter's dim of length 1 is cut for nothing, as HAP does.
+    whole: slices have whole lengths; 16 experts on two fast and six slow devices are not 2.99 and 1.67 each.
     """
 
     machine: HapMachine
     vectors: tuple[Vector, ...]
     parameters: Vector | None = None
     free_ones: bool = True
+    whole: bool = False
+    _shares: dict[tuple[int, Vector], Vector] = field(default_factory=dict, compare=False, repr=False)
+
+    def compute(self, flops: float, by: tuple[HapValue, int] | None) -> float:
+        """Of an operator's forward flops, with its backward. by: whose slices share them out, and which."""
+        if by is None:
+            return 3 * flops * (1 / self.machine.slowest)
+        slowest: float = max(map(truediv, self._of_cut(*by), self._speeds))
+        return 3 * flops * slowest
+
+    def shares(self, length: int, vector: Vector) -> Vector:
+        """Each lane's part of a dim of this length."""
+        if not self.whole:
+            return vector
+        key = length, vector
+        if key not in self._shares:
+            counts = [count for _, count in self.machine.kinds]
+            weights = [share for share, count in zip(vector, counts, strict=True) for _ in range(count)]
+            self._shares[key] = tuple(held / length for held in assign_units(length, weights))
+        return self._shares[key]
+
+    def _of_cut(self, value: HapValue, placement: int) -> Vector:
+        dim, vector = cut_of(placement)
+        return self.shares(value.shape[dim], self.vectors[vector])
 
     @cached_property
-    def slowness(self) -> tuple[float, ...]:
-        """By vector: the seconds of one flop that is shared out, on the device that takes longest."""
-        speeds = [speed for speed, _ in self.machine.kinds]
-        return tuple(max(b / s for b, s in zip(v, speeds, strict=True)) for v in self.vectors)
-
-    def compute(self, flops: float, vector: int | None) -> float:
-        """Of an operator's forward flops, with its backward. vector: None if nothing is shared out."""
-        return 3 * flops * (1 / self.machine.slowest if vector is None else self.slowness[vector])
+    def _speeds(self) -> Vector:
+        """Of each lane."""
+        kinds = self.machine.kinds
+        return tuple(speed for speed, count in kinds for _ in range(count if self.whole else 1))
 
     def load(self, value: HapValue, placement: int) -> Seconds | None:
         """A leaf brought to a placement, with what its gradient costs; None: there is no such."""
@@ -125,7 +150,8 @@ class HapPrices:
             return self._nothing
         if self.parameters is None or value.shape[0] == 1:
             return (value.elements / links.all_reduce,) * len(self._nothing)
-        return self._volume(value, self.parameters, 1 / links.all_gather + 1 / links.reduce_scatter)
+        shares = self.shares(value.shape[0], self.parameters)
+        return self._volume(value, shares, 1 / links.all_gather + 1 / links.reduce_scatter)
 
     def exchange(self, value: HapValue, before: int, after: int) -> Seconds | None:
         """From one placement to another, and the gradient back; None: there is no such."""
@@ -138,15 +164,15 @@ class HapPrices:
         if before == PENDING and after == WHOLE:
             return (2 * value.elements / links.all_reduce,) * len(self._nothing)
         if before == PENDING or after == WHOLE:
-            vector = self.vectors[cut_of(after if before == PENDING else before)[1]]
-            return self._volume(value, vector, both_ways)
-        return self._volume(value, self._between(before, after), 2 / links.all_to_all)
+            shares = self._of_cut(value, after if before == PENDING else before)
+            return self._volume(value, shares, both_ways)
+        return self._volume(value, self._between(value, before, after), 2 / links.all_to_all)
 
-    def _between(self, before: int, after: int) -> Vector:
+    def _between(self, value: HapValue, before: int, after: int) -> Vector:
         """What a device gives or gets, in shares: to another dim the larger slice, in a dim what moves."""
-        (dim, old), (new_dim, new) = cut_of(before), cut_of(after)
-        pairs = zip(self.vectors[old], self.vectors[new], strict=True)
-        return tuple(abs(a - b) if dim == new_dim else max(a, b) for a, b in pairs)
+        pairs = zip(self._of_cut(value, before), self._of_cut(value, after), strict=True)
+        same = cut_of(before)[0] == cut_of(after)[0]
+        return tuple(abs(a - b) if same else max(a, b) for a, b in pairs)
 
     def _volume(self, value: HapValue, shares: Vector, seconds: float) -> Seconds:
         whole = value.elements * self.machine.devices * seconds
@@ -154,4 +180,4 @@ class HapPrices:
 
     @cached_property
     def _nothing(self) -> Seconds:
-        return (0.0,) * len(self.machine.kinds)
+        return (0.0,) * len(self._speeds)

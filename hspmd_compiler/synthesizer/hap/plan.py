@@ -17,7 +17,7 @@ from ..ratios import LinearForm, RatioProblem, Vector, solve, vertices
 from .costs import HapMachine, HapPrices
 from .operators import HapGraph, HapOperator, is_cut
 from .search import HapProgram, VectorFor, cheapest
-from .transitions import HapStep
+from .transitions import HapStep, decisive_cut
 
 CLOSER = 1e-12
 """A round that gains less, relatively, is the last."""
@@ -37,6 +37,12 @@ class HapPlan:
         return self.program.seconds
 
     @property
+    def rounded_s(self) -> float:
+        """Seconds of the same program with slices of whole lengths."""
+        prices = replace(self.prices, whole=True)
+        return sum(step_s(prices, operator, step) for operator, step in self.program.steps)
+
+    @property
     def used(self) -> tuple[Vector, ...]:
         """The vectors that cuts of the program follow, in the order of their first use."""
         found = dict.fromkeys(step.vector for _, step in self.program.steps if has_cuts(step))
@@ -53,11 +59,12 @@ def plan_hap(
     vectors_for: VectorFor = VectorFor.PROGRAM,
     extra_ps: bool = False,
     free_ones: bool = True,
+    whole: bool = False,
 ) -> HapPlan:
     """The cheapest program with its ratios. extra_ps: whole parameters lie in slices, gathered at use."""
-    start = HapPrices(machine, corners(machine), machine.even if extra_ps else None, free_ones)
+    start = HapPrices(machine, corners(machine), machine.even if extra_ps else None, free_ones, whole)
     found = HapPlan(cheapest(graph, start, vectors_for), start, vectors_for, 1)
-    if not extra_ps or len(machine.kinds) == 1:
+    if not extra_ps or whole or len(machine.kinds) == 1:
         return found
     one = (
         found if vectors_for is VectorFor.PROGRAM else HapPlan(cheapest(graph, start), start, vectors_for, 1)
@@ -67,6 +74,12 @@ def plan_hap(
     ended = [in_turns(graph, other) for other in others]
     best = min((found, *ended), key=lambda plan: plan.seconds)
     return replace(best, rounds=found.rounds + sum(plan.rounds for plan in ended))
+
+
+def step_s(prices: HapPrices, operator: HapOperator, step: HapStep) -> float:
+    """Seconds of a step of a program at other prices than it was found by."""
+    by = decisive_cut(operator, step.placements) if step.alternative.shared else None
+    return prices.compute(operator.rule.flops, by) + max(total(prices, operator, step), default=0.0)
 
 
 def corners(machine: HapMachine) -> tuple[Vector, ...]:
@@ -125,9 +138,9 @@ def exchange_forms(prices: HapPrices, operator: HapOperator, step: HapStep) -> t
 
 
 def total(prices: HapPrices, operator: HapOperator, step: HapStep) -> list[float]:
-    """Seconds of an operator's loads and exchanges on a device of each kind."""
+    """Seconds of an operator's loads and exchanges on each lane."""
     volumes = [volume for volume in parts(prices, operator, step) if volume is not None]
-    return [sum(volume[kind] for volume in volumes) for kind in range(len(prices.machine.kinds))]
+    return [sum(volume) for volume in zip(*volumes, strict=True)] or [0.0] * len(prices.machine.kinds)
 
 
 def parts(prices: HapPrices, operator: HapOperator, step: HapStep) -> Iterator[tuple[float, ...] | None]:

@@ -136,8 +136,8 @@ class HapSteps:
         return best, source
 
     def _compute(self, alternative: HapAlternative, wanted: tuple[int, ...]) -> float:
-        vector = cut_of(decisive_cut(self.operator, wanted)[1])[1] if alternative.shared else None
-        return self.prices.compute(self.operator.rule.flops, vector)
+        by = decisive_cut(self.operator, wanted) if alternative.shared else None
+        return self.prices.compute(self.operator.rule.flops, by)
 
 
 def decisive_cut(operator: HapOperator, placements: tuple[int, ...]) -> tuple[HapValue, int]:

@@ -20,6 +20,7 @@ from ..hap.notes import loads, notes
 from ..hap.operators import HapGraph, HapValue, Leaf, cut_of, is_cut
 from ..hap.plan import HapPlan, plan_hap
 from ..hap.realise import realise_hap
+from ..hap.search import VectorFor
 from ..value_types import FoundInput, FoundProgram, Holding, ParamChoice, ValueType
 from .batches import shares_by_speed, strategy_of
 from .candidates import PlanCandidate
@@ -47,7 +48,9 @@ class HapSearcher:
         with task("search HAP's space"):
             graph = record(self.model, held, anchors=True).graph()
             machine = self._machine(given, graph)
-            plan = plan_hap(graph, machine, free_ones=self._as_hap)
+            exact = not self._as_hap
+            vectors = VectorFor.TENSOR if exact else VectorFor.PROGRAM
+            plan = plan_hap(graph, machine, vectors, free_ones=not exact, whole=exact)
         whole = Grouping((given.devices.ids,))
         shares = [shares_by_speed(given.group_speeds(whole)[0])]
         base = strategy_of(whole, (batch,), given.layers, given.devices, shares=shares)
