@@ -22,7 +22,7 @@ from hspmd_compiler.strategy.form import strategy_from
 from hspmd_compiler.strategy.strategy import Strategy
 
 from ..quick import quick_are
-from ..trace.anchored_models import Convolutional, Encoder, Mlp, traced
+from ..trace.anchored_models import Convolutional, Encoder, Mlp, Varied, traced
 
 Wishes = Mapping[str, str]
 WHOLE = {"match": "**", "duplicate": True}
@@ -94,6 +94,12 @@ CASES: dict[str, tuple[type[nn.Module], Strategy]] = {
     "convolutions": (
         Convolutional,
         strategy(three(4), CONV, CHANNELS),
+    ),
+    "in-place calls": (
+        Varied,
+        strategy(
+            three(1, 2, 1, 1), {"x": "S0(4,2,2)", "up#2": "D", "attention.bmm": "S0(4,2,2)", "add": "S1"}
+        ),
     ),
     "unlike pipelines": (
         Encoder,

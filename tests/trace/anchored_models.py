@@ -63,6 +63,36 @@ class Convolutional(nn.Module):
         return functional.cross_entropy(self.classifier(x), y)
 
 
+class Varied(nn.Module):
+    """Views, in-place calls, a module that is called twice, calls of the model itself, an own leaf module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.x = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.relu = nn.ReLU(inplace=True)
+        self.scaled = Scaled()
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x = self.relu(self.up(x))
+        x = self.up(self.scaled(x)).transpose(0, 1).transpose(0, 1)
+        x = self.attention(x, x, x)[0] + self.x(x)
+        mask = torch.ones(3, 3).tril()
+        x += 1
+        return functional.mse_loss((mask @ x)[..., :4], y)
+
+
+class Scaled(nn.Module):
+    """A module of the user's without others in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale * 2
+
+
 def numbers(*shape: int) -> Tensor:
     return torch.randn(SAMPLES, *shape, generator=torch.Generator().manual_seed(1))
 
@@ -70,6 +100,7 @@ def numbers(*shape: int) -> Tensor:
 BATCHES = {
     Mlp: {"x": numbers(12), "y": numbers(8)},
     Encoder: {"x": numbers(TOKENS, WIDTH), "y": numbers(TOKENS, 5)},
+    Varied: {"x": numbers(3, 8), "y": numbers(3, 4)},
     Convolutional: {"x": numbers(3, 4, 4), "y": torch.arange(SAMPLES) % 4},
 }
 

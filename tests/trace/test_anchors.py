@@ -14,6 +14,8 @@ from hspmd_compiler.ir.printer import format_graph
 from hspmd_compiler.options import Capture, Precision
 from hspmd_compiler.trace.blocks.templates import trace_step
 
+from .anchored_models import Varied
+
 X, Y = torch.zeros(2, 3, 8), torch.zeros(2, 3, 4)
 BATCH = {"x": X, "y": Y}
 PER_LAYER = (
@@ -37,36 +39,6 @@ class Deep(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return functional.mse_loss(self.head(x), y)
-
-
-class Varied(nn.Module):
-    """Views, in-place calls, a module that is called twice, calls of the model itself, an own leaf module."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.x = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.relu = nn.ReLU(inplace=True)
-        self.scaled = Scaled()
-        self.attention = nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        x = self.relu(self.up(x))
-        x = self.up(self.scaled(x)).transpose(0, 1).transpose(0, 1)
-        x = self.attention(x, x, x)[0] + self.x(x)
-        mask = torch.ones(3, 3).tril()
-        x += 1
-        return functional.mse_loss((mask @ x)[..., :4], y)
-
-
-class Scaled(nn.Module):
-    """A module of the user's without others in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.scale * 2
 
 
 NAMES = (
