@@ -70,6 +70,24 @@ def unheard() -> Iterator[None]:
 
 
 @contextmanager
+def warnings_kept() -> Iterator[list[str]]:
+    """Warnings inside are not told but kept: whether they matter turns out later."""
+    kept: list[str] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.WARNING:
+            kept.append(record.getMessage())
+            return False
+        return True
+
+    logger.addFilter(keep)
+    try:
+        yield kept
+    finally:
+        logger.removeFilter(keep)
+
+
+@contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Makes `listener` hear every task started inside the block."""
     token = _listener.set(listener)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -153,6 +154,85 @@ def test_bad_options_are_told(
 def test_nothing_is_explained_of_a_baseline() -> None:
     with pytest.raises(OptionError, match="nothing was considered"):
         explain(None, "layers.0")
+
+
+class Odd(nn.Module):
+    """An operator that needs its features whole, between two that do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(256, 256), nn.Linear(256, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.logcumsumexp(self.first(x), 1)).sum()
+
+
+def odd() -> Made:
+    return Odd(), {"x": torch.zeros(2, 256)}
+
+
+def test_what_keeps_a_value_whole_is_told_of_the_plan(caplog: pytest.LogCaptureFixture) -> None:
+    """Of the others it is kept: tensor parallelism has it whole, and the plan cuts samples instead."""
+    with caplog.at_level(logging.WARNING, "hspmd_compiler"):
+        found = plan(odd, cluster=MIXED, global_batch=8)
+    assert not caplog.records
+    assert set(found.chosen.warnings) <= set(found.notes)
+    (split,) = (one for one in found.runner_ups if one.name == "TP 4")
+    (told,) = split.warnings
+    assert told.startswith("aten.logcumsumexp.default keeps whole what tensor parallelism could split")
+    proved(found, odd, MIXED)
+
+
+class Read(nn.Module):
+    """One that HAP's operators make up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList((nn.Linear(32, 64), nn.Linear(64, 8)))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x = torch.relu(self.layers[0](x))
+        scores = functional.log_softmax(self.layers[1](x), 1)
+        return functional.nll_loss(scores, y, reduction="sum")
+
+
+def readable() -> Made:
+    return Read(), {"x": torch.zeros(2, 32), "y": torch.zeros(2, dtype=torch.int64)}
+
+
+@pytest.mark.parametrize("cost", ["hap", "cluster"])
+def test_the_space_of_hap_gives_a_strategy(cost: str) -> None:
+    """Beside the baselines, with what its formulas leave out."""
+    found = plan(readable, cluster=MIXED, global_batch=400, space="hap", cost=cost)
+    names = [one.name for one in (found.chosen, *found.runner_ups)]
+    assert sorted(names) == sorted(["HAP's program", "DP-EV", "DP-CP", "one device", "TP 2 x DP 2", "TP 4"])
+    (ours,) = (one for one in (found.chosen, *found.runner_ups) if one.name == "HAP's program")
+    assert not ours.refused
+    compile(readable, strategy=ours.strategy, cluster=MIXED).verify(values=True)
+    counted = [note for note in found.notes if note.startswith("HAP's cost")]
+    assert bool(counted) == (cost == "hap")
+    assert any("DP-EV" in note for note in counted) == (cost == "hap")
+
+
+def test_each_way_of_holding_has_its_price() -> None:
+    """The chosen one is the cheapest, and costs what the plan was taken for."""
+    found = plan(wide, cluster=MIXED, global_batch=8)
+    assert found.found is not None
+    told = explain(found.found, "layers.0")
+    assert {"layers.0.weight", "layers.0.bias"} <= {one.name for one in told}
+    for one in told:
+        assert [way.price_s for way in one.ways] == sorted(way.price_s for way in one.ways)
+        assert one.ways[0].price_s == pytest.approx(found.found.price_s)
+    (weight,) = (one for one in told if one.name == "layers.0.weight")
+    assert [way.is_chosen for way in weight.ways].count(True) == 1
+    assert weight.ways[0].is_chosen
+    assert "explain layers.0.weight" in [section.key for section in plan_sections(found, told)]
+
+
+def test_an_unknown_name_is_told_with_near_ones() -> None:
+    found = plan(wide, cluster=MIXED, global_batch=8)
+    with pytest.raises(OptionError, match=r"the plan knows no 'layers.0.wieght'(.|\n)*layers.0.weight"):
+        explain(found.found, "layers.0.wieght")
 
 
 def test_the_page_tells_all(expect: Expect) -> None:

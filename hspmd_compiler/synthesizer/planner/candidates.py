@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ...base.log import unheard
+from ...base.log import warnings_kept
 from ...cost_models.estimate import Estimate, estimate
 from ...cost_models.steps.figures import cost_of_ranks
 from ...errors import HspmdError, InternalError
@@ -34,11 +34,12 @@ class PlanCandidate:
 
 @dataclass(frozen=True, slots=True)
 class PricedCandidate:
-    """A candidate with the estimate of its compiled program, or why there is none."""
+    """A candidate with the estimate of its compiled program, or why there is none. warnings: compiling."""
 
     candidate: PlanCandidate
     estimate: Estimate | None
     refused: str = ""
+    warnings: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -89,7 +90,9 @@ class CandidatePricer:
 
     def _price(self, candidate: PlanCandidate) -> PricedCandidate:
         try:
-            return PricedCandidate(candidate, self._estimate(candidate.strategy))
+            with warnings_kept() as kept:
+                found = self._estimate(candidate.strategy)
+            return PricedCandidate(candidate, found, warnings=tuple(kept))
         except InternalError:
             raise
         except HspmdError as error:
@@ -98,7 +101,6 @@ class CandidatePricer:
     def _estimate(self, strategy: Strategy) -> Estimate:
         check(strategy)
         cluster = self.devices.cluster
-        with unheard():
-            cost = cost_of_ranks(cluster, "", strategy.devices)
-            lowered = planning(strategy, self.devices.family, cost).run(Traced(self.graph))
+        cost = cost_of_ranks(cluster, "", strategy.devices)
+        lowered = planning(strategy, self.devices.family, cost).run(Traced(self.graph))
         return estimate(lowered.program, cluster, self.optimizer, devices=strategy.devices, advise=False)

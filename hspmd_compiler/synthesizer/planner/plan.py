@@ -164,7 +164,7 @@ class _Loop:
             replace(ranked[0], candidate=named),
             self._bound_s,
             tuple(ranked[1:]),
-            self._notes(priced),
+            (*self._notes(priced), *ranked[0].warnings),
             self.given.devices,
             self.given.graph,
         )
