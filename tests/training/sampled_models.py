@@ -178,24 +178,20 @@ def lengths(graph: PipelineGraph, samples: int, ranks: int, batch: int) -> Itera
 
 
 @st.composite
-def shared(draw: st.DrawFn, by_shares: bool) -> Shared:
-    """Micro-batches of one size by shares, or of several sizes evenly."""
+def shared(draw: st.DrawFn) -> Shared:
+    """Micro-batches of any sizes, evenly or by weights."""
     ranks = draw(st.integers(1, 3))
-    if not by_shares or draw(st.booleans()):
-        sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
-        return Shared(ranks, tuple(sizes), f"S0x{ranks}" if ranks > 1 else "R")
-    size, count = draw(st.integers(1, 4)), draw(st.integers(1, 3))
-    ends = sorted(draw(st.lists(st.integers(0, size), min_size=ranks - 1, max_size=ranks - 1)))
-    shares = [high - low for low, high in zip([0, *ends], [*ends, size], strict=True)]
-    return Shared(ranks, (size,) * count, f"S0({','.join(map(str, shares))})" if ranks > 1 else "R")
+    sizes = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
+    weights = draw(st.lists(st.integers(0, 4), min_size=ranks, max_size=ranks).filter(any))
+    by_weight = f"S0({','.join(map(str, weights))})"
+    return Shared(ranks, sizes, "R" if ranks == 1 else draw(st.sampled_from([f"S0x{ranks}", by_weight])))
 
 
 @st.composite
 def programs(draw: st.DrawFn, names: Sequence[str]) -> tuple[str, str, Strategy]:
     """A model, the text of its marker, and a strategy."""
     name = draw(st.sampled_from(names))
-    first = draw(shared(by_shares=True))
-    pipelines = [first, *draw(st.lists(shared(by_shares="(" not in first.states), max_size=1))]
+    pipelines = draw(st.lists(shared(), min_size=1, max_size=2))
     strategy = strategy_of(
         name,
         pipelines,

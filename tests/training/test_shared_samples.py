@@ -17,12 +17,14 @@ QUIET = list(HealthCheck)
 SHARED = {
     "uneven": (Shared(2, (4, 4), "S0(3,1)"),),
     "sizes": (Shared(2, (4, 2), "S0x2"),),
+    "weights and sizes": (Shared(2, (4, 2), "S0(3,1)"),),
     "a rank without samples": (Shared(3, (2, 1), "S0x3"),),
     "pipelines": (Shared(2, (3, 1), "S0x2"), Shared(2, (4,), "S0(1,3)")),
 }
 EXPECTED = {
     "uneven": [{0: [3, 1], 1: [3, 1]}],
     "sizes": [{0: [2, 2], 1: [1, 1]}],
+    "weights and sizes": [{0: [3, 1], 1: [2, 0]}],
     "a rank without samples": [{0: [1, 1, 0], 1: [1, 0, 0]}],
     "pipelines": [{0: [2, 1], 1: [1, 0]}, {2: [1, 3]}],
 }
@@ -81,7 +83,7 @@ def test_drawn_shares(drawn: tuple[str, str, Strategy]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=QUIET, database=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=QUIET, database=None)
 @given(programs(sorted(MODELS)))
 def test_drawn_shares_more_often(drawn: tuple[str, str, Strategy]) -> None:
     name, text, strategy = drawn
