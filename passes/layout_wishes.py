@@ -68,7 +68,7 @@ def refuse_unmatched(strategy: Strategy, places: Sequence[AnchorPlace]) -> None:
         raise StrategyError(
             f"layouts of the strategy name no place of the model: {len(missing)}",
             details=details,
-            rule="`at` is a glob over the names of anchors, which stand behind calls that make new values",
+            rule="`at` is a glob over whole names of anchors, which stand behind calls that make new values",
             fix="see all names with `hspmd trace MODEL --anchors`",
         )
 

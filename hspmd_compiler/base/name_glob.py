@@ -8,6 +8,8 @@ from functools import lru_cache
 
 ANY_DEPTH = "**"
 WILDCARDS = "*?["
+START = ""
+"""Before the first component of a whole name; no component is empty."""
 
 
 def names(pattern: str, name: str) -> bool:
@@ -37,11 +39,11 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def matches_exactly(pattern: str, name: str) -> bool:
-    """As `matches`, but of the name itself: no name below a module that the pattern names."""
+    """Whether the pattern is the whole name: components as in `matches`, none more before or behind them."""
     wanted, parts = components(pattern), tuple(name.split("."))
     if not any(sign in pattern for sign in WILDCARDS):
-        return parts[-len(wanted) :] == wanted
-    return _ends_with(parts, wanted)
+        return parts == wanted
+    return _ends_with((START, *parts), (START, *wanted))
 
 
 @lru_cache(maxsize=4096)

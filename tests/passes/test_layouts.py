@@ -67,7 +67,7 @@ COLUMN_ROW = [
 ]
 FEED_FORWARD = [split("linear1", 0, 2, 1, 1), split("linear2.weight", 1, 2, 1, 1)]
 GATHERED = {"x": "S0(4,2,2)", "layers.*.norm1": "Dx3", "layers.*.linear2": "S0(4,2,2)"}
-HEADS = {"self_attn.contiguous": "S3(6,3,3)", "self_attn.linear#2": "Dx3"}
+HEADS = {"**.self_attn.contiguous": "S3(6,3,3)", "layers.*.self_attn.linear#2": "Dx3"}
 CONV = {"x": "S0(4,2,2)", "features.2": "Dx3", "features.4": "Dx3", "classifier.2": "S0(4,2,2)"}
 CHANNELS = [split("features.3", 0, 2, 1, 1), split("classifier.0", 0, 2, 1, 1)]
 SPLIT = {Mlp: COLUMN_ROW, Encoder: FEED_FORWARD, Convolutional: CHANNELS}
@@ -89,7 +89,7 @@ CASES: dict[str, tuple[type[nn.Module], Strategy]] = {
     "heads": (Encoder, strategy(three(2), HEADS)),
     "inside fused attention": (
         Encoder,
-        strategy(three(2), {"scaled_dot_product_attention": "S1(2,1,1)", "self_attn.reshape": "D"}),
+        strategy(three(2), {"**.scaled_dot_product_attention": "S1(2,1,1)", "**.self_attn.reshape": "D"}),
     ),
     "convolutions": (
         Convolutional,
@@ -239,13 +239,13 @@ def test_many_drawn_layouts_change_no_number(kind: type[nn.Module], data: st.Dat
 
 TWO_STAGES = [stage((0, 1, 2), 1), stage((3, 4), 1)]
 REFUSED: dict[str, tuple[type[nn.Module], Strategy]] = {
-    "no_such_anchors": (Encoder, strategy(three(2), {"layers.*.linear3": "Dx3", "norm9": "D", "x": "D"})),
-    "beyond_the_dims": (Encoder, strategy(three(2), {"linear1": "S3(2,1,1)", "x": "S0x3", "head": "S7"})),
+    "no_such_anchors": (Encoder, strategy(three(2), {"layers.*.linear3": "Dx3", "norm1": "D", "x": "D"})),
+    "beyond_the_dims": (Encoder, strategy(three(2), {"**.linear1": "S3(2,1,1)", "x": "S0x3", "head": "S7"})),
     "other_ranks": (Encoder, strategy(TWO_STAGES, {"layers.*.linear1": "S2(2,1,1)"})),
     "other_ranks_outside_of_layers": (Encoder, strategy(TWO_STAGES, {"head": "S2(2,1,1)"})),
     "no_pending_sum": (Encoder, strategy(three(2), {"layers.1.norm1": "Px3"})),
     "intervals_of_samples": (Mlp, strategy(three(4), {"x": "S0(0:2,2:3,3:4)"}, (), (4, 3, 1))),
-    "samples_among_others": (Encoder, strategy(three(2), {"self_attn.reshape": "S0"}, (), (4, 4))),
+    "samples_among_others": (Encoder, strategy(three(2), {"layers.*.self_attn.reshape": "S0"}, (), (4, 4))),
     "intervals": (Mlp, strategy(three(4), {"layers.0": "S1(0:2,2:3,3:4)"})),
     "units": (Mlp, strategy(three(4), {"layers.0": "S1/3"})),
 }

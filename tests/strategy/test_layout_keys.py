@@ -45,8 +45,8 @@ def test_they_are_read_and_written() -> None:
 
 def test_the_last_that_names_an_anchor_counts() -> None:
     found = read_strategy(FORM)
-    names = ("layers.0.linear1", "enc.layers.1.linear1", "layers.0.linear1#2", "linear1", "x", "layers.0.x")
-    assert [found.layout_at(name) for name in names] == [0, 2, None, None, 1, 1]
+    names = ("layers.0.linear1", "layers.1.linear1", "enc.layers.1.linear1", "layers.0.linear1#2", "x", "a.x")
+    assert [found.layout_at(name) for name in names] == [0, 2, None, None, 1, None]
 
 
 def test_what_a_layout_says_on_a_stage() -> None:

@@ -87,8 +87,8 @@ def test_without_its_anchors_a_graph_is_as_if_there_had_been_none(capture: Captu
     assert format_graph(trace_step(Deep(), BATCH, batch=4, anchors=("nothing",)).graph) == plain
 
 
-def test_globs_name_whole_parts_from_the_right() -> None:
-    assert names(Deep(), globs=("linear1", "layers.[1-2].add#2", "**.3.norm*", "layers.0")) == [
+def test_globs_are_of_whole_names() -> None:
+    assert names(Deep(), globs=("**.linear1", "layers.[1-2].add#2", "**.3.norm?", "layers.0", "add")) == [
         *("layers.0.linear1", "layers.1.linear1", "layers.1.add#2", "layers.2.linear1", "layers.2.add#2"),
         *("layers.3.norm1", "layers.3.linear1", "layers.3.norm2", "layers.4.linear1"),
     ]

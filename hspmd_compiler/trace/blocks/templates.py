@@ -40,6 +40,7 @@ from .reduced_model import copy_with, reduced_copy
 from .signatures import StackPlan, plan_stacks
 from .step_record import CallTable, meta_like, record_step
 
+ANY = "*"
 KINDS = "one block of each kind"
 
 
@@ -77,7 +78,9 @@ def trace_step(
 
 
 def named_anchors(graph: LogicalGraph, globs: Sequence[str]) -> LogicalGraph:
-    """The graph with those of its anchors that a glob names."""
+    """The graph with those of its anchors that a glob names; all, if one is `*`."""
+    if ANY in globs:
+        return graph
     return keep_anchors(graph, lambda name: any(name_glob.matches_exactly(glob, name) for glob in globs))
 
 
