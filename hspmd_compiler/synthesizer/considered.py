@@ -66,7 +66,7 @@ class Considered(Mapping[str, Ways]):
     def _of_anchor(self, place: int) -> Iterator[tuple[ValueType, float]]:
         step, priced = self.space.steps[place], self.chain.frontier.steps[place]
         cuts = self.space.walk.ways.cuts(step.results[0])
-        for code in priced.targets:
+        for code in sorted(priced.stays.union(priced.targets)):
             price = self._through(place, {place: code})
             if price is not None:
                 yield type_of(code, cuts, len(self.machine.vertices)), price

@@ -8,7 +8,7 @@ value, all groups at once, by the ratio vectors that say the pieces.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import inf
 
@@ -162,21 +162,21 @@ def _prices(cost: ClusterCost, outer: int, vertices: Sequence[Shares]) -> dict[s
     }
     if count == 1:
         return found
-    pieces = [[[held] * count for held in vertex] for vertex in vertices]
+    moved = _MovePrices(cost, groups)
+    gathers = [[[held] * count for held in vertex] for vertex in vertices]
+    scatters = [[list(vertex)] * count for vertex in vertices]
     arrays: dict[str, object] = {
-        "gathers": tuple(_moved(cost, groups, CommKind.ALL_GATHER, one) for one in pieces),
-        "scatters": tuple(
-            _moved(cost, groups, CommKind.REDUCE_SCATTER, [list(vertex)] * count) for vertex in vertices
-        ),
+        "gathers": tuple(moved.price(CommKind.ALL_GATHER, one) for one in gathers),
+        "scatters": tuple(moved.price(CommKind.REDUCE_SCATTER, one) for one in scatters),
         "exchanges": tuple(
             tuple(
-                _moved(cost, groups, CommKind.ALL_TO_ALL, [[a * b for b in after] for a in before])
+                moved.price(CommKind.ALL_TO_ALL, [[a * b for b in after] for a in before])
                 for after in vertices
             )
             for before in vertices
         ),
         "reslices": tuple(
-            tuple(_moved(cost, groups, CommKind.ALL_TO_ALL, _overlaps(before, after)) for after in vertices)
+            tuple(moved.price(CommKind.ALL_TO_ALL, _overlaps(before, after)) for after in vertices)
             for before in vertices
         ),
     }
@@ -195,30 +195,41 @@ def _overlaps(before: Shares, after: Shares) -> list[list[float]]:
     ]
 
 
-def _moved(
-    cost: ClusterCost, groups: Sequence[tuple[int, ...]], kind: CommKind, parts: Sequence[Sequence[float]]
-) -> LinkPrice:
-    """parts: of the value, by sender and receiver."""
+@dataclass(slots=True)
+class _MovePrices:
+    """Prices of exchanges in all groups at once; of those that differ in bytes alone one is worked out."""
 
-    def seconds(size: int) -> float:
-        traffic = [
-            Traffic(
-                kind,
-                group,
-                {
-                    (group[i], group[j]): round(size * part)
-                    for i, row in enumerate(parts)
-                    for j, part in enumerate(row)
-                    if i != j and part
-                },
-            )
-            for group in groups
+    cost: ClusterCost
+    groups: Sequence[tuple[int, ...]]
+    _known: dict[object, LinkPrice] = field(default_factory=dict)
+
+    def price(self, kind: CommKind, parts: Sequence[Sequence[float]]) -> LinkPrice:
+        """parts: of the value, by sender and receiver."""
+        sent = [part for i, row in enumerate(parts) for j, part in enumerate(row) if i != j]
+        most = max(sent, default=0.0)
+        if not most:
+            return LinkPrice()
+        calibration = self.cost.cluster.calibration
+        measured = kind if calibration is not None and calibration.collectives else None
+        shape = tuple(tuple(round(part / most, 9) for part in row) for row in parts)
+        if (measured, shape) not in self._known:
+            self._known[measured, shape] = _lines(lambda size: self._seconds(kind, shape, size), least=False)
+        lines = self._known[measured, shape].lines
+        return LinkPrice(tuple((fixed, per_byte * most) for fixed, per_byte in lines))
+
+    def _seconds(self, kind: CommKind, parts: Sequence[Sequence[float]], size: int) -> float:
+        pairs = [
+            (i, j, round(size * part))
+            for i, row in enumerate(parts)
+            for j, part in enumerate(row)
+            if i != j and part
         ]
-        return cost.comm_s(traffic)
-
-    if not any(part for i, row in enumerate(parts) for j, part in enumerate(row) if i != j):
-        return LinkPrice()
-    return _lines(seconds, least=False)
+        return self.cost.comm_s(
+            [
+                Traffic(kind, group, {(group[i], group[j]): moved for i, j, moved in pairs})
+                for group in self.groups
+            ]
+        )
 
 
 def _reduce(cost: ClusterCost, groups: Sequence[tuple[int, ...]]) -> LinkPrice:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from ..base.collection import without_collection
 from ..ir.graph import LogicalGraph
 from ..passes.deduction.placement import GraphFacts
 from .considered import Considered
@@ -79,4 +80,5 @@ def search(
     graph: or its space, which searches on several machines share. Raises HspmdError where nothing fits.
     """
     space = graph if isinstance(graph, SearchSpace) else SearchSpace.of(graph, facts)
-    return GroupSearch(space, machine, options or SearchOptions()).run()
+    with without_collection():
+        return GroupSearch(space, machine, options or SearchOptions()).run()

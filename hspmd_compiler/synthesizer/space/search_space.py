@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ...base.collection import without_collection
 from ...cost_models.operator_classes import OperatorClass
 from ...ir.graph import LogicalGraph, Phase
 from ...passes.deduction.placement import GraphFacts
@@ -42,7 +43,12 @@ class SearchSpace:
     @classmethod
     def of(cls, graph: LogicalGraph, facts: GraphFacts | None = None) -> SearchSpace:
         """Looks at every row once; searches of one graph on several machines share it."""
-        book = CutBook.of(graph, facts or GraphFacts.of(graph))
+        with without_collection():
+            return cls._read(graph, facts or GraphFacts.of(graph))
+
+    @classmethod
+    def _read(cls, graph: LogicalGraph, facts: GraphFacts) -> SearchSpace:
+        book = CutBook.of(graph, facts)
         walk = ForwardWalk.of(graph, book)
         works = WorkBook.of(book)
         ways, wanted = useful_ways(walk)
