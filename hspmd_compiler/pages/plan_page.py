@@ -37,7 +37,7 @@ def plan_sections(
         _runner_ups(plan, for_scripts),
         *(_explanation(one, for_scripts) for one in explained),
     ]
-    notes = [*plan.notes, *plan.estimate.notes]
+    notes = dict.fromkeys((*plan.notes, *plan.estimate.notes))
     return [*sections, *([Listing("notes", "what to know of it", tuple(notes))] if notes else [])]
 
 
