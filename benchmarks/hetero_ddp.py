@@ -32,7 +32,8 @@ class LayerPace:
             forward = (place + 1) / len(layers) * self.forward_s
             backward = (len(layers) - place) / len(layers) * self.backward_s
             layer.register_forward_hook(lambda *_, least=forward: self.keep(least))
-            layer.register_full_backward_hook(lambda *_, least=backward: self.keep(least))
+            if place:  # the first one's end is that of the pass
+                layer.register_full_backward_hook(lambda *_, least=backward: self.keep(least))
 
     def begin(self) -> None:
         self.start = time.perf_counter()
