@@ -24,7 +24,7 @@ import torch  # noqa: E402
 from hspmd_compiler import api  # noqa: E402
 from hspmd_compiler.base.log import listening  # noqa: E402
 from hspmd_compiler.models.models import load_model  # noqa: E402
-from hspmd_compiler.strategy.formats.recognise import read_strategy  # noqa: E402
+from hspmd_compiler.strategy.formats.read import read_strategy  # noqa: E402
 
 DEPTHS = (0, 1)
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")

@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hspmd_compiler.strategy.formats.expanded import Choices
-from hspmd_compiler.strategy.formats.recognise import pick, read_entries
+from hspmd_compiler.strategy.formats.read import pick, read_entries
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.strategy.write import write_strategy
 

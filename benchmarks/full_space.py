@@ -25,7 +25,7 @@ from hspmd_compiler.synthesizer.machine import machine_of
 from hspmd_compiler.synthesizer.options import SearchOptions
 from hspmd_compiler.synthesizer.search import search
 from hspmd_compiler.synthesizer.space.search_space import SearchSpace
-from hspmd_compiler.trace.blocks.templates import trace_step
+from hspmd_compiler.trace.blocks.trace_step import trace_step
 
 DEVICE, NIC, A_NODE = "A100-SXM4-80GB", "200Gbit", 8
 SAMPLES = 64

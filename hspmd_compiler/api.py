@@ -114,7 +114,7 @@ class CompiledProgram:
     def fx(self, rank: int) -> torch.fx.GraphModule:
         """The program of one rank as a runnable GraphModule."""
         from .program.fx.to_fx import rank_module
-        from .runtime.torch_dist import of_process_group
+        from .runtime.torch_transport import of_process_group
 
         return rank_module(self.artifact.program, rank, of_process_group)
 
@@ -144,7 +144,7 @@ def compile(
     file, its form or a ClusterSpec; gradients and ZeRO's rows are exchanged the same way on all.
     """
     from .compiler import compile_model
-    from .strategy.formats.recognise import read_strategy
+    from .strategy.formats.read import read_strategy
 
     choices = {
         "device": (DeviceKind, device),

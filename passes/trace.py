@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..ir.printer import format_graph
 from ..options import Capture, Precision
-from ..trace.blocks.templates import trace_step
+from ..trace.blocks.trace_step import trace_step
 from .compile_state import Example, Traced
 from .pass_chain import Pass
 from .row_checks import graph_problems

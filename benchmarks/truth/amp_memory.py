@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hspmd_compiler.cost_models.stage_memory import StageMemory, fits, in_flight
+from hspmd_compiler.cost_models.published.stage_memory import StageMemory, fits, in_flight
 from truth.amp_cluster import AmpCluster
 from truth.amp_price import (
     FIRST_BLOCK,

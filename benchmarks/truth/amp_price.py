@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from hspmd_compiler.cost_models.layer_profiles import size_curve
-from hspmd_compiler.cost_models.pipeline_lists import (
+from hspmd_compiler.cost_models.published.layer_profiles import size_curve
+from hspmd_compiler.cost_models.published.pipeline_lists import (
     BoundaryPrices,
     Pipeline,
     StagePrices,
     deepspeed_order,
     lists,
 )
-from hspmd_compiler.cost_models.ring import all_gather_s, all_reduce_s, message_s
+from hspmd_compiler.cost_models.published.ring import all_gather_s, all_reduce_s, message_s
 from hspmd_compiler.cost_models.semantics import SendSemantics
 from hspmd_compiler.cost_models.simulate import end_times
 from truth.amp_cluster import AmpCluster

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hspmd_compiler.cost_models.layer_profiles import backward_from_forward
+from hspmd_compiler.cost_models.published.layer_profiles import backward_from_forward
 from hspmd_compiler.cost_models.semantics import SendSemantics
 from hspmd_compiler.errors import EstimateError
 from truth.amp_cluster import read_cluster

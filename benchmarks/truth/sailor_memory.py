@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hspmd_compiler.cost_models.stage_memory import StageMemory, in_flight
+from hspmd_compiler.cost_models.published.stage_memory import StageMemory, in_flight
 from truth.point_file import Place, Point
 from truth.sailor_formula import PLATFORM_BYTES
 from truth.sailor_price import (

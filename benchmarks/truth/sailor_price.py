@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from hspmd_compiler.cost_models.closed_form import closed_form_s
-from hspmd_compiler.cost_models.pipeline_lists import (
+from hspmd_compiler.cost_models.published.closed_form import closed_form_s
+from hspmd_compiler.cost_models.published.pipeline_lists import (
     BoundaryPrices,
     Pipeline,
     StagePrices,
     deepspeed_order,
     lists,
 )
-from hspmd_compiler.cost_models.ring import all_gather_s, all_reduce_s, message_s
+from hspmd_compiler.cost_models.published.ring import all_gather_s, all_reduce_s, message_s
 from hspmd_compiler.cost_models.semantics import SendSemantics
 from hspmd_compiler.cost_models.simulate import end_times
 from truth.point_file import PipelinePlan, Place, Point

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hspmd_compiler.cluster.cluster import LinkSpec
-from hspmd_compiler.cost_models.layer_profiles import SizeCurve, size_curve
-from hspmd_compiler.cost_models.ring import link_of
+from hspmd_compiler.cost_models.published.layer_profiles import SizeCurve, size_curve
+from hspmd_compiler.cost_models.published.ring import link_of
 from hspmd_compiler.errors import EstimateError
 from truth.json_file import read_json
 from truth.point_file import Place

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..base.devices import DeviceKind
 from ..options import Precision
-from ..strategy.formats.recognise import read_strategy
+from ..strategy.formats.read import read_strategy
 from .command import Command, add_capture, add_json, add_model, model_arguments
 from .optimizer_flags import add_optimizer_flags, optimizer_from
 from .show import progress, show_sections

@@ -102,7 +102,7 @@ def _check(args: Namespace) -> None:
 def _compiled(args: Namespace, cluster: ClusterSpec) -> Artifact:
     from ..api import compile
     from ..models.models import load_model
-    from ..strategy.formats.recognise import read_strategy
+    from ..strategy.formats.read import read_strategy
 
     families = {
         device.kind.partition(" ")[0] for node in cluster.nodes for device in node.devices if device.kind

@@ -14,7 +14,7 @@ from ..errors import OptionError, StrategyError
 from ..pages.sections import Cell, Listing, Section, Table, sections_to_json
 from ..strategy.formats.annotation_json import Family, annotation_json
 from ..strategy.formats.expanded import Choices, Entry, Expanded, Format
-from ..strategy.formats.recognise import pick, read_entries
+from ..strategy.formats.read import pick, read_entries
 from ..strategy.strategy import Strategy
 from ..strategy.write import TextForm, strategy_text, write_strategy
 from .command import Command, add_json

@@ -42,7 +42,7 @@ def run(args: Namespace) -> int:
     """Traces and prints; weights are never made."""
     from ..ir.anchor_rows import keep_anchors
     from ..models.models import load_model
-    from ..trace.blocks.templates import trace_step
+    from ..trace.blocks.trace_step import trace_step
     from ..trace.capture import new_fake_mode
 
     source = load_model(args.model, model_arguments(args))

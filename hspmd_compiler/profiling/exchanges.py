@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..base.comm_plan import Box, Combine, CommKind, CommStep, Piece
 from ..program.requests import AllReduce, Exchange, Recv, Request, Send
-from ..runtime.torch_dist import TorchDist
+from ..runtime.torch_transport import TorchDist
 
 DTYPE, ELEMENT_BYTES = "float32", 4
 COLLECTIVES = (

@@ -12,7 +12,7 @@ from ..base.comm_plan import CommKind
 from ..cluster.calibration import GRADIENT, Fit, LayerProfile, LayerTime
 from ..program.program import Op, Program
 from ..runtime.timing.resident import held_bytes
-from ..runtime.torch_dist import TorchDist
+from ..runtime.torch_transport import TorchDist
 from .exchanges import COLLECTIVES, LATE_S, Meetings
 from .fits import Sample, middle
 from .layer_models import LayerModel

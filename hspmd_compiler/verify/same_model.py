@@ -15,7 +15,7 @@ from ..ir.printer import call_text, row_type
 from ..passes.causal_mask import retarget_masks
 from ..passes.layout_wishes import bind_layouts
 from ..strategy.form import strategy_from
-from ..trace.blocks.templates import trace_step
+from ..trace.blocks.trace_step import trace_step
 from .reference import Reference
 
 

@@ -1,5 +1,7 @@
 """Two annotations of one tensor: the cheapest way from one to the other. No torch.
 
+Layouts of a graph come in by `resolve_layouts.plan`.
+
 Enters: candidates for a conversion, their prices, and their steps.
 """
 

@@ -19,7 +19,7 @@ from ...errors import RankLost, RunError
 from ...program.program import Op, Program, RankProgram
 from ..deadline import NoAnswer, within
 from ..device import CPU, RankDevice, find_device
-from ..torch_dist import TorchDist
+from ..torch_transport import TorchDist
 from ..transport import peer_lost_in
 from ..watching.post import Mailbox, open_mailbox
 from ..watching.watch import Limits, Watch

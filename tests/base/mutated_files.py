@@ -38,7 +38,7 @@ from hspmd_compiler.cluster.read import read_cluster
 from hspmd_compiler.cluster.slurm import job_nodes
 from hspmd_compiler.errors import HspmdError, InternalError
 from hspmd_compiler.pages.timeline_page import timeline_html
-from tests.strategy.formats.test_recognise import TEXTS
+from tests.strategy.formats.test_read import TEXTS
 
 SECONDS = 20
 MEMORY = 6 << 30

@@ -13,7 +13,7 @@ from hspmd_compiler.cluster.read import read_cluster
 from hspmd_compiler.cluster.slurm import job_nodes
 from hspmd_compiler.errors import ClusterError, HspmdError, StrategyError
 from hspmd_compiler.strategy.formats.expanded import Choices
-from hspmd_compiler.strategy.formats.recognise import read_text, text_entries
+from hspmd_compiler.strategy.formats.read import read_text, text_entries
 
 SECONDS = 5
 MERGES = "a: &a {" + ", ".join(f"k{n}: 1" for n in range(10)) + "}\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hspmd_compiler.cli.main import main
-from hspmd_compiler.strategy.formats.recognise import read_strategy
+from hspmd_compiler.strategy.formats.read import read_strategy
 
 Expect = Callable[[str, str], None]
 

@@ -10,7 +10,7 @@ import pytest
 
 from hspmd_compiler.cli.main import main
 from hspmd_compiler.cli.strategy_drawing import device_text, sizes_text, wrapped
-from hspmd_compiler.strategy.formats.recognise import read_strategy
+from hspmd_compiler.strategy.formats.read import read_strategy
 
 LINES = """
 DP=2

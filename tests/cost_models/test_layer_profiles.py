@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hspmd_compiler.cost_models.layer_profiles import SizeCurve, repaired, size_curve
-from hspmd_compiler.cost_models.nonnegative import affine_fit, nonnegative_fit
-from hspmd_compiler.cost_models.ring import all_gather_s, all_reduce_s, link_of, message_s
-from hspmd_compiler.cost_models.stage_memory import StageMemory, fits, in_flight
+from hspmd_compiler.cost_models.published.layer_profiles import SizeCurve, repaired, size_curve
+from hspmd_compiler.cost_models.published.nonnegative import affine_fit, nonnegative_fit
+from hspmd_compiler.cost_models.published.ring import all_gather_s, all_reduce_s, link_of, message_s
+from hspmd_compiler.cost_models.published.stage_memory import StageMemory, fits, in_flight
 from hspmd_compiler.errors import EstimateError
 
 POINTS = st.dictionaries(st.integers(1, 64), st.floats(1e-4, 10.0), min_size=1, max_size=6).map(

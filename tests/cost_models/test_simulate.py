@@ -19,8 +19,8 @@ from hspmd_compiler.cost_models.actions import (
     SendTo,
     TimedAction,
 )
-from hspmd_compiler.cost_models.closed_form import closed_form_s
-from hspmd_compiler.cost_models.pipeline_lists import (
+from hspmd_compiler.cost_models.published.closed_form import closed_form_s
+from hspmd_compiler.cost_models.published.pipeline_lists import (
     BoundaryPrices,
     Pipeline,
     StagePrices,

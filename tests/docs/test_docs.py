@@ -21,7 +21,7 @@ from hspmd_compiler.annotations.text import parse_states
 from hspmd_compiler.cli.main import main
 from hspmd_compiler.cluster.form import cluster_from
 from hspmd_compiler.cluster.hostfile import read_hostfile
-from hspmd_compiler.strategy.formats.recognise import read_text
+from hspmd_compiler.strategy.formats.read import read_text
 from tests.docs.page_blocks import ROOT, Block, blocks, commands, link_checkout, with_this_python, write_files
 
 LAYOUTS = ROOT / "docs" / "layouts.md"

@@ -21,7 +21,7 @@ from hspmd_compiler.program import execute
 from hspmd_compiler.program.execute import ACTIONS, InstructionRun, Walk, plan_ranks
 from hspmd_compiler.program.fx.to_fx import rank_module
 from hspmd_compiler.program.program import Instruction, Op, Program
-from hspmd_compiler.runtime.torch_dist import of_process_group
+from hspmd_compiler.runtime.torch_transport import of_process_group
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.verify.shape.fit import check_fit
 from hspmd_compiler.verify.shape.shape_segments import ShapeBook

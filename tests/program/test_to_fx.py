@@ -22,7 +22,7 @@ from hspmd_compiler.program.trained import as_local
 from hspmd_compiler.runtime.start.processes import run_ranks
 from hspmd_compiler.runtime.start.rank_process import Emit, LocalRank
 from hspmd_compiler.runtime.start.rendezvous import listen, use_loopback
-from hspmd_compiler.runtime.torch_dist import of_process_group
+from hspmd_compiler.runtime.torch_transport import of_process_group
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.trace.tracer import trace
 from hspmd_compiler.verify.eager import EagerResult, eager_step, whole_state

@@ -18,7 +18,7 @@ from hspmd_compiler.program.requests import AllReduce, Exchange, GradReduce, Los
 from hspmd_compiler.runtime.start.processes import run_ranks
 from hspmd_compiler.runtime.start.rank_process import Emit, LocalRank
 from hspmd_compiler.runtime.start.rendezvous import listen, use_loopback
-from hspmd_compiler.runtime.torch_dist import TorchDist
+from hspmd_compiler.runtime.torch_transport import TorchDist
 
 WORLD = (0, 1, 2)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool)

@@ -14,7 +14,7 @@ from hspmd_compiler.compiler import trace_graph
 from hspmd_compiler.ir.graph import LogicalGraph
 from hspmd_compiler.models.builtin_models import BUILTIN, GptSize, LlamaSize
 from hspmd_compiler.strategy.formats.expanded import Choices, Expanded
-from hspmd_compiler.strategy.formats.recognise import read_entries, text_entries
+from hspmd_compiler.strategy.formats.read import read_entries, text_entries
 from hspmd_compiler.strategy.strategy import PipelineSpec, Strategy
 from hspmd_compiler.trace.init_record import build_fake
 

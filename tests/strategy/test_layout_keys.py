@@ -8,7 +8,7 @@ import pytest
 
 from hspmd_compiler.annotations import DistributedStates, Duplicate, Partial, Split
 from hspmd_compiler.errors import StrategyError
-from hspmd_compiler.strategy.formats.recognise import read_strategy, read_text
+from hspmd_compiler.strategy.formats.read import read_strategy, read_text
 from hspmd_compiler.strategy.strategy import LayoutWish, Strategy
 from hspmd_compiler.strategy.wish_states import wish_states
 from hspmd_compiler.strategy.write import TextForm, strategy_text

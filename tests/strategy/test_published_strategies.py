@@ -21,7 +21,7 @@ from hspmd_compiler.models.builtin_models import BUILTIN, LlamaSize
 from hspmd_compiler.program.check import check as check_program
 from hspmd_compiler.strategy.check import check as check_strategy
 from hspmd_compiler.strategy.formats.expanded import Expanded
-from hspmd_compiler.strategy.formats.recognise import read_strategy
+from hspmd_compiler.strategy.formats.read import read_strategy
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.strategy.write import strategy_text
 from tests.fit import check_fit

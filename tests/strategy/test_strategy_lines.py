@@ -10,7 +10,7 @@ import pytest
 
 from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.strategy.formats.expanded import Choices
-from hspmd_compiler.strategy.formats.recognise import read_strategy
+from hspmd_compiler.strategy.formats.read import read_strategy
 from hspmd_compiler.strategy.lines import looks_like_lines, read_lines
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 

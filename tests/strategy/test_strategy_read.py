@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hspmd_compiler.base.devices import DeviceKind
 from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.strategy.check import check
-from hspmd_compiler.strategy.formats.recognise import read_strategy, read_text
+from hspmd_compiler.strategy.formats.read import read_strategy, read_text
 from hspmd_compiler.strategy.strategy import (
     GradientForm,
     Override,

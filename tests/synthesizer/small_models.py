@@ -15,7 +15,7 @@ from hspmd_compiler.ir.graph import LogicalGraph
 from hspmd_compiler.models.builtin_models import BUILTIN
 from hspmd_compiler.synthesizer.machine import Lane, LinkPrice, SearchMachine
 from hspmd_compiler.synthesizer.space.search_space import SearchSpace
-from hspmd_compiler.trace.blocks.templates import trace_step
+from hspmd_compiler.trace.blocks.trace_step import trace_step
 
 SAMPLES = 8
 CLASSES = 4

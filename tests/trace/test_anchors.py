@@ -12,7 +12,7 @@ from hspmd_compiler.ir.graph import Phase
 from hspmd_compiler.ir.own_names import ANCHOR, ANCHOR_BACKWARD, anchor_name, renamed_anchor
 from hspmd_compiler.ir.printer import format_graph
 from hspmd_compiler.options import Capture, Precision
-from hspmd_compiler.trace.blocks.templates import trace_step
+from hspmd_compiler.trace.blocks.trace_step import trace_step
 
 from .anchored_models import Varied
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hspmd_compiler.errors import TraceError
 from hspmd_compiler.options import Capture
-from hspmd_compiler.trace.blocks.templates import trace_step
+from hspmd_compiler.trace.blocks.trace_step import trace_step
 
 WIDTH = 4
 BATCH = {"x": torch.ones(2, WIDTH)}

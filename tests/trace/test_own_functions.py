@@ -15,7 +15,7 @@ from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.strategy.strategy import PipelineSpec as P
 from hspmd_compiler.strategy.strategy import StageSpec as S
 from hspmd_compiler.strategy.strategy import Strategy
-from hspmd_compiler.trace.blocks.templates import trace_step
+from hspmd_compiler.trace.blocks.trace_step import trace_step
 from hspmd_compiler.trace.tracer import trace
 from hspmd_compiler.verify.eager import whole_state
 from hspmd_compiler.verify.reference import Reference

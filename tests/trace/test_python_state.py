@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hspmd_compiler.errors import TraceError
 from hspmd_compiler.options import Capture
-from hspmd_compiler.trace.blocks.templates import trace_step
+from hspmd_compiler.trace.blocks.trace_step import trace_step
 from hspmd_compiler.trace.state.kept_tensors import stand_in_of
 from hspmd_compiler.trace.tracer import trace
 

@@ -15,7 +15,7 @@ from hspmd_compiler.errors import TraceError
 from hspmd_compiler.models.builtin_models import builtin_factory
 from hspmd_compiler.models.models import load_model
 from hspmd_compiler.options import Capture
-from hspmd_compiler.trace.blocks.templates import trace_step
+from hspmd_compiler.trace.blocks.trace_step import trace_step
 from hspmd_compiler.trace.tracer import trace
 from tests.quick import quick_are
 from tests.trace.template_models import MODELS, Stack

@@ -10,7 +10,7 @@ from torch import nn
 
 from hspmd_compiler.errors import TraceError
 from hspmd_compiler.trace import capture, trace_checks
-from hspmd_compiler.trace.blocks.templates import trace_step
+from hspmd_compiler.trace.blocks.trace_step import trace_step
 from hspmd_compiler.trace.tracer import trace
 from hspmd_compiler.verify.eager import eager_step
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hspmd_compiler.ir.graph import LogicalGraph
 from hspmd_compiler.program.program import Program
 from hspmd_compiler.strategy.strategy import Strategy
-from hspmd_compiler.trace.blocks.templates import trace_step
+from hspmd_compiler.trace.blocks.trace_step import trace_step
 from hspmd_compiler.trace.tracer import trace
 from hspmd_compiler.verify.eager import EagerResult, eager_model, eager_step, whole_state
 from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor, loss_difference

@@ -23,7 +23,7 @@ from hspmd_compiler.compiler import lower_graph
 from hspmd_compiler.models.builtin_models import BUILTIN, LlamaSize
 from hspmd_compiler.program.program import Shard
 from hspmd_compiler.strategy.formats.expanded import Choices
-from hspmd_compiler.strategy.formats.recognise import pick, read_entries
+from hspmd_compiler.strategy.formats.read import pick, read_entries
 from hspmd_compiler.strategy.strategy import Strategy
 from tests.strategy.published import traced
 

@@ -14,7 +14,7 @@ from hspmd_compiler.passes.resolve_annotations import Method, Resolution, resolv
 from hspmd_compiler.runtime.start.processes import run_ranks
 from hspmd_compiler.runtime.start.rank_process import Emit, LocalRank
 from hspmd_compiler.runtime.start.rendezvous import listen, use_loopback
-from hspmd_compiler.runtime.torch_dist import TorchDist
+from hspmd_compiler.runtime.torch_transport import TorchDist
 
 from ...annotations.pieces import pieces_of, whole_tensor
 from .converted import run_steps

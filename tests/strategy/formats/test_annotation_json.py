@@ -15,7 +15,7 @@ from hspmd_compiler.strategy.formats.annotation_reading import read_annotation
 from hspmd_compiler.strategy.formats.expanded import Choices, Expanded
 from hspmd_compiler.strategy.formats.hotspa import hotspa_entries
 from hspmd_compiler.strategy.formats.hspmd_cases import expand_case, expand_lines
-from hspmd_compiler.strategy.formats.recognise import read_strategy
+from hspmd_compiler.strategy.formats.read import read_strategy
 from hspmd_compiler.strategy.strategy import Strategy
 
 CHOICES = Choices()

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..errors import EstimateError
+from ...errors import EstimateError
 from .nonnegative import Affine, Point, affine_fit
 
 

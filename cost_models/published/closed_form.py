@@ -8,8 +8,8 @@ to a quarter below it (posted ahead: two fifths): neighbours wait for each other
 
 from __future__ import annotations
 
+from ..semantics import SendSemantics
 from .pipeline_lists import Pipeline
-from .semantics import SendSemantics
 
 
 def closed_form_s(pipeline: Pipeline, semantics: SendSemantics) -> float:

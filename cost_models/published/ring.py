@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..cluster.link import LinkSpec
+from ...cluster.link import LinkSpec
 from .nonnegative import Point, affine_fit
 
 WIDEST = 1e15

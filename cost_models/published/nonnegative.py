@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
-from ..errors import EstimateError
+from ...errors import EstimateError
 
 MOST_COLUMNS = 8
 Point = tuple[float, float]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..base.timeline import SpanKind
-from .actions import Compute, RecvFrom, SendTo, TimedAction
+from ...base.timeline import SpanKind
+from ..actions import Compute, RecvFrom, SendTo, TimedAction
 
 FORWARD_TAG, BACKWARD_TAG = "activation", "gradient"
 

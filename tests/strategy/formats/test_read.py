@@ -12,7 +12,7 @@ from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.strategy.formats.annotation_json import annotation_json
 from hspmd_compiler.strategy.formats.expanded import Choices, Entry, Expanded, Format
 from hspmd_compiler.strategy.formats.hspmd_cases import expand_lines
-from hspmd_compiler.strategy.formats.recognise import pick, read_entries, read_strategy, text_entries
+from hspmd_compiler.strategy.formats.read import pick, read_entries, read_strategy, text_entries
 from hspmd_compiler.strategy.write import strategy_text
 
 LINES = 'DP=1\nTP=1\nLAYERS_NUM_LIST="[[2]]"\n'
