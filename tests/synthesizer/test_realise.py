@@ -157,7 +157,9 @@ def test_units_and_repeats_are_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "batch"), [(narrow, 400), (wide, 4), (encoder, 8)], ids=["narrow", "wide", "encoder"]
+    ("model", "batch"),
+    [(narrow, 400), (wide, 4), pytest.param(encoder, 8, marks=pytest.mark.slow)],
+    ids=["narrow", "wide", "encoder"],
 )
 def test_found_programs_are_exact(model: Callable[[], Made], batch: int) -> None:
     """All that was found, not only what was chosen, on three unequal devices."""

@@ -12,12 +12,6 @@ from .groupings import Grouping, even_groupings
 from .planned_devices import PlannedDevices
 
 DP_EV, DP_CP, ONE = "DP-EV", "DP-CP", "one device"
-MEANINGS = {
-    ONE: "the quickest device alone",
-    DP_EV: "data parallel, as many samples for each device",
-    DP_CP: "data parallel, samples by the devices' speeds",
-    "TP": "tensor parallel as in Megatron: even groups of so many devices, even shares, even samples",
-}
 Speeds = Mapping[DeviceSpec, float]
 """Of each kind of device, in any unit."""
 
