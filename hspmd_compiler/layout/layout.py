@@ -188,7 +188,9 @@ def _simplify_product(factor: Factor, by_rank: Sets) -> tuple[Factor, ...]:
         return _simplify(Factor(factor.size, factor.axis, factor.sets))
     if is_full(factor.size, factor.sets or ()):
         return _simplify(Factor(factor.size, Axis.TENSOR, by_rank))
-    period = period_of(factor.size, factor.pieces)
+    apart = factor.cut_by(ranks=True), factor.cut_by(ranks=False)
+    whole_pieces = any(part is not None and _all_or_nothing(part) for part in apart)
+    period = factor.size if whole_pieces else period_of(factor.size, factor.pieces)
     inner = factor.mapped(period, lambda held: intersect(held, ((0, period),)))
     return (inner,) if period == factor.size else (Factor(factor.size // period), inner)
 

@@ -15,7 +15,7 @@ from ...layout.intervals import Intervals, intersect, union, within
 from ...layout.layout import Axis, Coordinate, Dim, Factor, Layout, make_layout
 from ...layout.layout_rows import held_rows
 from ...layout.refine import Refined, refine
-from ...layout.several_cuts import is_plain
+from ...layout.several_cuts import is_plain, without_ranks
 from ...layout.view_maps import held_once
 from ...rules.in_code.view_rules import invert, reemit
 from ...rules.rules import PULLS, at_first, contrib_factor, is_addend, local_shape, uncut
@@ -72,7 +72,7 @@ def _convert_batch(deducer: Deducer, value: AnnotatedValue, target: Layout) -> A
         layout = make_layout(value.layout.dims, value.layout.partial | {Axis.BATCH})
         value = deducer.emit("hspmd.zero_unless", (value, at_first(Axis.BATCH)), layout, dtype=value.dtype)
     own, wanted = value.layout.cut(ranks=False), target.cut(ranks=False)
-    if own == wanted:
+    if own == wanted or _same_samples(value.layout, target):
         return value
     if own is not None:
         if wanted is not None and refine(value.layout, target) is None and value.layout.cut(ranks=True):
@@ -91,6 +91,12 @@ def _convert_batch(deducer: Deducer, value: AnnotatedValue, target: Layout) -> A
             f"no common factors of {value.layout.shape}", fix="report this model and strategy"
         )
     return _take(deducer, value, step)
+
+
+def _same_samples(layout: Layout, target: Layout) -> bool:
+    """Whether ranks alone cut them differently, who share samples in one of them."""
+    shared = any(factor.by_rank is not None for factor in (*layout.factors(), *target.factors()))
+    return shared and without_ranks(layout).dims == without_ranks(target).dims
 
 
 def _same_batch(layout: Layout, target: Layout) -> bool:
