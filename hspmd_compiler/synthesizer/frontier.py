@@ -110,6 +110,9 @@ def undominated(front: Front) -> Front:
     """Without states of which some values that all have could as well have pending gradients, for no more."""
     kept: Front = {}
     for key, found in front.items():
+        if REPLICATE not in key:
+            kept[key] = found
+            continue
         open_places = [i for i, code in enumerate(key) if code == REPLICATE]
         most = len(open_places) if len(open_places) <= FEW else 1
         if not any(

@@ -42,8 +42,10 @@ def meets(held: Sequence[int], wanted: Sequence[int], *, cut: bool) -> bool:
     that are whole, whose gradient is then among zeros: operands meet in the cut. Where none is, no strategy
     can say that they are sliced, for this reader alone.
     """
-    if all(map(serves, held, wanted)):
+    if held == wanted or all(map(serves, held, wanted)):
         return True
+    if WHOLE not in held:
+        return False
     if not (cut or any(one == other and is_cut(one) for one, other in zip(held, wanted, strict=True))):
         return False
     pairs = zip(held, wanted, strict=True)
