@@ -125,7 +125,8 @@ class CallRule:
     def flops(self, share: float = 1.0) -> float:
         """Of the whole call, or of a share of it."""
         idle = self.rule.idle
-        return self.rule.flops * prod(size for name, size in self.sizes.items() if name not in idle) * share
+        counted = (size for name, size in self.sizes.items() if name.rpartition("@")[2] not in idle)
+        return self.rule.flops * prod(counted) * share
 
 
 @cache

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 import torch
+from torch import nn
 
 from hspmd_compiler.cost_models.operator_classes import OperatorClass, class_of, work_of
 from hspmd_compiler.program.interpret import RowCall
 from hspmd_compiler.program.kernels.kernels import OWN_KERNELS
 from hspmd_compiler.program.operator_types import Typed, answer_of, typed_of
 from hspmd_compiler.program.program import LocalRow, Value
+from hspmd_compiler.rules.call_rule import bind, tensors
+from hspmd_compiler.trace.tracer import trace
 
 
 def called(op: str, shapes: list[tuple[int, ...]], *more: object, dtype: torch.dtype = torch.float32):  # type: ignore[no-untyped-def]
@@ -66,6 +71,31 @@ def test_convolutions_of_ours_are_those_of_the_rule() -> None:
     by_image = called("hspmd.convolution_input_gradient", [out, weight], image, *WINDOW)
     by_weight = called("hspmd.convolution_weight_gradient", [out, image], weight, *WINDOW)
     assert rule.flops == own.flops == by_image.flops == by_weight.flops
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.Conv2d(4, 6, 3), nn.ConvTranspose2d(4, 6, 3), nn.Conv2d(4, 6, 3, 2, groups=2)]
+)
+def test_a_traced_gradient_of_a_convolution_is_two_such_products(layer: nn.Module) -> None:
+    class Squares(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = layer
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(self.inner.bias.sum() + x).square().sum()
+
+    graph = trace(Squares(), {"x": torch.zeros(2, 4, 8, 8)}, batch=2)
+    shapes = [row.shape for row in graph.rows]
+    flops = {}
+    for row in graph.rows:
+        if "convolution" in row.op:
+            read = [None if ref is None else shapes[ref.id] for ref in tensors(row)]
+            flops[row.op.split(".")[1]] = bind(row, read).flops()
+    made = layer(torch.zeros(2, 4, 8, 8)).shape
+    outside = (2, 4, 8, 8) if isinstance(layer, nn.ConvTranspose2d) else made
+    assert flops["convolution"] == 2 * prod(outside) * prod(layer.weight.shape[1:])
+    assert flops["convolution_backward"] == 2 * flops["convolution"]
 
 
 def test_a_lookup_reads_the_rows_that_it_gives() -> None:

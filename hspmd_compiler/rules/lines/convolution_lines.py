@@ -104,10 +104,15 @@ def _line(row: Row, window: Window, text: str, over: str = "", **more: Any) -> O
     return parse(row.op, text, **products | more)
 
 
+def _idle(window: Window, image: str, out: str) -> str:
+    """The space that windows move over is not counted: each element of the other side meets one window."""
+    return (out if window.transposed else image).split(")")[-1].removeprefix("n k ").removeprefix("n m ")
+
+
 def _convolution(row: Row) -> OpRule:
     window = _window(row)
     image, weight, out, channels = _letters(window)
-    more = dict[str, Any](added=2, emit=convolution, flops=2, idle=_space(image))
+    more = dict[str, Any](added=2, emit=convolution, flops=2, idle=_idle(window, image, out))
     return _line(row, window, f"{image}, {weight}, {channels} -> {out}", "k", **more)
 
 
@@ -117,13 +122,8 @@ def _backward(row: Row) -> OpRule:
     image, weight, grad, channels = _letters(window)
     summed = "n" if window.groups > 1 else "n m"
     text = f"{grad}, {image}, {weight} -> {image}, {weight}, {channels}"
-    more = dict[str, Any](code=convolution_backward, flops=4, idle=_space(image))
+    more = dict[str, Any](code=convolution_backward, flops=4, idle=_idle(window, image, grad))
     return _line(row, window, text, sum=summed, linear=Linear.NO, **more)
-
-
-def _space(image: str) -> str:
-    """The image's dims beside samples and channels: each result meets a window of it, not all."""
-    return image.removeprefix("n k ").removeprefix("n (g c) ")
 
 
 def _products(row: Row) -> tuple[OpRule, OpRule, OpRule]:
