@@ -30,8 +30,12 @@ def wish_states(to: str, ranks: int, shares: Sequence[int] | None = None) -> Dis
 
 
 def fixed_states(to: str) -> DistributedStates | None:
-    """The states of one number of ranks; None: it is for any number."""
-    return None if OVER_ALL.fullmatch(to) else parse_states(to)
+    """The states of one number of ranks; None: it is for any number. AnnotationError: it can't be read."""
+    found = OVER_ALL.fullmatch(to)
+    if found is None:
+        return parse_states(to)
+    _over_all(found, 1, None)  # where its unit is 0, this says so
+    return None
 
 
 def _over_all(found: re.Match[str], ranks: int, shares: Sequence[int] | None) -> Placement:

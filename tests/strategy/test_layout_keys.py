@@ -69,6 +69,7 @@ def test_every_bad_value_is_listed(expect: Callable[[str, str], None]) -> None:
             {"at": "y", "to": "S0x3 S0x1"},
             {"at": "z", "to": "S0(0,0,0)"},
             {"at": "w", "to": "[0,1,2] <S0x3>"},
+            {"at": "u", "to": "S0/0"},
             {"at": "v"},
             {"at": 3, "to": 4, "with": 5},
             "linear1",
