@@ -29,6 +29,9 @@ Typed = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]
 """(shape, element type, strides)."""
 TypedResult = Typed | tuple[Typed | None, ...]
 
+ABSENT = "PyTorch is not linked with support for"
+"""What PyTorch says in `contiguous` of a fake tensor on a device that it was built without."""
+
 
 class Memory:
     """The memory of a value that is not computed: an identity and its bytes."""
@@ -85,7 +88,7 @@ class OperatorBook:
         key = (kind, number, *types.values())
         if key not in self._answers:
             with self._mode:
-                self._answers[key] = answer_of(call, types, kind)
+                self._answers[key] = _answer_on(call, types, kind)
         return _placed(self._answers[key], list(_tensors(operands.values())))
 
 
@@ -101,6 +104,16 @@ def _tensors(results: Iterable[SketchResult]) -> Iterator[Sketch]:
             yield result
         else:
             yield from (item for item in result if item is not None)
+
+
+def _answer_on(call: RowCall, operands: Mapping[int, TypedResult], kind: str) -> TypeAnswer[Typed]:
+    """On a kind of device; as a CPU has it where PyTorch's sketch of the operator wants it there."""
+    try:
+        return answer_of(call, operands, kind)
+    except InternalError as error:
+        if kind == DeviceKind.CPU.value or ABSENT not in str(error.__cause__):
+            raise
+        return answer_of(call, operands, DeviceKind.CPU.value)
 
 
 def answer_of(call: RowCall, operands: Mapping[int, TypedResult], device: str) -> TypeAnswer[Typed]:

@@ -50,6 +50,13 @@ def test_a_kind_of_device_has_types_of_its_own(kind: str, statistics: torch.dtyp
     assert [dtype for _, dtype, _ in types(op, arguments, kind)] == [torch.bfloat16, statistics, statistics]
 
 
+def test_a_device_that_pytorch_was_built_without_is_not_asked() -> None:
+    """PyTorch sketches a log softmax by `contiguous`, which classes in dim 1 before tokens are not."""
+    classes = torch.ones(2, 3, 4).transpose(1, 2)
+    found = types("aten._log_softmax.default", (classes, 1, False), "cuda")
+    assert found == [((2, 4, 3), torch.float32, (12, 3, 1))]
+
+
 def types(op: str, arguments: tuple[object, ...], kind: str) -> list[Typed]:
     """What the book says of a call; tensors among the arguments are its operands."""
     operands = {i: sketch(item) for i, item in enumerate(arguments) if isinstance(item, Tensor)}
