@@ -26,6 +26,9 @@ def nonnegative_fit(rows: Sequence[Sequence[float]], values: Sequence[float]) ->
     columns = matrix.shape[1]
     if columns > MOST_COLUMNS:
         raise EstimateError(f"{columns} columns to fit", rule=f"a fit has at most {MOST_COLUMNS} columns")
+    sizes = np.abs(matrix).max(axis=0)
+    sizes[sizes == 0] = 1.0
+    matrix = matrix / sizes  # a column far smaller than others would be taken for none
     best, least = np.zeros(columns), float(wanted @ wanted)
     for chosen in _subsets(columns):
         part = np.linalg.lstsq(matrix[:, chosen], wanted, rcond=None)[0]
@@ -36,7 +39,7 @@ def nonnegative_fit(rows: Sequence[Sequence[float]], values: Sequence[float]) ->
             least = float(missed @ missed)
             best = np.zeros(columns)
             best[list(chosen)] = part
-    return tuple(float(one) for one in best)
+    return tuple(float(one) for one in best / sizes)
 
 
 def _subsets(columns: int) -> Iterator[list[int]]:

@@ -147,6 +147,8 @@ CASES: dict[str, list[str]] = {
     "cluster-empty-flag": ["cluster", "new", "--node", "2xT4", "--zone", " "],
     "cluster-no-suffix": ["cluster", "new", "--node", "2xT4", "-o", "c"],
     "cluster-no-folder": ["cluster", "new", "--node", "2xT4", "-o", "nowhere/c.yaml"],
+    "plan-without-cluster": ["plan", "llama-tiny", "--cluster", "nowhere.yaml"],
+    "plan-malformed-cluster": ["plan", "llama-tiny", "--cluster", "broken.json"],
     "cluster-show-missing": ["cluster", "show", "nowhere.yaml"],
     "cluster-show-malformed": ["cluster", "show", "broken.json"],
     "cluster-show-bad": ["cluster", "show", "machines.yaml"],

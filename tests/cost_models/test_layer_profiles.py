@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hspmd_compiler.cost_models.published.layer_profiles import SizeCurve, repaired, size_curve
@@ -67,6 +67,7 @@ MATRIX = st.lists(
 
 
 @given(MATRIX, st.lists(st.floats(-3, 3, allow_subnormal=False), min_size=8, max_size=8))
+@example([[0.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, -9e-156], [0.0] * 3], [0.0, 1.0, -2.0, 0.0])
 def test_the_fit_is_the_best_without_negative_parts(rows: list[list[float]], values: list[float]) -> None:
     """No small step from it, that stays at or above zero, comes nearer."""
     matrix, wanted = np.array(rows), np.array(values[: len(rows)])

@@ -13,7 +13,7 @@ import torch
 
 from hspmd_compiler.errors import DeduceError
 from hspmd_compiler.ir.graph import Ref
-from hspmd_compiler.ir.own_names import COMM, COMM_BACKWARD
+from hspmd_compiler.ir.own_names import ANCHORS, OF_USERS
 from hspmd_compiler.layout.layout import Axis, Coordinate, Layout
 from hspmd_compiler.rules.rules import RULES
 from hspmd_compiler.verify.rules.split_operands import Operand, StageMesh, random_layout
@@ -30,8 +30,8 @@ from .window_cases import windows
 
 WAYS = (2, 3, 5)
 MICRO_BATCHES = ((), (((0, 3),), ((3, 4),)), (((0, 1),), ((1, 3),), ((3, B),)))
-MARKERS = (COMM, COMM_BACKWARD)
-"""Their layouts come from the user's text: tests/trace/test_comm_rules.py."""
+MARKERS = (*OF_USERS, *ANCHORS)
+"""Their layouts come from texts: tests/trace/test_comm_rules.py, tests/passes/test_layouts.py."""
 QUICK, MOST, THOROUGH = 6, 200, 150
 
 

@@ -28,6 +28,7 @@ class Marked(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         inner = hspmd.comm(self.up(x), "[2,0,1,3]  <S2(5,2) S1x2>")
         inner = hspmd.comm(torch.nn.functional.gelu(inner), "[0,1,2,3]  <S0x2 S2(0,7)>")
+        inner = hspmd.comm(inner, "[0,1,2,3]  <Dx2 S2(0,7)>")
         out = hspmd.comm(self.down(inner), "[0,1,2,3]  <Dx2 Px2>")
         return nn.functional.mse_loss(hspmd.comm(out, "[3,2,1,0]  <S1(0:2,1:3) Dx2>"), y)
 
