@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from .found import anchors
+from .found import anchors, param_type
 from .frontier import Front, Frontier
 from .machine import SearchMachine
+from .param_prices import ParamWay
 from .priced_steps import PricedWay
 from .space.codes import type_of
 from .space.search_space import SearchSpace
@@ -76,16 +77,14 @@ class Considered(Mapping[str, Ways]):
         row = self.space.graph.params[name].row
         cuts = self.space.walk.ways.cuts(row)
         priced = self.chain.frontier.steps[place]
-        codes: dict[int, None] = {}
+        kept: dict[ValueType, list[PricedWay]] = {}
         for way in priced.ways:
-            codes |= dict.fromkeys(held_codes(self.space, place, way.chosen.statics, row))
-        for code in codes:
-            kept = tuple(
-                way for way in priced.ways if code in held_codes(self.space, place, way.chosen.statics, row)
-            )
-            price = self._through(place, {}, kept)
+            for held in held_ways(self.space, place, way.chosen.statics, row):
+                kept.setdefault(param_type(held, cuts, len(self.machine.vertices)), []).append(way)
+        for kind, ways in kept.items():
+            price = self._through(place, {}, tuple(ways))
             if price is not None:
-                yield type_of(code, cuts, len(self.machine.vertices)), price
+                yield kind, price
 
     def _through(
         self, place: int, only: dict[int, int], ways: tuple[PricedWay, ...] | None = None
@@ -106,13 +105,13 @@ class Considered(Mapping[str, Ways]):
         return min((price + to_go[key] for key, (price, _) in found.items() if key in to_go), default=None)
 
 
-def held_codes(space: SearchSpace, place: int, statics: tuple[StaticWay, ...], row: int) -> Iterator[int]:
-    """The codes of a parameter in what a way is given."""
+def held_ways(space: SearchSpace, place: int, statics: tuple[StaticWay, ...], row: int) -> Iterator[ParamWay]:
+    """How a parameter is held in what a way is given."""
 
-    def within(value: int, found: StaticWay) -> Iterator[int]:
+    def within(value: int, found: StaticWay) -> Iterator[ParamWay]:
         if found.param is not None:
             if value == row:
-                yield found.param.code
+                yield found.param
             return
         for operand, one in zip(space.walk.alone[value][1], found.operands, strict=True):
             yield from within(operand, one)

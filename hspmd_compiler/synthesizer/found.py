@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from ..ir.own_names import ANCHOR
 from ..layout.shares import assign_units
 from .moves import TypeMove, move
+from .param_prices import ParamWay
 from .planner.input_cuts import input_cuts
 from .priced_steps import PricedSteps, StepChoice
 from .space.codes import cut_of, is_cut, type_of
 from .space.cuts import ValueCut
 from .space.forward_rows import RowStep
 from .space.row_ways import NOTHING, value_bytes
-from .static_tables import StaticWay
-from .value_types import FoundExchange, FoundProgram, ParamChoice
+from .static_tables import StaticWay, products_of
+from .value_types import FoundExchange, FoundProgram, Holding, ParamChoice, ValueType
 
 
 @dataclass(slots=True)
@@ -63,46 +64,42 @@ class FoundChoices:
     def _step(self, step: RowStep, place: int, chosen: StepChoice, again: bool) -> None:
         prices = self.priced.prices
         if chosen.way is None:
-            self._param(step.row.id, chosen.statics[0], factors=False)
+            self._param(step.row.id, chosen.statics[0])
             return
-        self.compute_s += prices.seconds(step.row, chosen.way, chosen.vertex)
+        whole = products_of(chosen.statics)
+        self.compute_s += prices.seconds(step.row, chosen.way, chosen.vertex, whole)
         if again:
             self.compute_s += prices.forward_seconds(step.row, chosen.way, chosen.vertex)
         for value, static in zip(step.statics, chosen.statics, strict=True):
-            self._static(value, static, chosen.factors)
-        if chosen.factors:
-            machine = prices.machine
-            self.gradient_s += machine.micro_batches * machine.gathers[0].seconds(
-                chosen.way.factors * machine.batch
-            )
+            self._static(value, static)
+        self.gradient_s += self.priced.gathered_s(chosen)
         if chosen.before != chosen.after:
             self._exchange(step, chosen, again)
         if not again:
             self._keep(place, chosen)
 
-    def _static(self, value: int, found: StaticWay, factors: bool) -> None:
+    def _static(self, value: int, found: StaticWay) -> None:
         """A value of parameters alone, from its parameters on."""
         if found.param is not None:
-            self._param(value, found, factors)
+            self._param(value, found)
             return
         row, operands, _ = self.priced.space.walk.alone[value]
         assert found.way is not None, "made of others by a way"
         self.compute_s += self.priced.prices.seconds(row, found.way, found.vertex)
         for operand, one in zip(operands, found.operands, strict=True):
-            self._static(operand, one, factors)
+            self._static(operand, one)
 
-    def _param(self, value: int, found: StaticWay, factors: bool) -> None:
+    def _param(self, value: int, found: StaticWay) -> None:
         way = found.param
         assert way is not None, "a parameter"
         row = self.priced.space.graph.rows[value]
         cuts = self.priced.space.walk.ways.cuts(value)
-        price = way.seconds - (way.reduce_s if factors else 0.0)
-        self.gradient_s += price
+        self.gradient_s += way.seconds
         self.held = [one + more for one, more in zip(self.held, way.held, strict=True)]
         name = row.origin.name
-        held_type = type_of(way.code, cuts, self._vertices)
+        held_type = param_type(way, cuts, self._vertices)
         shares = self._shares(way.code, cuts)
-        self.params[name] = ParamChoice(name, held_type, shares, way.zero or None, factors, price)
+        self.params[name] = ParamChoice(name, held_type, shares, way.zero or None, way.seconds)
 
     def _exchange(self, step: RowStep, chosen: StepChoice, again: bool) -> None:
         machine = self.priced.prices.machine
@@ -163,6 +160,11 @@ class FoundChoices:
     @property
     def _vertices(self) -> int:
         return len(self.priced.prices.machine.vertices)
+
+
+def param_type(way: ParamWay, cuts: tuple[ValueCut, ...], vertices: int) -> ValueType:
+    """How a parameter is held in a way."""
+    return ValueType(Holding.FACTORS) if way.factors else type_of(way.code, cuts, vertices)
 
 
 def anchor_of(step: RowStep) -> str:

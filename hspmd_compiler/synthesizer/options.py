@@ -15,7 +15,7 @@ class SearchOptions:
     """
 
     zero: tuple[int, ...] = (0, 1, 2, 3)
-    factors: bool = False
+    factors: bool = True
     recompute: bool = True
     memory: bool = True
     dominance: bool = True

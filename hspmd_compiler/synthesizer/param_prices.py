@@ -19,14 +19,14 @@ SUM_BYTES = 4
 
 
 class ParamWay(NamedTuple):
-    """One way to hold a parameter. seconds: of a step. held: bytes on each lane. reduce_s: of its gradient's
-    sum over the inner ranks, which factors make needless."""
+    """One way to hold a parameter. seconds: of a step. held: bytes on each lane. factors: whether each inner
+    rank makes its gradient of gathered factors, whose gathers are not among the seconds."""
 
     code: int
     zero: int
     seconds: float
     held: tuple[float, ...]
-    reduce_s: float = 0.0
+    factors: bool = False
 
     def objective(self, memory: MemoryPrices) -> float:
         """Seconds, and memory at its price."""
@@ -40,10 +40,10 @@ class ParamPrices:
     machine: SearchMachine
     options: SearchOptions
 
-    def ways(self, info: ParamInfo, places: Sequence[int]) -> Iterator[ParamWay]:
+    def ways(self, info: ParamInfo, places: Sequence[int], *, factors: bool = False) -> Iterator[ParamWay]:
         """Replicated, whole, and each cut by each ratio vector, with the ZeRO levels that differ.
 
-        places: of the cuts.
+        places: of the cuts. factors: also whole, with a gradient made of factors.
         """
         machine = self.machine
         codes = [REPLICATE]
@@ -58,14 +58,19 @@ class ParamPrices:
             copies = machine.outer * (1 if is_cut(code) else machine.ranks)
             for zero in self.options.zero if copies > 1 and info.trainable else (0,):
                 yield self._way(info, code, zero, copies)
+                if factors and code == WHOLE:
+                    yield self._way(info, code, zero, copies, factors=True)
 
-    def _way(self, info: ParamInfo, code: int, zero: int, copies: int) -> ParamWay:
+    def _way(self, info: ParamInfo, code: int, zero: int, copies: int, *, factors: bool = False) -> ParamWay:
         elements = prod(info.shape)
         size = elements * info.dtype.itemsize
         shares = self._shares(code)
         if not info.trainable:
             return ParamWay(code, zero, 0.0, tuple(size * share for share in shares))
-        reduce_s, seconds = self._gradient(code, elements * max(SUM_BYTES, info.dtype.itemsize), max(shares))
+        summed = elements * max(SUM_BYTES, info.dtype.itemsize)
+        inside, seconds = self._gradient(code, summed, max(shares))
+        if not factors:
+            seconds += inside - self._scattered(code, zero, size)
         if zero:
             seconds += self._zero(code, zero, size, max(shares))
         stored = 1 / copies if zero else 1.0
@@ -74,7 +79,7 @@ class ParamPrices:
             for lane, share in zip(self.machine.lanes, shares, strict=True)
         )
         held = tuple(share * self._held(info, zero, copies) * elements for share in shares)
-        return ParamWay(code, zero, reduce_s + seconds + update, held, reduce_s)
+        return ParamWay(code, zero, seconds + update, held, factors)
 
     def _shares(self, code: int) -> tuple[float, ...]:
         if code < FIRST_CUT:
@@ -98,11 +103,11 @@ class ParamPrices:
         if code != WHOLE and machine.outer > 1:
             price = LinkPrice(tuple((a / 2, b / 2) for a, b in machine.piece_reduces.lines), least=True)
             size *= share
-        once = price.seconds(size)
-        saved = 0.0 if zero == ZERO_STATE or code == REPLICATE else self._gradient(code, size, 1.0)[0] / 2
-        if zero == ZERO_PARAMETERS:
-            return 2 * machine.micro_batches * once - saved
-        return once - saved
+        return price.seconds(size) * (2 * machine.micro_batches if zero == ZERO_PARAMETERS else 1)
+
+    def _scattered(self, code: int, zero: int, size: float) -> float:
+        """Seconds less that a gradient's sum takes if each rank gets its part alone."""
+        return self._gradient(code, size, 1.0)[0] / 2 if zero > ZERO_STATE else 0.0
 
     def _held(self, info: ParamInfo, zero: int, copies: int) -> float:
         """Bytes of an element: the parameter, its gradient, the optimizer's moments."""

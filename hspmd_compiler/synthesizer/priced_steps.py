@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from .space.forward_rows import RowStep
 from .space.regions import StepPlace
 from .space.row_ways import NOTHING, RowWay, value_bytes
 from .space.search_space import SearchSpace
-from .static_tables import StaticTables, StaticWay, at_vertex
+from .static_tables import StaticTables, StaticWay, at_vertex, factored, products_of
 
 
 class StepChoice(NamedTuple):
@@ -27,7 +28,6 @@ class StepChoice(NamedTuple):
     statics: tuple[StaticWay, ...]
     before: int
     after: int
-    factors: bool = False
 
 
 class StepOutcome(NamedTuple):
@@ -188,20 +188,19 @@ class PricedSteps:
     def _of_ways(
         self, step: RowStep, ways: tuple[RowWay, ...], tables: list[dict[int, StaticWay]]
     ) -> tuple[PricedWay, ...]:
-        made = []
+        made: list[PricedWay] = []
         inner = self.prices.machine.ranks > 1
         for way in ways:
             if not inner and any(code != REPLICATE for code in (*way.needs, *way.gives)):
                 continue
             for vertex in range(self._vertices if _names_cut(way) else 1):
-                one = self._at(step, way, vertex, tables)
-                if one is not None:
-                    made.append(one)
+                made += self._at(step, way, vertex, tables)
         return tuple(made)
 
     def _at(
         self, step: RowStep, way: RowWay, vertex: int, tables: list[dict[int, StaticWay]]
-    ) -> PricedWay | None:
+    ) -> Iterator[PricedWay]:
+        """None where a parameter can't be held so; two where its gradient may be made of factors."""
         needs, given, cut = [NOTHING] * len(step.actives), [], False
         for need, (static, place) in zip(way.needs, step.order, strict=True):
             code = at_vertex(need, vertex, self._vertices)
@@ -211,23 +210,23 @@ class PricedSteps:
                 given.append(tables[place][code])
                 cut = cut or is_cut(code)
             else:
-                return None
-        factors = self._factors(way, given)
-        price = (
-            sum(one.price for one in given) + self.prices.seconds(step.row, way, vertex) - max(0.0, factors)
-        )
+                return
         gives = tuple(at_vertex(give, vertex, self._vertices) for give in way.gives)
-        chosen = StepChoice(way, vertex, tuple(given), gives[0], gives[0], factors > 0)
         again = self.prices.forward_seconds(step.row, way, vertex) if self.options.recompute else 0.0
-        return PricedWay(tuple(needs), gives, cut, price, again, chosen)
+        for statics in (given, factored(given) if way.factors else None):
+            if statics is None:
+                continue
+            price = sum(one.price for one in statics) + self.prices.seconds(
+                step.row, way, vertex, products_of(statics)
+            )
+            chosen = StepChoice(way, vertex, tuple(statics), gives[0], gives[0])
+            yield PricedWay(tuple(needs), gives, cut, price + self.gathered_s(chosen), again, chosen)
 
-    def _factors(self, way: RowWay, given: list[StaticWay]) -> float:
-        """What is saved by gathering the factors of a weight's gradient, instead of summing it."""
-        if not way.factors or not self.options.factors or not given:
+    def gathered_s(self, chosen: StepChoice) -> float:
+        """Seconds of gathers of factors."""
+        if chosen.way is None or not products_of(chosen.statics):
             return 0.0
-        machine = self.prices.machine
-        gathered = machine.micro_batches * machine.gathers[0].seconds(way.factors * machine.batch)
-        return max(one.sums for one in given) - gathered
+        return self.prices.gathered_s(chosen.way, chosen.vertex)
 
     def _expanded(self, codes: frozenset[int]) -> tuple[int, ...]:
         found = [code for code in sorted(codes) if not is_cut(code)]

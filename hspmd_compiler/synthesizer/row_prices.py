@@ -13,6 +13,7 @@ from .space.cuts import is_identity
 from .space.row_ways import RowWay
 from .space.works import NOTHING_BACKWARD, Backward, WorkBook
 
+NONE: frozenset[int] = frozenset()
 INSIDE_REDUCES = 3
 """All-reduces of an operator that is cut by a pattern: two forward, one backward."""
 
@@ -25,14 +26,15 @@ class RowPrices:
     machine: SearchMachine
     _known: dict[Hashable, float] = field(default_factory=dict)
 
-    def seconds(self, row: Row, way: RowWay, vertex: int = 0) -> float:
-        """Of the slowest rank; an anchor is no work."""
+    def seconds(self, row: Row, way: RowWay, vertex: int = 0, whole: frozenset[int] = NONE) -> float:
+        """Of the slowest rank; an anchor is no work. whole: kinds of backward rows that each rank computes
+        for the samples of its group."""
         if is_identity(row.op):
             return 0.0
-        key = (self.works.book.alike[row.id], id(self.backward(row)), id(way), vertex)
+        key = (self.works.book.alike[row.id], id(self.backward(row)), id(way), vertex, whole)
         found = self._known.get(key)
         if found is None:
-            longest = max(self._on(lane, row, way, vertex) for lane in self.machine.lanes)
+            longest = max(self._on(lane, row, way, vertex, whole) for lane in self.machine.lanes)
             found = self._known[key] = longest + self._inside(way)
         return found
 
@@ -63,7 +65,13 @@ class RowPrices:
         size = self._bytes(lane, row, way, vertex)
         return self.machine.micro_batches * self._call(lane, work, share * self._batch(lane, row), size)
 
-    def _on(self, lane: Lane, row: Row, way: RowWay, vertex: int) -> float:
+    def gathered_s(self, way: RowWay, vertex: int) -> float:
+        """What it takes to gather the factors of a weight's gradient."""
+        machine = self.machine
+        parts = [machine.gathers[vertex].seconds(size * machine.batch) for size in way.factors]
+        return machine.micro_batches * sum(parts)
+
+    def _on(self, lane: Lane, row: Row, way: RowWay, vertex: int, whole: frozenset[int]) -> float:
         share = lane.shares[vertex] if way.shared else 1.0
         batch = self._batch(lane, row)
         total = sum(way.moved) or 1
@@ -71,7 +79,10 @@ class RowPrices:
         found = self._forward(lane, row, way, vertex)
         for number, count in self.backward(row):
             work = self.works.works[number]
-            again = self._call(lane, work, share * batch, work.bytes * part)
+            if number in whole:
+                again = self._call(lane, work, batch, work.bytes * way.moved.bytes(1.0, batch) / total)
+            else:
+                again = self._call(lane, work, share * batch, work.bytes * part)
             found += self.machine.micro_batches * count * again
         return found
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .options import MemoryPrices, SearchOptions
 from .param_prices import ParamPrices, ParamWay
 from .row_prices import RowPrices
-from .space.codes import FIRST_CUT, cut_code
+from .space.codes import FIRST_CUT, WHOLE, cut_code
 from .space.row_ways import RowWay
 from .space.search_space import SearchSpace
 
 
 class StaticWay(NamedTuple):
     """How a value of parameters alone comes about. price: with memory at its price. param: of a parameter;
-    else way, by vertex, and those of its operands. sums: what factors would save of its price.
+    else way, by vertex, and those of its operands. factored: the cheapest whose gradient is made of factors.
+    products: kinds of the rows that make it so.
     """
 
     price: float
@@ -23,7 +25,8 @@ class StaticWay(NamedTuple):
     way: RowWay | None = None
     vertex: int = 0
     operands: tuple[StaticWay, ...] = ()
-    sums: float = 0.0
+    factored: StaticWay | None = None
+    products: frozenset[int] = frozenset()
 
 
 StaticTable = dict[int, StaticWay]
@@ -55,11 +58,18 @@ class StaticTables:
         row = self.space.graph.rows[value]
         info = self.space.graph.params[row.origin.name]
         made: StaticTable = {}
-        machine = self.prices.machine
-        for way in ParamPrices(machine, self.options).ways(info, self.space.walk.param_places(value)):
+        product = self.space.products.get(value) if self.options.factors else None
+        factored: StaticWay | None = None
+        prices = ParamPrices(self.prices.machine, self.options)
+        for way in prices.ways(info, self.space.walk.param_places(value), factors=product is not None):
             price = way.objective(self.memory)
-            if way.code not in made or price < made[way.code].price:
-                made[way.code] = StaticWay(price, way, sums=way.reduce_s)
+            if way.factors and product is not None:
+                if factored is None or price < factored.price:
+                    factored = StaticWay(price, way, products=frozenset((product,)))
+            elif way.code not in made or price < made[way.code].price:
+                made[way.code] = StaticWay(price, way)
+        if factored is not None:
+            made[WHOLE] = made[WHOLE]._replace(factored=factored)
         return made
 
     def _of_row(self, value: int, ways: tuple[RowWay, ...], tables: list[StaticTable]) -> StaticTable:
@@ -72,14 +82,33 @@ class StaticTables:
                 if any(code not in table for code, table in zip(codes, tables, strict=True)):
                     continue
                 held = tuple(table[code] for code, table in zip(codes, tables, strict=True))
-                price = sum(one.price for one in held) + self.prices.seconds(row, way, vertex)
+                own = self.prices.seconds(row, way, vertex)
+                price = sum(one.price for one in held) + own
                 give = at_vertex(way.gives[0], vertex, vertices)
                 if give not in made or price < made[give].price:
-                    sums = held[0].sums if len(held) == 1 else 0.0
-                    made[give] = StaticWay(price, None, way, vertex, held, sums)
+                    factored = self._of_factored(way, held, own) if give == WHOLE else None
+                    made[give] = StaticWay(price, None, way, vertex, held, factored)
         return made
+
+    def _of_factored(self, way: RowWay, held: tuple[StaticWay, ...], own: float) -> StaticWay | None:
+        """Made of one value whose gradient is made of factors."""
+        (one, *others) = (each.factored for each in held)
+        if one is None or others:
+            return None
+        return StaticWay(one.price + own, None, way, 0, (one,), None, one.products)
 
 
 def at_vertex(code: int, vertex: int, vertices: int) -> int:
     """A code of ways, whose cuts are of no vector yet, by a ratio vector."""
     return code if code < FIRST_CUT else cut_code(code - FIRST_CUT, vertex, vertices)
+
+
+def factored(given: Sequence[StaticWay]) -> list[StaticWay] | None:
+    """What a product is given, with gradients made of factors wherever they can be; None where none can."""
+    found = [one.factored or one for one in given]
+    return found if products_of(found) else None
+
+
+def products_of(given: Sequence[StaticWay]) -> frozenset[int]:
+    """Kinds of the rows that make gradients of gathered factors."""
+    return frozenset().union(*(one.products for one in given))

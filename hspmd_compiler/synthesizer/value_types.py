@@ -12,12 +12,14 @@ class Holding(Enum):
 
     SPLIT: both are cut. WHOLE: each rank has the value, the gradient is a pending sum. REPLICATE: each
     rank has both. PENDING: the value is a pending sum, each rank has the gradient.
+    FACTORS, of parameters: WHOLE, but each rank makes all of the gradient, of factors that ranks gather.
     """
 
     SPLIT = "S"
     WHOLE = "D"
     REPLICATE = "E"
     PENDING = "P"
+    FACTORS = "F"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +52,13 @@ class ParamChoice:
     """How a parameter is stored.
 
     shares: units of each rank that it is cut in, None where it is whole. zero: the ZeRO level of its copies,
-    None: none. factors: whether its gradient is computed from gathered factors instead of summed. price_s:
-    of its gradient's sum, and of gathers under ZeRO.
+    None: none. price_s: of its gradient's sum, and of gathers under ZeRO; not of gathers of factors.
     """
 
     name: str
     type: ValueType
     shares: tuple[int, ...] | None
     zero: int | None
-    factors: bool
     price_s: float
 
 

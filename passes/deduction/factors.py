@@ -48,7 +48,7 @@ def factored(graph: LogicalGraph, strategy: Strategy) -> dict[int, str]:
         if override is None or override.gradient is not GradientForm.FACTORS or info.grad is None:
             continue
         row = product_of(graph, info.grad)
-        if row.op in PRODUCTS or row.op == SUM:
+        if has_factors(row):
             found[row.id] = info.name
         else:
             bad.append((info.name, _reason(graph, info, row)))
@@ -72,6 +72,16 @@ def product_of(graph: LogicalGraph, row: int) -> Row:
         assert isinstance(source, Ref), "a move has a tensor first"
         found = graph.rows[source.id]
     return found
+
+
+def has_factors(row: Row) -> bool:
+    """Whether the row that makes a gradient is one product, or one sum."""
+    return row.op in PRODUCTS or is_sum(row)
+
+
+def is_sum(row: Row) -> bool:
+    """Whether the row that makes a gradient sums only, as of a bias."""
+    return row.op == SUM
 
 
 def _reason(graph: LogicalGraph, info: ParamInfo, row: Row) -> str:

@@ -31,7 +31,7 @@ class Everything:
     held: dict[int, int] = field(default_factory=dict)
     best: dict[int, float] = field(default_factory=dict)
     prices: RowPrices = field(init=False)
-    _alone: dict[int, list[tuple[int, float, float]]] = field(default_factory=dict)
+    _alone: dict[tuple[int, bool], list[tuple[int, float, float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.prices = RowPrices(self.space.works, self.machine)
@@ -63,16 +63,26 @@ class Everything:
                 wanted = [need for need, (alone, _) in pairs if not alone]
                 if not meets(held, wanted, cut=any(alone and need >= LAST for need, (alone, _) in pairs)):
                     continue
-                price = self.prices.seconds(step.row, way, vertex)
-                given = [
-                    [(more, size) for code, more, size in self._static(step.statics[place]) if code == need]
-                    for need, (alone, place) in pairs
-                    if alone
-                ]
+                alone = [(step.statics[place], need) for need, (static, place) in pairs if static]
                 gives = tuple(at_vertex(code, vertex, vertices) for code in way.gives)
-                for held in product(*(pareto(one) for one in given)):
-                    more, size = (sum(one[part] for one in held) for part in (0, 1))
-                    yield from self._moved(number, gives, price + more, size)
+                for factors in (False, True) if way.factors else (False,):
+                    made = {self._product(value) for value, _ in alone if factors}
+                    whole = frozenset(one for one in made if one is not None)
+                    price = self.prices.seconds(step.row, way, vertex, whole)
+                    price += self.prices.gathered_s(way, vertex) if whole else 0.0
+                    given = [
+                        [(more, size) for code, more, size in self._static(value, factors) if code == need]
+                        for value, need in alone
+                    ]
+                    for held in product(*(pareto(one) for one in given)):
+                        more, size = (sum(one[part] for one in held) for part in (0, 1))
+                        yield from self._moved(number, gives, price + more, size)
+
+    def _product(self, value: int) -> int | None:
+        """The kind of row that makes the gradient of the parameter that a value is made of."""
+        while value in self.space.walk.alone:
+            (value,) = self.space.walk.alone[value][1]
+        return self.space.products.get(value)
 
     def _moved(self, number: int, gives: tuple[int, ...], price: float, size: float) -> Iterator[Tried]:
         step = self.space.steps[number]
@@ -96,18 +106,21 @@ class Everything:
             for size, code in zip(saved, gives, strict=True)
         )
 
-    def _static(self, value: int) -> list[tuple[int, float, float]]:
-        """(code, price, bytes) of what is made of parameters."""
-        if value not in self._alone:
-            self._alone[value] = list(self._tried(value))
-        return self._alone[value]
+    def _static(self, value: int, factors: bool = False) -> list[tuple[int, float, float]]:
+        """(code, price, bytes) of what is made of parameters. factors: with gradients made of them."""
+        if (value, factors) not in self._alone:
+            self._alone[value, factors] = list(self._tried(value, factors))
+        return self._alone[value, factors]
 
-    def _tried(self, value: int) -> Iterator[tuple[int, float, float]]:
+    def _tried(self, value: int, factors: bool) -> Iterator[tuple[int, float, float]]:
         walk, row = self.space.walk, self.space.graph.rows[value]
         if value not in walk.alone:
             info = self.space.graph.params[row.origin.name]
-            ways = ParamPrices(self.machine, SearchOptions()).ways(info, walk.param_places(value))
-            yield from ((way.code, way.seconds, way.held[0]) for way in ways)
+            made = factors and value in self.space.products
+            prices = ParamPrices(self.machine, SearchOptions())
+            for way in prices.ways(info, walk.param_places(value), factors=made):
+                if way.factors == made:
+                    yield way.code, way.seconds, way.held[0]
             return
         _, (operand,), ways_of = walk.alone[value]
         vertices = len(self.machine.vertices)
@@ -115,7 +128,7 @@ class Everything:
             for vertex in range(vertices):
                 need, give = (at_vertex(c, vertex, vertices) for c in (*way.needs, *way.gives))
                 own = self.prices.seconds(row, way, vertex)
-                for code, price, size in self._static(operand):
+                for code, price, size in self._static(operand, factors):
                     if give != PENDING and code == need:
                         yield give, own + price, size
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from hspmd_compiler.cluster.cluster import DeviceSpec
+from hspmd_compiler.cost_models.compute import DeviceRates
+from hspmd_compiler.synthesizer.machine import Lane, LinkPrice
 from hspmd_compiler.synthesizer.options import SearchOptions
 from hspmd_compiler.synthesizer.search import search
+from hspmd_compiler.synthesizer.value_types import Holding
 from tests.synthesizer.everything import cheapest_of_all
 from tests.synthesizer.small_models import some_machine, space_of
 
@@ -47,3 +53,22 @@ def test_nothing_is_cheaper_than_what_is_found(name: str, seed: int) -> None:
     space = space_of(name)
     assert len(space.steps) <= 12
     assert search(space, machine, FREE).price_s == pytest.approx(cheapest_of_all(space, machine), rel=1e-12)
+
+
+def test_nothing_is_cheaper_where_factors_are() -> None:
+    """Sums and other moves cost much; so much that the gradients of both layers are made of factors."""
+    dear, cheap = LinkPrice(((1e3, 1.0),)), LinkPrice(((1e-12, 1e-18),))
+    slow = DeviceRates(DeviceSpec("cpu", peaks={"float32": 1e5}, memory_bandwidth=1e5), "cpu")
+    machine = replace(
+        some_machine(0, ranks=2),
+        lanes=(Lane(slow, (0.5,), 1.0),),
+        gathers=(cheap,),
+        scatters=(dear,),
+        exchanges=((dear,),),
+        reduces=dear,
+        all_reduces=dear,
+    )
+    space = space_of("perceptron")
+    found = search(space, machine, FREE)
+    assert Holding.FACTORS in {choice.type.holding for choice in found.params}
+    assert found.price_s == pytest.approx(cheapest_of_all(space, machine), rel=1e-12)

@@ -108,7 +108,7 @@ def test_a_program_is_written_with_globs() -> None:
         )
     )
     params = tuple(
-        ParamChoice(f"layers.{layer}.{name}", kind, shares, 1, False, 0.0)
+        ParamChoice(f"layers.{layer}.{name}", kind, shares, 1, 0.0)
         for layer in range(3)
         for name, kind, shares in (("weight", split(0), (8, 4, 4)), ("bias", WIDE, None))
     )

@@ -105,10 +105,10 @@ class _Found:
             place = next((cut[alias] for alias in info.aliases if alias in cut), 0)
             dim = cut_of(place)[0] if is_cut(place) else None
             if dim is None or info.shape[dim] == 1:
-                yield ParamChoice(name, ValueType(Holding.WHOLE), None, None, False, 0.0)
+                yield ParamChoice(name, ValueType(Holding.WHOLE), None, None, 0.0)
             else:
                 held = ValueType(Holding.SPLIT, dim)
-                yield ParamChoice(name, held, self._units(info.shape[dim], place), None, False, 0.0)
+                yield ParamChoice(name, held, self._units(info.shape[dim], place), None, 0.0)
 
     def _inputs(self) -> Iterator[FoundInput]:
         for value, place in loads(self.plan):

@@ -9,21 +9,29 @@ from ...base import name_glob
 from ...ir.anchor_rows import anchors_of
 from ...ir.graph import LogicalGraph
 from ...layout.shares import assign_units
-from ...strategy.strategy import LayoutWish, Override, Recompute, RecomputeKind, Strategy
+from ...strategy.strategy import (
+    GradientForm,
+    LayoutWish,
+    Override,
+    Recompute,
+    RecomputeKind,
+    Strategy,
+)
 from ..value_types import FoundProgram, Holding, ParamChoice, ValueType
 from .name_patterns import as_globs
 
 
 @dataclass(frozen=True, slots=True)
 class HeldParam:
-    """What an override says of a parameter. split: None where it is whole."""
+    """What an override says of a parameter. split: None where it is whole. gradient: None for sums."""
 
     split: int | None
     shares: tuple[int, ...] | None
+    gradient: GradientForm | None = None
 
     def override(self, match: str) -> Override:
         if self.split is None:
-            return Override(match, duplicate=True)
+            return Override(match, duplicate=True, gradient=self.gradient)
         return Override(match, split=self.split, shares=self.shares)
 
 
@@ -63,7 +71,8 @@ class _Writer:
 
     def _held(self, choice: ParamChoice) -> HeldParam:
         if choice.type.holding is not Holding.SPLIT:
-            return HeldParam(None, None)
+            factors = choice.type.holding is Holding.FACTORS
+            return HeldParam(None, None, GradientForm.FACTORS if factors else None)
         own = choice.shares is not None and not self._by_stage(choice.shares)
         return HeldParam(choice.type.dim, choice.shares if own else None)
 

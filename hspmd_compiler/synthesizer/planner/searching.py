@@ -44,7 +44,8 @@ class _GroupingSearch:
     grouping: Grouping
 
     def candidates(self) -> Iterator[PlanCandidate]:
-        """The program as found; and without ZeRO, where memory may not need it."""
+        """The program as found; without ZeRO, where memory may not need it; and with gradients that are
+        summed, should the compiler refuse their factors."""
         base = self._base()
         found = None if base is None else self._found(base)
         if base is None or found is None:
@@ -54,6 +55,10 @@ class _GroupingSearch:
         if strategy.zero:
             plain = replace(strategy, zero=0)
             yield PlanCandidate(f"{self.grouping.name}, searched, no ZeRO", plain, found)
+        if any(one.gradient is not None for one in strategy.overrides):
+            summed = tuple(replace(one, gradient=None) for one in strategy.overrides)
+            plain = replace(strategy, overrides=summed)
+            yield PlanCandidate(f"{self.grouping.name}, searched, no factors", plain, found)
 
     def _speeds(self) -> list[float]:
         """Of each place in a group, on average over the groups."""

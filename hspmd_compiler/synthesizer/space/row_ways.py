@@ -40,8 +40,8 @@ class RowWay(NamedTuple):
     """needs: a code of each operand with a gradient; gives: of each result, with the first ratio vector.
 
     letter: what is cut. shared: whether ranks share the work. moved: bytes read and written. inside: bytes of
-    what ranks reduce within the operator. factors: bytes of what is gathered if a whole weight's gradient is
-    computed from its factors.
+    what ranks reduce within the operator. factors: bytes of the operand and of the result's gradient that
+    are gathered if a whole weight's gradient is made of them; () where it can't be.
     """
 
     needs: tuple[int, ...]
@@ -50,7 +50,7 @@ class RowWay(NamedTuple):
     shared: bool
     moved: Moved
     inside: int = 0
-    factors: int = 0
+    factors: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,18 +251,18 @@ class _Letters:
             return FIRST_CUT + one.cuts.index(wanted)
         return FIRST_CUT if one.free else None
 
-    def _factors(self, needs: Sequence[int]) -> int:
-        """Bytes of the two factors of a whole weight's gradient, 0 where it has none."""
+    def _factors(self, needs: Sequence[int]) -> tuple[int, ...]:
+        """Bytes of the two factors of a whole weight's gradient, () where it has none."""
         if not self.call.contracts or len(self.operands) < 2 or WHOLE not in needs:
-            return 0
+            return ()
         places = self.call.factors[0]
         kinds = [
             needs[self.operands[p].place] if self.operands[p].place != NOTHING else NOTHING for p in places
         ]
         if sorted(code >= FIRST_CUT for code in kinds) != [False, True]:
-            return 0
+            return ()
         other = self.operands[places[0 if kinds[0] >= FIRST_CUT else 1]]
-        return other.size_bytes + self.outs[0].size_bytes
+        return other.size_bytes, self.outs[0].size_bytes
 
     def _pending(self) -> Iterator[RowWay]:
         """Sums that pass: as `alternatives` has them."""

@@ -15,6 +15,7 @@ from ...passes.deduction.placement import GraphFacts
 from .cuts import CutBook, is_identity
 from .expressible import is_run
 from .forward_rows import ForwardWalk, RowStep, blocks
+from .gradient_products import gradient_products
 from .regions import StepLiveness, StepPlace, StepRegion, bounds
 from .row_ways import NOTHING, RowWay, value_bytes
 from .useful import Codes, useful_ways
@@ -24,7 +25,9 @@ from .works import WorkBook
 @dataclass(slots=True)
 class SearchSpace:
     """ways: of each step, those that lead on. wanted: codes of live values that their readers can use.
-    places: of the steps. blocks: [first, last) of runs of steps of a layer, or of none; regions: of each.
+    products: by row of a parameter the kind of row that makes its gradient, where its factors can be
+    gathered. places: of the steps. blocks: [first, last) of runs of steps of a layer, or of none; regions:
+    of each.
     """
 
     graph: LogicalGraph
@@ -32,6 +35,7 @@ class SearchSpace:
     works: WorkBook
     ways: list[tuple[RowWay, ...]]
     wanted: dict[int, Codes]
+    products: dict[int, int]
     places: list[StepPlace] = field(default_factory=list)
     blocks: list[tuple[int, int]] = field(default_factory=list)
     regions: list[tuple[StepRegion, ...]] = field(default_factory=list)
@@ -52,7 +56,7 @@ class SearchSpace:
         walk = ForwardWalk.of(graph, book)
         works = WorkBook.of(book)
         ways, wanted = useful_ways(walk)
-        space = cls(graph, walk, works, ways, wanted)
+        space = cls(graph, walk, works, ways, wanted, gradient_products(graph, book.alike))
         space.blocks = blocks(walk.steps)
         space._place_steps()
         space.kinds = list(map(space._kind, range(len(space.steps))))
@@ -83,7 +87,8 @@ class SearchSpace:
             )
         info = self.graph.params[row.origin.name]
         cuts = tuple((cut.dim, cut.units, cut.repeats, cut.inner) for cut in self.walk.ways.cuts(value))
-        return info.shape, info.dtype, info.trainable, cuts, self.walk.param_places(value)
+        held = (info.shape, info.dtype, info.trainable, self.products.get(value))
+        return *held, cuts, self.walk.param_places(value)
 
     def _number(self, key: object) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
