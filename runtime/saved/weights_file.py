@@ -32,7 +32,12 @@ def check_writable(path: Path, flag: str) -> None:
     """Raise before training where a file could not be written after it."""
     if path.is_dir() or not path.parent.is_dir():
         reason = "it is a directory" if path.is_dir() else f"there is no directory {path.parent}"
-        raise RunError(f"{flag} {path} can't be written", details=[("reason", reason)])
+        raise RunError(
+            f"{flag} {path} can't be written",
+            details=[("reason", reason)],
+            rule="whether a file can be written is checked before the work whose result it holds",
+            fix="make the directory, or name a file in another one",
+        )
     check_place(path)
 
 
