@@ -77,9 +77,12 @@ def run(args: Namespace) -> int:
     from ..api import plan
     from ..models.models import load_model
     from ..pages.plan_page import plan_sections
+    from ..runtime.saved.weights_file import check_writable
     from ..strategy.write import write_strategy
-    from ..synthesizer.planner.explain import explain
+    from ..synthesizer.planner.explain import explain_all
 
+    if args.output is not None:
+        check_writable(args.output, "--output")
     with progress():
         found = plan(
             load_model(args.model, arguments),
@@ -92,12 +95,15 @@ def run(args: Namespace) -> int:
             capture=args.capture,
             precision=args.precision,
         )
-    explained = [one for name in args.explain for one in explain(found.found, name)]
+    searched = found.searched
+    explained, wrong = explain_all(None if searched is None else searched.candidate.found, args.explain)
     if args.output is not None:
         write_strategy(found.strategy, args.output)
     if not args.json:
         _draw(found)
     show_sections(plan_sections(found, explained, args.json), args.json)
+    if wrong is not None:
+        raise wrong
     return 0
 
 

@@ -20,6 +20,11 @@ from .sections import Cell, Listing, Section, Table
 from .units import bytes_text, seconds_text, sizes_text
 
 NOT_SEARCHED = "not searched"
+HELD_AS = (
+    "held as: S cut along a dim, /n in whole units of n, @k by the k-th vector of shares after that by speed",
+    "D whole, its gradient a sum still to come; E whole, its gradient too; P a sum still to come",
+    "the table of parameters says D of both kinds of whole ones",
+)
 OF_ESTIMATE = ("ranks", "memory", "links", "path")
 
 
@@ -31,14 +36,25 @@ def plan_sections(
     sections: list[Section] = [
         Table("plan", f"plan: {plan.chosen.name}", ("fact", "value"), tuple(_facts(plan, for_scripts))),
         Table("groups", "who takes which samples", GROUP_COLUMNS, tuple(_groups(plan))),
-        _parameters(plan),
+        _parameters(plan, for_scripts),
         *_exchanges(plan, for_scripts),
         *(priced[key] for key in OF_ESTIMATE),
         _runner_ups(plan, for_scripts),
         *(_explanation(one, for_scripts) for one in explained),
     ]
-    notes = dict.fromkeys((*plan.notes, *plan.estimate.notes))
+    notes = dict.fromkeys((*plan.notes, *_left_out(plan), *plan.estimate.notes))
+    if explained:
+        sections.append(Listing("types", "the best programs above are " + _whose(plan), HELD_AS))
     return [*sections, *([Listing("notes", "what to know of it", tuple(notes))] if notes else [])]
+
+
+def _whose(plan: Plan) -> str:
+    """Of which candidate the explanations are, and beside what."""
+    searched = plan.searched
+    assert searched is not None, "without a search nothing is explained"
+    if searched is plan.chosen:
+        return "of the plan's grouping"
+    return f"of {searched.name!r}, the quickest that was searched; the plan, {plan.chosen.name!r}, was not"
 
 
 def _facts(plan: Plan, for_scripts: bool) -> Iterator[tuple[Cell, ...]]:
@@ -99,7 +115,20 @@ def _kind(plan: Plan, device: int) -> str:
     return name + (f" at pace {spec.pace:g}" if spec.pace != 1 else "")
 
 
-def _parameters(plan: Plan) -> Table:
+def _left_out(plan: Plan) -> Iterator[str]:
+    """Why devices stand idle: what the quickest strategy that uses all of them costs."""
+    every = len(plan.devices.devices)
+    if plan.strategy.world_size == every:
+        return
+    idle = f"{every - plan.strategy.world_size} of {every} devices are left out"
+    full = [one for one in plan.runner_ups if one.fits and one.strategy.world_size == every]
+    if full:
+        yield f"{idle}: with all, the quickest step is {seconds_text(full[0].step_s)}, {full[0].name!r}"
+    else:
+        yield f"{idle}: no strategy that was priced uses all of them and fits"
+
+
+def _parameters(plan: Plan, for_scripts: bool) -> Table:
     """Each parameter as the ranks of a stage hold it, those of all layers in one line."""
     prices = {one.name: one.price_s for one in plan.found.params} if plan.found else {}
     texts = dict(_layout_texts(plan))
@@ -110,12 +139,17 @@ def _parameters(plan: Plan) -> Table:
             len(names),
             shape,
             layout,
-            seconds_text(sum(prices.get(name, 0.0) for name in names)) if prices else "",
+            _seconds(sum(prices.get(name, 0.0) for name in names), for_scripts) if prices else "",
         )
         for (pattern, shape, layout), names in groups.items()
     ]
     columns = ("parameter", "count", "shape", "on the ranks of a pipeline", "gradient, as planned")
-    return Table("parameters", "parameters: S cut along a dim, D whole on each rank", columns, tuple(rows))
+    return Table(
+        "parameters",
+        "parameters: S cut along a dim, D whole on each rank, R whole on one",
+        columns,
+        tuple(rows),
+    )
 
 
 def _layout_texts(plan: Plan) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -148,12 +182,14 @@ def _exchanges(plan: Plan, for_scripts: bool) -> Iterator[Table]:
         for (_, before, after, forward, backward), same in groups.items()
     ]
     columns = ("behind", "count", "from", "to", "forward", "backward", "seconds, as planned")
-    title = "values that change hands" if rows else "no value changes hands"
+    types = "S cut, D whole (its gradient a sum to come), E whole, P a sum to come"
+    title = f"values that change hands: {types}" if rows else "no value changes hands"
     yield Table("exchanges", title, columns, tuple(rows))
 
 
 def _exchange_key(one: FoundExchange) -> tuple[str, str, str, str, str]:
-    shares = "" if one.shares is None else f"({','.join(map(str, one.shares))})"
+    uneven = one.shares is not None and len({*one.shares}) > 1
+    shares = f"({','.join(map(str, one.shares or ()))})" if uneven else ""
     after = f"{one.after.text()}{shares}"
     return pattern_of(one.anchor), one.before.text(), after, one.forward, one.backward
 
@@ -195,7 +231,7 @@ def _explanation(one: Explanation, for_scripts: bool) -> Table:
     ]
     title = f"{one.name}: the best program with each way of holding it"
     return Table(
-        f"explain {one.name}", title, ("held as", "step, as planned", "above the best", ""), tuple(rows)
+        f"explain {one.name}", title, ("held as", "step, as planned", "above the best", "taken"), tuple(rows)
     )
 
 

@@ -110,7 +110,7 @@ class FoundProgram:
     bound_s: float
     memory_bytes: tuple[int, ...]
     stats: Mapping[str, int] = field(default_factory=dict)
-    considered: Mapping[str, tuple[tuple[ValueType, float], ...]] = field(default_factory=dict)
+    considered: Mapping[str, tuple[tuple[ValueType, float], ...]] = field(default_factory=dict, repr=False)
     whole: tuple[int, ...] = ()
     recompute: tuple[int, ...] = ()
     inputs: tuple[FoundInput, ...] = ()

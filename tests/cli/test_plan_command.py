@@ -59,11 +59,23 @@ def test_for_scripts(workplace: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert read_strategy(Path("s.json")).name == names[0]
 
 
+def test_a_name_that_is_unknown_costs_no_plan(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--json", "-o", "s.json", "--explain", "net.0.wieght", "--explain", "net.0.weight"]
+    assert main([*PLAN, *flags]) == 2
+    said = capsys.readouterr()
+    assert "the plan knows no 'net.0.wieght'" in said.err
+    content = json.loads(said.out)
+    assert [row["taken"] for row in content["explain net.0.weight"]].count("chosen") == 1
+    assert all(isinstance(row["gradient, as planned"], float) for row in content["parameters"])
+    assert Path("s.json").exists()
+
+
 @pytest.mark.parametrize(
     ("flags", "name"),
     [
         (["--global-batch", "0"], "no_samples"),
         (["--cost", "hap"], "cost_of_another_space"),
+        (["--arg", "hidden=none", "-o", "nowhere/s.yaml"], "no_folder"),
     ],
 )
 def test_mistakes_end_with_2(

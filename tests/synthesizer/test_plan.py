@@ -18,7 +18,7 @@ from hspmd_compiler.cluster.link import LinkSpec
 from hspmd_compiler.errors import ClusterError, EstimateError, OptionError
 from hspmd_compiler.pages.plan_page import plan_sections
 from hspmd_compiler.pages.sections import sections_to_text
-from hspmd_compiler.synthesizer.planner.explain import explain
+from hspmd_compiler.synthesizer.planner.explain import explain, explain_all
 from hspmd_compiler.synthesizer.planner.plan import Plan
 from tests.cost_models.priced import GIB, INSIDE, NIC, cluster, device
 
@@ -149,6 +149,38 @@ def test_bad_options_are_told(
     with pytest.raises(OptionError) as error:
         plan(build, cluster=MIXED, **options)  # type: ignore[arg-type]
     expect(f"plan/{request.node.callspec.id}", error.value.text())
+
+
+def test_samples_that_no_memory_holds_are_refused_at_once(expect: Expect) -> None:
+    """Micro-batches by the ten thousand would not make them fewer."""
+    with pytest.raises(EstimateError) as error:
+        plan(build, cluster=MIXED, global_batch=10**9)
+    expect("plan/no_room_for_samples", error.value.text())
+
+
+def test_a_plan_is_a_line_in_a_terminal() -> None:
+    found = plan(build, cluster=MIXED, global_batch=8)
+    assert repr(found).startswith(f"Plan({found.chosen.name!r}, step_s=")
+    assert len(repr(found)) < 100
+    assert len(repr(found.chosen)) < 100_000
+
+
+def test_where_a_baseline_is_the_plan_the_best_searched_program_is_explained() -> None:
+    """And why devices stand idle is told."""
+    found = plan(build, cluster=MIXED, global_batch=8)
+    assert found.chosen.name == "one device"
+    assert found.searched in found.runner_ups
+    assert found.searched is not None
+    told, wrong = explain_all(
+        found.searched.candidate.found, ["layers.0", "layers.0.weight", "layers.0.wieght"]
+    )
+    assert [one.name for one in told].count("layers.0.weight") == 1
+    assert wrong is not None and "layers.0.weight" in wrong.text()
+    page = sections_to_text(plan_sections(found, told))
+    assert (
+        f"of {found.searched.name!r}, the quickest that was searched; the plan, 'one device', was not" in page
+    )
+    assert "3 of 4 devices are left out: with all, the quickest step is" in page
 
 
 def test_nothing_is_explained_of_a_baseline() -> None:

@@ -60,6 +60,13 @@ class PricedCandidate:
         return self.estimate is not None and not self.estimate.misfits
 
     @property
+    def holds_samples(self) -> bool:
+        """Whether the samples of a step alone fit, which no saving of memory makes fewer."""
+        if self.estimate is None:
+            return False
+        return all(one.memory.peak.batch <= one.usable_bytes for one in self.estimate.ranks)
+
+    @property
     def excess_bytes(self) -> float:
         """What the rank that is worst off lacks; below 0 where all have enough."""
         if self.estimate is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ...base import name_glob
@@ -31,14 +31,28 @@ class Explanation:
     ways: tuple[ConsideredType, ...]
 
 
+def explain_all(
+    found: FoundProgram | None, names: Iterable[str]
+) -> tuple[tuple[Explanation, ...], OptionError | None]:
+    """Each place that any of the names names, once; and the first error, so that a plan is shown with it."""
+    told: dict[str, Explanation] = {}
+    wrong: OptionError | None = None
+    for name in names:
+        try:
+            told |= {one.name: one for one in explain(found, name)}
+        except OptionError as error:
+            wrong = wrong or error
+    return tuple(told.values()), wrong
+
+
 def explain(found: FoundProgram | None, name: str) -> tuple[Explanation, ...]:
     """All that a name, a module or a glob names. OptionError where the search considered nothing so."""
     if found is None:
         raise OptionError(
             "nothing was considered module by module",
             details=[("asked for", name)],
-            rule="the plan is a baseline, or its operators are split as their rules do by default",
-            fix="the table of runner-ups says what else was priced",
+            rule="layouts are considered where a program is searched: here none was, or none fits",
+            fix="the table of what was compiled and priced says what each strategy costs",
         )
     names = [one for one in found.considered if name_glob.matches(name, one)]
     if not names:
@@ -63,12 +77,12 @@ def _explanation(
 
 
 def _unknown(name: str, considered: WaysByName) -> OptionError:
-    near = difflib.get_close_matches(name, considered, n=SHOWN_NEAR, cutoff=0.4)
+    near = difflib.get_close_matches(name, considered, n=SHOWN_NEAR, cutoff=0.6)
     return OptionError(
         f"the plan knows no {name!r}",
         details=[("near it", ", ".join(near))]
         if near
         else [("known", ", ".join([*considered][:SHOWN_NEAR]))],
         rule="a name is that of a parameter, of an anchor, or of a module above them; globs are allowed",
-        fix="hspmd trace MODEL prints the names of modules and parameters",
+        fix="hspmd trace MODEL --anchors prints the names; where a value can be held in one way only, none",
     )

@@ -21,6 +21,14 @@ def no_plan_fits(tried: Sequence[PricedCandidate]) -> EstimateError:
             rule="each candidate is compiled before it is priced",
             fix="compile one by hand with `hspmd compile --strategy`: its error says the line of your model",
         )
+    if not any(one.holds_samples for one in tried):
+        batch = max(one.memory.peak.batch for one in closest.estimate.ranks)
+        return EstimateError(
+            "no plan fits the devices' memory",
+            details=[("samples", f"{size(batch)} of them on one rank"), *_lacking(closest.estimate.ranks)],
+            rule="a rank holds its samples of a step, which no saving of memory makes fewer",
+            fix="fewer samples (--global-batch), more devices or larger ones",
+        )
     return EstimateError(
         "no plan fits the devices' memory",
         details=[("closest", closest.name), *_lacking(closest.estimate.ranks)],

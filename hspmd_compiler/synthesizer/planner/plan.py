@@ -79,6 +79,11 @@ class Plan:
     devices: PlannedDevices
     graph: LogicalGraph
 
+    def __repr__(self) -> str:
+        """In a line: its graph and all that was considered fill megabytes."""
+        used = f"{self.strategy.world_size} of {len(self.devices.devices)} devices"
+        return f"Plan({self.chosen.name!r}, step_s={self.estimate.step_s:.3g}, {used})"
+
     @property
     def strategy(self) -> Strategy:
         return self.chosen.strategy
@@ -93,6 +98,12 @@ class Plan:
     def found(self) -> FoundProgram | None:
         """What the search says of it; None where a baseline is the quickest."""
         return self.chosen.candidate.found
+
+    @property
+    def searched(self) -> PricedCandidate | None:
+        """The plan where a search found it, else the quickest that a search found."""
+        every = (self.chosen, *self.runner_ups)
+        return next((one for one in every if one.candidate.found is not None), None)
 
     @property
     def planned_s(self) -> float | None:
@@ -220,8 +231,11 @@ class _Loop:
 
     def _lightened(self, priced: Sequence[PricedCandidate]) -> list[PricedCandidate]:
         """What fits on the first rung on which anything does; else all that was tried."""
-        closest = sorted(priced, key=lambda one: one.excess_bytes)[:MOST_LIGHTENED]
+        possible = [one for one in priced if one.holds_samples]
+        closest = sorted(possible, key=lambda one: one.excess_bytes)[:MOST_LIGHTENED]
         found: list[PricedCandidate] = []
+        if not closest:
+            return found
         for rung in LADDER:
             tried = [
                 PlanCandidate(f"{one.name}, {rung.name}", lighter(one.strategy, rung), one.candidate.found)
