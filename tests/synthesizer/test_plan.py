@@ -158,6 +158,13 @@ def test_samples_that_no_memory_holds_are_refused_at_once(expect: Expect) -> Non
     expect("plan/no_room_for_samples", error.value.text())
 
 
+def test_one_device_is_a_candidate_where_the_quickest_can_not_stand_alone() -> None:
+    """Devices without ids are left out from the end: of the slow one first, the slow one it is."""
+    found = plan(build, cluster=cluster([device(pace=2)], [device()]), global_batch=8)
+    (alone,) = (one for one in (found.chosen, *found.runner_ups) if one.name == "one device")
+    assert alone.strategy.devices == (0,)
+
+
 def test_a_plan_is_a_line_in_a_terminal() -> None:
     found = plan(build, cluster=MIXED, global_batch=8)
     assert repr(found).startswith(f"Plan({found.chosen.name!r}, step_s=")

@@ -27,13 +27,21 @@ def baselines(devices: PlannedDevices, speeds: Speeds, batch: int, layers: int) 
         strategy = strategy_of(single, samples, layers, devices)
         if strategy is not None:
             yield PlanCandidate(name, strategy)
-    quickest = max(devices.devices, key=lambda device: speeds[device.kind]).id
-    alone = strategy_of(Grouping(((quickest,),)), (batch,), layers, devices)
-    if alone is not None and len(devices.ids) > 1:
-        yield PlanCandidate(ONE, alone)
+    yield from _alone(devices, speeds, batch, layers)
     for grouping in even_groupings(devices.ids):
         degree = len(grouping.groups[0])
         strategy = strategy_of(grouping, even_samples(batch, len(grouping.groups)), layers, devices)
         if degree > 1 and strategy is not None:
             beside = f" x DP {len(grouping.groups)}" if len(grouping.groups) > 1 else ""
             yield PlanCandidate(f"TP {degree}{beside}", strategy)
+
+
+def _alone(devices: PlannedDevices, speeds: Speeds, batch: int, layers: int) -> Iterator[PlanCandidate]:
+    """The quickest device that may stand alone, where there are others."""
+    if len(devices.ids) == 1:
+        return
+    for device in sorted(devices.devices, key=lambda one: -speeds[one.kind]):
+        strategy = strategy_of(Grouping(((device.id,),)), (batch,), layers, devices)
+        if strategy is not None:
+            yield PlanCandidate(ONE, strategy)
+            return
