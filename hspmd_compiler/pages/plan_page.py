@@ -40,6 +40,7 @@ def plan_sections(
         *_exchanges(plan, for_scripts),
         *(priced[key] for key in OF_ESTIMATE),
         _runner_ups(plan, for_scripts),
+        *_refused(plan),
         *(_explanation(one, for_scripts) for one in explained),
     ]
     notes = dict.fromkeys((*plan.notes, *_left_out(plan), *plan.estimate.notes))
@@ -200,9 +201,16 @@ def _runner_ups(plan: Plan, for_scripts: bool) -> Table:
     return Table("candidates", "what was compiled and priced", columns, tuple(rows))
 
 
+def _refused(plan: Plan) -> Iterator[Listing]:
+    """Why what can't be compiled can't."""
+    lines = tuple(f"{one.name}: {one.refused}" for one in plan.runner_ups if one.estimate is None)
+    if lines:
+        yield Listing("refused", "what was refused", lines)
+
+
 def _runner_up(one: PricedCandidate, least_s: float, for_scripts: bool) -> tuple[Cell, ...]:
     if one.estimate is None:
-        return one.name, "refused", "", "", one.refused, ""
+        return one.name, "refused", "", "", "", ""
     found = one.candidate.found
     planned = "" if found is None else _seconds(found.price_s, for_scripts)
     most = max(one.estimate.ranks, key=lambda rank: rank.memory.peak.total - rank.usable_bytes)

@@ -274,6 +274,16 @@ def test_an_unknown_name_is_told_with_near_ones() -> None:
         explain(found.found, "layers.0.wieght")
 
 
+def test_why_a_candidate_is_refused_is_told_with_its_value() -> None:
+    """Five ranks can't share four heads."""
+    found = plan("gpt2-tiny", cluster=cluster([device()] * 5), global_batch=5)
+    (split,) = (one for one in found.runner_ups if one.name == "TP 5")
+    assert split.refused.startswith(
+        "one value breaks a rule of a strategy: pipelines[0].stages[0].devices 5 devices"
+    )
+    assert f"what was refused\nTP 5: {split.refused}" in sections_to_text(plan_sections(found))
+
+
 def test_the_page_tells_all(expect: Expect) -> None:
     found = plan(build, cluster=MIXED, global_batch=1000)
     expect("plan/page", sections_to_text(plan_sections(found)))

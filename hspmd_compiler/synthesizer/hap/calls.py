@@ -294,5 +294,5 @@ def missing_operators(missing: Mapping[str, SourceLine | None]) -> RuleMissing:
         f"HAP has no operator for {', '.join(sorted(missing))}",
         details=[(name, line.text() if line else "") for name, line in sorted(missing.items())],
         rule="its space is a closed list: hspmd_compiler/synthesizer/hap/readings.py",
-        fix="search the full space, or name the user's function that calls it as a region",
+        fix="search the full space (--space full)",
     )

@@ -103,7 +103,8 @@ class CandidatePricer:
         except InternalError:
             raise
         except HspmdError as error:
-            return PricedCandidate(candidate, None, error.what)
+            shown = "; ".join(f"{name} {text}" for name, text in error.details[:1])
+            return PricedCandidate(candidate, None, f"{error.what}: {shown}" if shown else error.what)
 
     def _estimate(self, strategy: Strategy) -> Estimate:
         check(strategy)
