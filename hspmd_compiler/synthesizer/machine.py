@@ -23,22 +23,33 @@ from ..cost_models.steps.figures import check_ranks
 Shares = tuple[float, ...]
 SMALL_BYTES, LARGE_BYTES = 1 << 12, 1 << 30
 """Where closed forms are read off as straight lines."""
+_HUGE = (1 << 40, 1 << 41)
+"""Bytes of which a NIC that several rings share takes longest, if it does of any."""
+ALIKE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class LinkPrice:
     """Seconds of one kind of exchange. lines: (fixed, per byte). least: whether the least of them holds, or
-    the greatest."""
+    the greatest. shared: the line of the NIC that has most to carry, below which nothing is."""
 
     lines: tuple[tuple[float, float], ...] = ()
     least: bool = False
+    shared: tuple[float, float] = (0.0, 0.0)
 
     def seconds(self, size_bytes: float) -> float:
         """Of so many bytes; nothing is free."""
         if not self.lines or not size_bytes:
             return 0.0
         found = [fixed + per_byte * size_bytes for fixed, per_byte in self.lines]
-        return min(found) if self.least else max(found)
+        fixed, per_byte = self.shared
+        return max(min(found) if self.least else max(found), fixed + per_byte * size_bytes)
+
+    def half(self) -> LinkPrice:
+        """Of a sum's scatter alone, or of its gather."""
+        lines = tuple((fixed / 2, per_byte / 2) for fixed, per_byte in self.lines)
+        fixed, per_byte = self.shared
+        return LinkPrice(lines, self.least, (fixed / 2, per_byte / 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +246,13 @@ class _MovePrices:
 def _reduce(cost: ClusterCost, groups: Sequence[tuple[int, ...]]) -> LinkPrice:
     if len(groups[0]) == 1:
         return LinkPrice()
-    return _lines(
-        lambda size: cost.comm_s([Traffic(CommKind.ALL_REDUCE, group, {}, size) for group in groups]),
-        least=True,
-    )
+    traffic = [[Traffic(CommKind.ALL_REDUCE, group, {}, size) for group in groups] for size in _HUGE]
+    alone = _lines(lambda size: max(cost.all_reduce_s(group, size) for group in groups), least=True)
+    low, high = map(cost.comm_s, traffic)
+    per_byte = (high - low) / (_HUGE[1] - _HUGE[0])
+    if per_byte <= min(slope for _, slope in alone.lines) * (1 + ALIKE):
+        return alone
+    return replace(alone, shared=(max(0.0, low - per_byte * _HUGE[0]), per_byte))
 
 
 def _even_gather(cost: ClusterCost, everyone: tuple[int, ...]) -> LinkPrice:

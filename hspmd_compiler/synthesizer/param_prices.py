@@ -101,7 +101,7 @@ class ParamPrices:
         machine = self.machine
         price: LinkPrice = machine.param_gathers
         if code != WHOLE and machine.outer > 1:
-            price = LinkPrice(tuple((a / 2, b / 2) for a, b in machine.piece_reduces.lines), least=True)
+            price = machine.piece_reduces.half()
             size *= share
         return price.seconds(size) * (2 * machine.micro_batches if zero == ZERO_PARAMETERS else 1)
 

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hspmd_compiler.base.comm_plan import CommKind, Traffic
 from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec, NodeSpec
 from hspmd_compiler.cluster.link import LinkSpec
+from hspmd_compiler.cost_models.links import ClusterCost
 from hspmd_compiler.synthesizer.machine import SearchMachine, machine_of
 from hspmd_compiler.synthesizer.moves import EXCHANGE, GATHER, REDUCE, SCATTER, TypeMove, move
 from hspmd_compiler.synthesizer.ratios import vertices
@@ -108,3 +110,21 @@ def test_a_reslice_moves_only_what_lies_elsewhere() -> None:
     assert alone is not None
     assert (alone.forward_s, alone.backward_s) == (resliced.forward_s, 0.0)
     assert moved(on, one, one).seconds == 0.0
+
+
+@pytest.mark.parametrize(("size", "outer"), [(1, 6), (2, 3), (3, 2), (2, 2)])
+def test_sums_over_groups_share_nics(size: int, outer: int) -> None:
+    """Pieces of a gradient are summed in several rings at once, as `ClusterCost` prices them."""
+    inside, nic = LinkSpec(1e11, 1e-6), LinkSpec(1e10, 5e-6)
+    counts = (2, 4) if size * outer == 6 else (2, 2)
+    spec = ClusterSpec(
+        tuple(NodeSpec(str(n), (device(),) * count, inside, nic) for n, count in enumerate(counts))
+    )
+    slots = list(spec.slots)
+    groups = [slots[at : at + size] for at in range(0, len(slots), size)]
+    priced = machine_of(spec, groups)
+    cost = ClusterCost(spec, dict(enumerate(slots)))
+    rings = [tuple(range(place, len(slots), size)) for place in range(size)]
+    for moved_bytes in (1 << 12, 1 << 20, 1 << 24, 1 << 28):
+        wanted = cost.comm_s([Traffic(CommKind.ALL_REDUCE, ring, {}, moved_bytes) for ring in rings])
+        assert priced.piece_reduces.seconds(moved_bytes) == pytest.approx(wanted, rel=0.02)
