@@ -239,8 +239,13 @@ class PricedSteps:
 
     def _is_said(self, value: int, code: int) -> bool:
         """Whether a layout at an anchor can ask for a code."""
-        place = cut_of(code, self._vertices)[0]
-        return not is_cut(code) or is_run(self.space.walk.ways.cuts(value)[place])
+        if not is_cut(code):
+            return True
+        cuts = self.space.walk.ways.cuts(value)
+        cut = cuts[cut_of(code, self._vertices)[0]]
+        machine = self.prices.machine
+        several = machine.outer * machine.micro_batches > 1
+        return is_run(cut) and not (several and self.space.holds_samples(cuts, cut))
 
     def _moves(
         self, step: RowStep, ways: tuple[PricedWay, ...], targets: tuple[int, ...]

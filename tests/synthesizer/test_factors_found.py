@@ -154,7 +154,7 @@ LINEAR = {
         (mixed, 2, [[4, 2], [3, 3]], 0),
         (mixed, 2, [[4], [2]], 3),
         (encoder, 2, [[4]], 0),
-        (encoder, 3, [[6]], 3),
+        (encoder, 2, [[4], [2, 2]], 3),
     ],
 )
 def test_found_programs_with_factors_are_exact(

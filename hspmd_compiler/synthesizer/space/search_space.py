@@ -6,13 +6,14 @@ may move, and is held in that way from then on; gradients are dual; parameters a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...base.collection import without_collection
 from ...cost_models.operator_classes import OperatorClass
 from ...ir.graph import LogicalGraph, Phase
 from ...passes.deduction.placement import GraphFacts
-from .cuts import CutBook, is_identity
+from .cuts import CutBook, ValueCut, is_identity
 from .expressible import is_run
 from .forward_rows import ForwardWalk, RowStep, blocks
 from .gradient_products import gradient_products
@@ -27,7 +28,7 @@ class SearchSpace:
     """ways: of each step, those that lead on. wanted: codes of live values that their readers can use.
     products: by row of a parameter the kind of row that makes its gradient, where its factors can be
     gathered. places: of the steps. blocks: [first, last) of runs of steps of a layer, or of none; regions:
-    of each.
+    of each. samples: keys of the atoms that samples are.
     """
 
     graph: LogicalGraph
@@ -41,6 +42,7 @@ class SearchSpace:
     regions: list[tuple[StepRegion, ...]] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
     block_kinds: list[int] = field(default_factory=list)
+    samples: set[int] = field(default_factory=set)
     _numbers: dict[object, int] = field(default_factory=dict)
     _statics: dict[int, int] = field(default_factory=dict)
 
@@ -57,6 +59,9 @@ class SearchSpace:
         works = WorkBook.of(book)
         ways, wanted = useful_ways(walk)
         space = cls(graph, walk, works, ways, wanted, gradient_products(graph, book.alike))
+        space.samples = {
+            cut.key for info in graph.inputs.values() for cut in walk.ways.cuts(info.row) if cut.dim == 0
+        }
         space.blocks = blocks(walk.steps)
         space._place_steps()
         space.kinds = list(map(space._kind, range(len(space.steps))))
@@ -67,6 +72,11 @@ class SearchSpace:
     def steps(self) -> list[RowStep]:
         """The rows of the walk."""
         return self.walk.steps
+
+    def holds_samples(self, cuts: Sequence[ValueCut], cut: ValueCut) -> bool:
+        """Whether each unit of a cut has all samples, so that those of a micro-batch lie among others: where
+        a step has several, no layout splits such a dim."""
+        return any(one.dim == cut.dim and one.key in self.samples and one.repeats > 1 for one in cuts)
 
     def static_kind(self, value: int) -> int:
         """The same number for values of parameters that come about in the same ways, at the same prices."""
@@ -105,7 +115,7 @@ class SearchSpace:
             step.order,
             step.starts,
             self.wanted.get(step.results[0]) if step.moves else None,
-            tuple((cut.dim, cut.repeats, is_run(cut)) for cut in cuts),
+            tuple((cut.dim, cut.repeats, is_run(cut), self.holds_samples(cuts, cut)) for cut in cuts),
             (place.gives, place.saved, place.beside),
         )
         return self._number(key)
