@@ -99,7 +99,8 @@ class Considered(Mapping[str, Ways]):
         to_go = self.chain.to_go()[number + 1]
         found: Front = {}
         for again in (False, True) if self.chain.recompute and self.chain.layered[number] else (False,):
-            for key, value in frontier.run(self.chain.regions[number], before, recomputed=again).items():
+            block = frontier.run([self.chain.regions[number]], before, recomputed=again)
+            for key, value in block.items():
                 if key not in found or value[0] < found[key][0]:
                     found[key] = value
         return min((price + to_go[key] for key, (price, _) in found.items() if key in to_go), default=None)

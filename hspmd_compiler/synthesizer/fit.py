@@ -41,7 +41,7 @@ class FoundAt:
         known: dict[object, tuple[float, tuple[float, ...]]] = {}
         parts = []
         for number, passage in enumerate(passages):
-            key = (chain.kinds[number], passage.before, passage.after)
+            key = (chain.kinds[number], id(passage.chain), passage.again)
             if key not in known:
                 choices = passage.choices(chain.blocks[number][0])
                 known[key] = FoundChoices(priced, choices).totals()

@@ -23,8 +23,8 @@ from .space.row_ways import NOTHING
 
 Key = tuple[int, ...]
 Chain: TypeAlias = Any
-"""Linked choices, last first, None at the start: (what came before, (place of the step, what was chosen)); of
-regions with a chain of such in the second place."""
+"""Linked choices, last first, None at the start: (what came before, (place of the step, what was chosen)); where
+a region has parts, as a block has, chains of these stand in the second place."""
 Front = dict[Key, tuple[float, Chain]]
 FEW = 3
 """Values of a state of which all sets are tried when another state is looked for that serves as well."""
@@ -41,7 +41,9 @@ class Frontier:
     dominance: bool = True
     stats: Counter[str] = field(default_factory=Counter)
     only: Mapping[int, int] = field(default_factory=dict)
-    _known: dict[tuple[int, Key, bool], tuple[tuple[Key, float, Chain], ...]] = field(default_factory=dict)
+    _known: dict[tuple[int, int, Key, bool], tuple[tuple[Key, float, Chain], ...]] = field(
+        default_factory=dict
+    )
 
     def run(self, regions: Sequence[StepRegion], front: Front, *, recomputed: bool = False) -> Front:
         """Through regions one after another; empty where no state gets through."""
@@ -69,10 +71,12 @@ class Frontier:
         self, region: StepRegion, held: Key, recomputed: bool
     ) -> tuple[tuple[Key, float, Chain], ...]:
         """What a region makes of the values that it reads."""
-        key = (region.first, held, recomputed)
+        key = (region.first, region.level, held, recomputed)
         found = self._known.get(key)
         if found is None:
             front: Front = {held: (0.0, None)}
+            if region.parts:
+                front = self.run(region.parts, front, recomputed=recomputed)
             for number, place in enumerate(region.places, region.first):
                 front = self._step(number, place, front, recomputed)
             made = [(gives, price, chain) for gives, (price, chain) in front.items()]
@@ -130,6 +134,15 @@ def _is_beaten(front: Front, key: Key, price: float, places: Sequence[int]) -> b
         other[place] = WHOLE
     found = front.get(tuple(other))
     return found is not None and found[0] <= price
+
+
+def links(chain: Chain) -> list[Any]:
+    """What was chosen, in order."""
+    found = []
+    while chain is not None:
+        chain, one = chain
+        found.append(one)
+    return found[::-1]
 
 
 def cheapest(front: Front) -> tuple[Key, float, Chain]:

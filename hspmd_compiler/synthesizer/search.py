@@ -16,13 +16,13 @@ from ..passes.deduction.placement import GraphFacts
 from .considered import Considered
 from .fit import Fitting, FoundAt
 from .found import FoundChoices
-from .frontier import Frontier, cheapest
+from .frontier import Frontier, cheapest, links
 from .machine import SearchMachine
 from .options import MemoryPrices, SearchOptions
 from .priced_steps import PricedSteps
 from .row_prices import RowPrices
 from .space.search_space import SearchSpace
-from .templates import BlockChain, passages
+from .templates import BlockChain
 from .value_types import FoundProgram
 
 
@@ -62,7 +62,7 @@ class GroupSearch:
             self.options.templates,
         )
         _, price, choices = cheapest(chain.run())
-        return FoundAt.of(priced, chain, passages(choices), price)
+        return FoundAt.of(priced, chain, links(choices), price)
 
     def _program(self, found: FoundAt, bound_s: float | None) -> FoundProgram:
         program = FoundChoices(found.priced, found.choices()).program(self.stats, bound_s)

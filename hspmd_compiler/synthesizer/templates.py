@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .frontier import Chain, Front, Frontier, Key
+from .frontier import Chain, Front, Frontier, Key, links, picker
 from .priced_steps import StepChoice
 from .space.regions import StepRegion
 
@@ -23,15 +23,13 @@ class Passage(NamedTuple):
 
     def choices(self, first: int) -> list[Choice]:
         """Of a block like it whose steps begin at `first`, in order."""
-        found: list[Choice] = []
         shift = first - self.first
-        chain = self.chain
-        while chain is not None:
-            chain, region = chain
-            while region is not None:
-                region, (place, chosen) = region
-                found.append((place + shift, chosen, self.again))
-        return found[::-1]
+        return [
+            (place + shift, chosen, self.again)
+            for half in links(self.chain)
+            for region in links(half)
+            for place, chosen in links(region)
+        ]
 
 
 Exits = tuple[tuple[Passage, float], ...]
@@ -42,14 +40,14 @@ Choice = tuple[int, StepChoice, bool]
 
 @dataclass(slots=True)
 class BlockChain:
-    """The walk as blocks, each of which is searched once per state before it.
+    """The walk as blocks, each of which is searched once for each way to hold what it touches.
 
     recompute: whether layers may be computed again. exits: per block, by the state before it.
     """
 
     frontier: Frontier
     blocks: list[tuple[int, int]]
-    regions: list[tuple[StepRegion, ...]]
+    regions: list[StepRegion]
     kinds: list[int]
     layered: list[bool]
     recompute: bool = False
@@ -57,6 +55,7 @@ class BlockChain:
     exits: list[dict[Key, Exits]] = field(default_factory=list)
     fronts: list[Front] = field(default_factory=list)
     _known: dict[Hashable, Exits] = field(default_factory=dict)
+    _among: dict[Hashable, dict[Key, Exits]] = field(default_factory=dict)
 
     def run(self) -> Front:
         """From nothing to the loss."""
@@ -67,10 +66,15 @@ class BlockChain:
         return front
 
     def _block(self, number: int, front: Front) -> Front:
-        self.exits.append({})
+        exits: dict[Key, Exits] = {}
+        self.exits.append(exits)
+        known = self._states(number)
         made: Front = {}
         for key, (price, chain) in front.items():
-            found = self.exits[number][key] = self._exits(number, key)
+            found = known.get(key)
+            if found is None:
+                found = known[key] = self._exits(number, key)
+            exits[key] = found
             for passage, more in found:
                 total = price + more
                 old = made.get(passage.after)
@@ -78,23 +82,38 @@ class BlockChain:
                     made[passage.after] = (total, (chain, passage))
         return made
 
+    def _states(self, number: int) -> dict[Key, Exits]:
+        """Exits that are known of blocks like it, among as many live values in the same places."""
+        region = self.regions[number]
+        kind = self.kinds[number] if self.templates else ("block", number)
+        return self._among.setdefault((kind, region.take, region.keep), {})
+
     def _exits(self, number: int, key: Key) -> Exits:
-        kind = (self.kinds[number], key)
+        """Of a state, from those of what the block touches."""
+        region = self.regions[number]
+        rest = picker(region.keep)(key)
+        return tuple(
+            (passage._replace(before=key, after=rest + passage.after), price)
+            for passage, price in self._touched(number, picker(region.take)(key))
+        )
+
+    def _touched(self, number: int, held: Key) -> Exits:
+        kind = (self.kinds[number], held)
         if not self.templates:
-            return self._searched(number, key)
+            return self._searched(number, held)
         if kind not in self._known:
             self.frontier.stats["templates"] += 1
-            self._known[kind] = self._searched(number, key)
+            self._known[kind] = self._searched(number, held)
         return self._known[kind]
 
-    def _searched(self, number: int, key: Key) -> Exits:
+    def _searched(self, number: int, held: Key) -> Exits:
         first, _ = self.blocks[number]
         best: dict[Key, tuple[Passage, float]] = {}
         for again in (False, True) if self.recompute and self.layered[number] else (False,):
-            front = self.frontier.run(self.regions[number], {key: (0.0, None)}, recomputed=again)
+            front = self.frontier.run(self.regions[number].parts, {held: (0.0, None)}, recomputed=again)
             for after, (price, chain) in front.items():
                 if after not in best or price < best[after][1]:
-                    best[after] = (Passage(key, after, chain, again, first), price)
+                    best[after] = (Passage(held, after, chain, again, first), price)
         return tuple(best.values())
 
     def to_go(self) -> list[dict[Key, float]]:
@@ -113,12 +132,3 @@ class BlockChain:
                 }
             )
         return prices[::-1]
-
-
-def passages(chain: Chain) -> list[Passage]:
-    """Block by block."""
-    found = []
-    while chain is not None:
-        chain, passage = chain
-        found.append(passage)
-    return found[::-1]

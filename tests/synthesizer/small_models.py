@@ -55,6 +55,35 @@ class Residual(nn.Module):
         return (x + torch.tanh(self.second(x)) @ self.second.weight).sum()
 
 
+class Reader(nn.Module):
+    """Two halves, the second of which reads what another part of the model made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down, self.other, self.out = (nn.Linear(6, 6, bias=False) for _ in range(4))
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        x = x + self.down(torch.relu(self.up(x)))
+        return x + self.out(torch.tanh(x) * self.other(memory))
+
+
+class EncoderDecoder(nn.Module):
+    """A value that every layer reads, and a weight that is read before and behind all of them."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(6, 6))
+        self.encoder = nn.Linear(6, 6, bias=False)
+        self.layers = nn.ModuleList(Reader() for _ in range(layers))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        memory = torch.relu(self.encoder(x))
+        x = x @ self.weight
+        for layer in self.layers:
+            x = layer(x, memory)
+        return ((x @ self.weight) ** 2).sum()
+
+
 class Solved(nn.Module):
     """An operator that no rule splits, between two that some do."""
 
@@ -97,6 +126,8 @@ def graph_of(name: str) -> LogicalGraph:
         model, inputs = Tied(), images(6)
     elif name == "solved":
         model, inputs = Solved(), images(6)
+    elif name.startswith("encoder-decoder-"):
+        model, inputs = EncoderDecoder(int(name.rpartition("-")[2])), images(6)
     elif name == "encoder":
         model, inputs = Encoder(4), images(4, 8)
     else:

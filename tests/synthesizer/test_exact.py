@@ -25,6 +25,7 @@ SLOW = SearchOptions(memory=False, dominance=False, templates=False)
         ("perceptron", 2, 6),
         ("tied", 2, 6),
         ("encoder", 1, 1),
+        ("encoder-decoder-2", 2, 3),
         pytest.param("encoder", 1, 6, marks=pytest.mark.slow),
         pytest.param("gpt2-tiny", 1, 2, marks=pytest.mark.slow),
     ],
@@ -72,3 +73,12 @@ def test_nothing_is_cheaper_where_factors_are() -> None:
     found = search(space, machine, FREE)
     assert Holding.FACTORS in {choice.type.holding for choice in found.params}
     assert found.price_s == pytest.approx(cheapest_of_all(space, machine), rel=1e-12)
+
+
+def test_values_that_every_layer_reads_are_searched_where_they_are_read() -> None:
+    """No more states for more layers, and few: what the encoder made counts in one half of a layer only."""
+    machine = some_machine(0, kinds=2)
+    few, many = (search(space_of(f"encoder-decoder-{layers}"), machine, FREE).stats for layers in (4, 16))
+    assert many == few
+    assert many["states"] < 4000
+    assert many["templates"] < 120

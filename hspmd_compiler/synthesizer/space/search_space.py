@@ -17,7 +17,7 @@ from .cuts import CutBook, ValueCut, is_identity
 from .expressible import is_run
 from .forward_rows import ForwardWalk, RowStep, blocks
 from .gradient_products import gradient_products
-from .regions import StepLiveness, StepPlace, StepRegion, bounds
+from .regions import StepLiveness, StepPlace, StepRegion, bounds, waists
 from .row_ways import NOTHING, RowWay, value_bytes
 from .useful import Codes, useful_ways
 from .works import WorkBook
@@ -28,7 +28,8 @@ class SearchSpace:
     """ways: of each step, those that lead on. wanted: codes of live values that their readers can use.
     products: by row of a parameter the kind of row that makes its gradient, where its factors can be
     gathered. places: of the steps. blocks: [first, last) of runs of steps of a layer, or of none; regions:
-    of each. samples: keys of the atoms that samples are.
+    of each; block_kinds: the same number for those that do the same with the values that they touch.
+    samples: keys of the atoms that samples are.
     """
 
     graph: LogicalGraph
@@ -39,7 +40,7 @@ class SearchSpace:
     products: dict[int, int]
     places: list[StepPlace] = field(default_factory=list)
     blocks: list[tuple[int, int]] = field(default_factory=list)
-    regions: list[tuple[StepRegion, ...]] = field(default_factory=list)
+    regions: list[StepRegion] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
     block_kinds: list[int] = field(default_factory=list)
     samples: set[int] = field(default_factory=set)
@@ -65,7 +66,7 @@ class SearchSpace:
         space.blocks = blocks(walk.steps)
         space._place_steps()
         space.kinds = list(map(space._kind, range(len(space.steps))))
-        space.block_kinds = [space._block_kind(*block) for block in space.blocks]
+        space.block_kinds = list(map(space._block_kind, range(len(space.blocks))))
         return space
 
     @property
@@ -120,9 +121,15 @@ class SearchSpace:
         )
         return self._number(key)
 
-    def _block_kind(self, first: int, last: int) -> int:
-        places = tuple((one.take, one.keep, one.gives) for one in self.places[first:last])
-        return self._number((tuple(self.kinds[first:last]), places))
+    def _block_kind(self, number: int) -> int:
+        first, last = self.blocks[number]
+        return self._number((tuple(self.kinds[first:last]), self._shape(self.regions[number])))
+
+    def _shape(self, region: StepRegion) -> object:
+        """What a region does with the values that it touches; those beside them count for nothing."""
+        if region.parts:
+            return tuple((part.take, part.keep, self._shape(part)) for part in region.parts)
+        return tuple((one.take, one.keep, one.gives) for one in region.places)
 
     def _place_steps(self) -> None:
         live = self._liveness()
@@ -136,10 +143,13 @@ class SearchSpace:
                 for value in step.results
             ]
             self.places.append(live.place(number, sizes, beside.get(step.row.id, 0)))
-        moves = [step.moves for step in self.steps]
-        self.regions = [
-            tuple(live.region(*part) for part in bounds(first, last, moves)) for first, last in self.blocks
-        ]
+        self.regions = [self._region(live, *block) for block in self.blocks]
+
+    def _region(self, live: StepLiveness, first: int, last: int) -> StepRegion:
+        """A block, cut at its waists and where values may move."""
+        parts = bounds(first, last, [step.moves for step in self.steps[first:last]])
+        halves = waists(parts, [len(live.lives[end]) for _, end in parts])
+        return live.region(first, last, (halves, parts))
 
     def _liveness(self) -> StepLiveness:
         last_read: dict[int, int] = {self.graph.loss: len(self.steps)}
@@ -152,7 +162,9 @@ class SearchSpace:
             live = tuple(value for value in values if last_read.get(value, -1) > number)
             lives.append(live)
         return StepLiveness(
-            [step.actives for step in self.steps], [step.results for step in self.steps], lives
+            [step.actives for step in self.steps],
+            [step.results for step in self.steps],
+            dict(enumerate(lives)),
         )
 
     def _saved(self) -> tuple[set[int], dict[int, int]]:
