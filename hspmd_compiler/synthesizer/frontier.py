@@ -23,8 +23,8 @@ from .space.row_ways import NOTHING
 
 Key = tuple[int, ...]
 Chain: TypeAlias = Any
-"""Linked choices, last first, None at the start: (what came before, (place of the step, what was chosen)); where
-a region has parts, as a block has, chains of these stand in the second place."""
+"""Linked choices, last first, None at the start: (what came before, (place of the step, what was chosen)).
+Where a region has parts, as a block has, chains of these stand in the second place."""
 Front = dict[Key, tuple[float, Chain]]
 FEW = 3
 """Values of a state of which all sets are tried when another state is looked for that serves as well."""

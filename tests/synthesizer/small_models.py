@@ -56,14 +56,14 @@ class Residual(nn.Module):
 
 
 class Reader(nn.Module):
-    """Two halves, the second of which reads what another part of the model made."""
+    """Two halves: one reads a weight of its own twice, the other what another part of the model made."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.up, self.down, self.other, self.out = (nn.Linear(6, 6, bias=False) for _ in range(4))
+        self.own, self.other, self.out = (nn.Linear(6, 6, bias=False) for _ in range(3))
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
-        x = x + self.down(torch.relu(self.up(x)))
+        x = x + torch.relu(self.own(x)) @ self.own.weight
         return x + self.out(torch.tanh(x) * self.other(memory))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...ir.graph import LogicalGraph, OriginKind, Phase, Row, row_inputs
 from ...ir.own_names import ANCHOR
@@ -56,6 +56,7 @@ class ForwardWalk:
     readers: dict[int, list[int]] = field(default_factory=dict)
     anchored: bool = False
     members: Members = field(default_factory=dict)
+    _waiting: dict[int, Row] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: LogicalGraph, book: CutBook) -> ForwardWalk:
@@ -95,9 +96,7 @@ class ForwardWalk:
             if row.origin.kind is not OriginKind.PARAM:
                 return
             if self.uses[row.id] > 1:
-                self.steps.append(
-                    RowStep(row, (), (row.id,), ((True, 0),), (row.id,), (), False, starts=True)
-                )
+                self._waiting[row.id] = row
             return
         ways = self.ways.ways(row, operands, results)
         if is_static and self.uses[row.id] == 1 and row.outs is None and all(map(self._is_alone, operands)):
@@ -106,7 +105,13 @@ class ForwardWalk:
         statics = tuple(i for i in operands if self._is_alone(i))
         actives = tuple(i for i in operands if i not in statics)
         order = tuple((i in statics, (statics if i in statics else actives).index(i)) for i in operands)
+        self.steps += [self._start(i, row.layer) for i in actives if i in self._waiting]
         self.steps.append(RowStep(row, actives, statics, order, results, ways, moves(self, row)))
+
+    def _start(self, value: int, layer: int | None) -> RowStep:
+        """Where a parameter that several rows read starts to live: in the layer of the first."""
+        row = replace(self._waiting.pop(value), layer=layer)
+        return RowStep(row, (), (value,), ((True, 0),), (value,), (), False, starts=True)
 
     def _is_alone(self, value: int) -> bool:
         """Whether it is made of parameters for one row."""
