@@ -10,7 +10,7 @@ from ..base.name_groups import pattern_of
 from ..base.number_ranges import number_ranges
 from ..passes.annotate import Annotate
 from ..passes.compile_state import Traced
-from ..strategy.strategy import PipelineSpec
+from ..strategy.strategy import GradientForm, PipelineSpec
 from ..synthesizer.planner.candidates import PricedCandidate
 from ..synthesizer.planner.explain import Explanation
 from ..synthesizer.planner.plan import Plan
@@ -162,7 +162,10 @@ def _layout_texts(plan: Plan) -> Iterator[tuple[str, tuple[str, str]]]:
                 str(layout_states(layouts.layout(number, name, 0), pipeline.stages[0].tp))
                 for number, pipeline in enumerate(strategy.pipelines)
             )
-            yield name, ("x".join(map(str, info.shape)), " | ".join(texts))
+            override = strategy.override_of(info.aliases)
+            factors = override is not None and override.gradient is GradientForm.FACTORS
+            held = " | ".join(texts) + (", factors" if factors else "")
+            yield name, ("x".join(map(str, info.shape)), held)
 
 
 def _exchanges(plan: Plan, for_scripts: bool) -> Iterator[Table]:

@@ -15,6 +15,8 @@ from hspmd_compiler.api import compile, plan
 from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec
 from hspmd_compiler.compiler import trace_graph
 from hspmd_compiler.cost_models.compute import DeviceRates
+from hspmd_compiler.pages.plan_page import plan_sections
+from hspmd_compiler.pages.sections import Table
 from hspmd_compiler.strategy.strategy import GradientForm, PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.synthesizer.machine import Lane, LinkPrice, SearchMachine, machine_of
 from hspmd_compiler.synthesizer.options import SearchOptions
@@ -110,8 +112,12 @@ def test_plans_gather_factors_and_say_so() -> None:
     (told,) = explain(found.found, "wide.weight")
     assert [one.type.text() for one in told.ways if one.is_chosen] == ["F"]
     assert {"D", "E", "S0", "S1"} <= {one.type.text().split("/")[0] for one in told.ways}
-    (table,) = explain(found.found, "first.weight")
-    assert "F" not in {one.type.text() for one in table.ways}
+    table = next(
+        one for one in plan_sections(found, ()) if isinstance(one, Table) and one.key == "parameters"
+    )
+    assert {row[0]: row[3] for row in table.rows}["wide.weight"] == "Dx4, factors"
+    (other,) = explain(found.found, "first.weight")
+    assert "F" not in {one.type.text() for one in other.ways}
 
 
 def eager_for_factors(ranks: int, outer: int, micro_batches: int) -> SearchMachine:
