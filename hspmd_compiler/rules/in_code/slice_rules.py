@@ -195,11 +195,11 @@ def _parts_of_samples(
     found = []
     size, low = sum(value.layout.shape[dim] for value in values), 0
     every = sample_factor(ctx, size)
-    shared = all(dim_cut(value.layout.dims[dim], ranks=True) is not None for value in values)
+    values = [single_factor(ctx, value, dim)[0] if _of_samples(value, dim) else value for value in values]
+    shared = all(any(factor.by_rank for factor in value.layout.dims[dim]) for value in values)
     for value in values:
         high = low + value.layout.shape[dim]
-        if dim_cut(value.layout.dims[dim], ranks=False) is not None:
-            value, _ = single_factor(ctx, value, dim)
+        if _of_samples(value, dim):
             value = value if shared else ctx.convert(value, uncut(value.layout, ranks=True, dim=dim))
         elif every is None:
             return None
@@ -208,7 +208,11 @@ def _parts_of_samples(
             value = ctx.convert(value, value.layout.with_dim(dim, (slice_factor(every, low, high),)))
         found.append(value)
         low = high
-    return found if all(dim_cut(value.layout.dims[dim], ranks=False) is not None for value in found) else None
+    return found if all(_of_samples(value, dim) for value in found) else None
+
+
+def _of_samples(value: AnnotatedValue, dim: int) -> bool:
+    return dim_cut(value.layout.dims[dim], ranks=False) is not None
 
 
 def _one_cut(dim: Dim) -> bool:

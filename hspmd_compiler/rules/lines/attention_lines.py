@@ -59,10 +59,11 @@ def backward_rows(
 
 
 def _places(row: Row, queries: Layout) -> tuple[PerCoordinate, ...]:
-    """Which queries a rank has, where a causal mask asks for it."""
+    """Which queries a rank has in a micro-batch, where a causal mask asks for it: queries may be samples."""
     factor = flat_factor(queries.dims[QUERIES])
-    cut = factor.of_ranks is not None and bool(argument_of(row, "is_causal"))
-    return (PerCoordinate(factor.held),) if cut else ()
+    if factor.axis is None or not argument_of(row, "is_causal"):
+        return ()
+    return (PerCoordinate(factor.held, by_position=factor.axis is Axis.BATCH),)
 
 
 line(
