@@ -1,4 +1,4 @@
-"""Which samples of a micro-batch a rank has: a causal mask over samples asks, and a join with other rows."""
+"""Which samples or tokens a rank has: attention's masks ask, and joins of samples with other rows."""
 
 from __future__ import annotations
 
@@ -26,6 +26,19 @@ class AcrossSamples(nn.Module):
         query, key, value = self.inner(x).permute(1, 0, 2).unsqueeze(1).chunk(3, dim=-1)
         seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         return F.cross_entropy(self.head(seen.squeeze(1).transpose(0, 1)).flatten(0, 1), y.flatten())
+
+
+class Masked(AcrossSamples):
+    """A mask of two dims, which all heads and samples have in common."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.rand(TOKENS, TOKENS))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        parts = self.inner(comm(x, "[0,1] <S1(1,2)>")).unsqueeze(1).chunk(3, dim=-1)
+        seen = F.scaled_dot_product_attention(*parts, attn_mask=self.mask)
+        return F.cross_entropy(self.head(seen.squeeze(1)).flatten(0, 1), y.flatten())
 
 
 class Beside(nn.Module):
@@ -58,13 +71,18 @@ def strategy(ranks: int, *overrides: Override) -> Strategy:
     return Strategy((PipelineSpec((stage,), (4, 2)),), overrides=(Override("*", duplicate=True), *overrides))
 
 
+def sequences() -> dict[str, Tensor]:
+    """Samples of several tokens."""
+    return {"x": torch.randn(SAMPLES, TOKENS, WIDTH), "y": torch.randint(CLASSES, (SAMPLES, TOKENS))}
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_causal_mask_over_samples_knows_which_a_micro_batch_has(ranks: int) -> None:
-    batch = {
-        "x": torch.randn(SAMPLES, TOKENS, WIDTH),
-        "y": torch.randint(CLASSES, (SAMPLES, TOKENS)),
-    }
-    Case.of(AcrossSamples, batch).check(strategy(ranks))
+    Case.of(AcrossSamples, sequences()).check(strategy(ranks))
+
+
+def test_a_mask_may_have_two_dims() -> None:
+    Case.of(Masked, sequences()).check(strategy(2))
 
 
 @pytest.mark.parametrize("build", [Beside, Behind])

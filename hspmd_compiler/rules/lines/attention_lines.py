@@ -34,8 +34,9 @@ def attention(ctx: RuleContext, row: Row) -> Result:
 
 
 def _gathered(ctx: RuleContext, value: AnnotatedValue) -> AnnotatedValue:
-    cut = dim_cut(value.layout.dims[QUERIES], ranks=True)
-    return whole_dim(ctx, value, QUERIES) if cut is not None and cut.axis is Axis.SEQUENCE else value
+    place = QUERIES if len(value.layout.dims) > QUERIES else 0  # a mask may have queries and keys only
+    cut = dim_cut(value.layout.dims[place], ranks=True)
+    return whole_dim(ctx, value, place) if cut is not None and cut.axis is Axis.SEQUENCE else value
 
 
 def forward_rows(
