@@ -23,7 +23,7 @@ from ...strategy.strategy import Strategy
 from ..value_types import FoundProgram
 from .baselines import baselines
 from .batches import samples_by_speed, shares_by_speed, strategy_of
-from .candidates import CandidatePricer, PlanCandidate, PricedCandidate
+from .candidates import CandidatePricer, PlanCandidate, PricedCandidate, quickest_first
 from .groupings import Grouping, groupings
 from .memory_ladder import LADDER, lighter
 from .misfits import no_plan_fits
@@ -167,7 +167,7 @@ class _Loop:
         priced = self._priced(self._candidates())
         if not any(one.fits for one in priced):
             priced += self._lightened(priced)
-        ranked = sorted(priced, key=lambda one: (not one.fits, one.step_s))
+        ranked = quickest_first(priced)
         if not ranked[0].fits:
             raise no_plan_fits(ranked)
         named = replace(ranked[0].candidate, strategy=replace(ranked[0].strategy, name=ranked[0].name))
