@@ -22,7 +22,7 @@ from hspmd_compiler.synthesizer.hap.profiles import EQUAL, EVERY, PROFILES, spee
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "program_search"))
 from published import Run, read_runs
-from searched import BENCHMARKS, Searched, Setting, check_models, searched
+from searched import BENCHMARKS, TABLE_WIDTH, Searched, Setting, check_models, searched
 
 WITHOUT_LAYERS = ("vgg19",)
 CLOSE = 1e-12
@@ -63,7 +63,7 @@ def of_full_space(args: Namespace) -> int:
     table = full_table()
     for one in found:
         table.add_row(*full_numbers(one))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(table)
     write(args.json, {"space": "full", "rows": [full_row(one) for one in found]})
     return 0
 
@@ -160,7 +160,7 @@ def new_table(name: str, *columns: str) -> Table:
 
 def show(table: Table, found: Sequence[Searched]) -> None:
     """The table, and below it once what HAP's count leaves out of the last of each model."""
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(table)
     for one in {one.setting.model: one for one in found}.values():
         for note in one.notes:
             Console().print(f"{one.name}: {note}", soft_wrap=True, highlight=False)

@@ -18,7 +18,7 @@ from plots import draw_curves
 from published import ORIGINAL_RUNS, Run, matching, read_runs
 from rich.console import Console
 from rich.table import Table
-from searched import BENCHMARKS, Searched, Setting, check_models, searched
+from searched import BENCHMARKS, TABLE_WIDTH, Searched, Setting, check_models, searched
 
 from hspmd_compiler.errors import HspmdError
 from hspmd_compiler.synthesizer.hap.profiles import EQUAL, EVERY, PROFILES, speeds_of
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HspmdError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    Console().print(_table(args, found))
+    Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(_table(args, found))
     if args.json is not None:
         rows = [asdict(one) | {"original_cpu_s": run.cpu_s if run else None} for one, run in found]
         args.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")

@@ -20,7 +20,7 @@ def draw_bars(
     """A group of bars for each name, one bar for each series; None: no bar."""
     highest = max((value for values in groups.values() for value in values if value is not None), default=1.0)
     step = BAR * len(series) + GAP
-    width = LEFT + step * len(groups) + GAP
+    width = max(LEFT + step * len(groups) + GAP, _least_width(title, series))
     parts = [*_frame(title, series, width), *_linear_axis(highest, width, unit)]
     for number, (name, values) in enumerate(groups.items()):
         left = LEFT + GAP / 2 + step * number
@@ -56,6 +56,11 @@ def draw_curves(
         parts.append(_text(place((x, 10.0**low))[0], TOP + HEIGHT + 16, f"{x:g}", "middle"))
     parts.append(_text(WIDTH / 2, TOP + HEIGHT + 34, across, "middle"))
     _write(path, parts, WIDTH)
+
+
+def _least_width(title: str, series: Sequence[str]) -> float:
+    """Of what stands above and below the bars."""
+    return LEFT + max(7 * len(title), sum(30 + 7 * len(name) for name in series)) + GAP
 
 
 def _frame(title: str, series: Sequence[str], width: float) -> Iterator[str]:

@@ -36,6 +36,8 @@ class Benchmark:
 
 
 POOLINGS = tuple(f"features.{index}" for index in (4, 9, 18, 27, 36))
+TABLE_WIDTH = 140
+"""Columns of a table where there is no terminal."""
 BENCHMARKS: Mapping[str, Benchmark] = {
     "vgg19": Benchmark("VGG19", models.vgg19, POOLINGS),
     "vit": Benchmark("ViT", models.vit),

@@ -13,7 +13,7 @@ from plots import draw_bars
 from published import ORIGINAL_RUNS, Run, matching, read_runs
 from rich.console import Console
 from rich.table import Table
-from searched import BENCHMARKS, Searched, Setting, check_models, searched
+from searched import BENCHMARKS, TABLE_WIDTH, Searched, Setting, check_models, searched
 
 from hspmd_compiler.errors import HspmdError
 from hspmd_compiler.synthesizer.hap.profiles import PROFILES, speeds_of
@@ -38,7 +38,7 @@ def main(experiment: Experiment, arguments: Sequence[str] | None = None) -> int:
     except HspmdError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
     console.print(_table(experiment, found))
     _say_notes(console, [one for one, _ in found])
     if args.json is not None:
