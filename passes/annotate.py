@@ -208,13 +208,23 @@ def _layers_to_run(graph: LogicalGraph, strategy: Strategy) -> int | None:
     return len(graph.layers) or (1 if is_cut else None)
 
 
+def _is_duplicated(graph: LogicalGraph, strategy: Strategy, group: SplitGroup) -> bool:
+    """Whether overrides keep all of a group whole, so that its units limit no stage."""
+    overrides = [strategy.override_of(graph.params[member.param].aliases) for member in group.members]
+    return all(override is not None and override.duplicate for override in overrides)
+
+
 def annotate(
     graph: LogicalGraph, strategy: Strategy, facts: GraphFacts | None = None
 ) -> tuple[ParameterLayouts, list[StartLayouts]]:
     """What each pipeline's deduction starts from; StrategyError where the strategy can't fit the model."""
     flow = infer_dims(graph, facts)
     groups = split_groups(graph, flow)
-    heads = [group.units for group in groups if group.kind is SplitKind.HEADS]
+    heads = [
+        group.units
+        for group in groups
+        if group.kind is SplitKind.HEADS and not _is_duplicated(graph, strategy, group)
+    ]
     check(strategy, num_layers=_layers_to_run(graph, strategy), num_heads=min(heads, default=None))
     _check_matched(graph, strategy)
     by_param: dict[str, tuple[SplitGroup, tuple[Member, ...]]] = {}
