@@ -8,18 +8,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..errors import RunError
 from ..options import OptimizerConfig
-from ..program.arrays import TorchArrays
-from ..program.codegen import SegmentCache
-from ..program.execute import RankState, plan_rank, run_step
 from ..program.kernels.index_check import outside_error
-from ..program.kernels.random_kernels import step_keys
-from ..program.program import ClassProgram, InputKind, Program, RankProgram, Shard
+from ..program.program import ClassProgram, Program, RankProgram, Shard
 from ..program.requests import LossReduce, OptimizerStep, Request
-from ..program.segments import CompiledSegments
 from ..program.trained import started, store, trained_value
-from .batches.batch_check import BatchCheck
+from .active import ActiveProgram
 from .batches.data import Batch, BatchShape
 from .collect import Collection
 from .gradient_norm import global_norm
@@ -38,17 +32,15 @@ class Engine:
     params: what `fill_shard` gives of parameters and buffers, by name, taken over. lr: the base learning
     rate, which the schedule scales; it may be set between steps. grad_norm: of the last step, None
     where the optimizer has no `max_grad_norm`. seed: of dropout, with `steps` and the place of each
-    element; it may be set between steps. shape: what a batch must look like. keys: inputs that this
-    rank's program reads. places: host and device of each rank, and held_before: bytes that this one held
-    before its parameters, where a launcher knows. timing: told what a step does; it may be set between steps.
+    element; it may be set between steps. places: host and device of each rank, and held_before: bytes that
+    this one held before its parameters, where a launcher knows. timing: told what a step does; it may be set
+    between steps. active: the program that is run, and what this rank holds of it.
     """
 
     def __init__(
         self, program: Program, optimizer: OptimizerConfig, transport: Transport, params: dict[str, Tensor]
     ) -> None:
-        self.program = program
         self.transport = transport
-        self.shape = BatchShape.of(program)
         self.optimizer = ShardOptimizer(optimizer)
         self.lr = optimizer.lr
         self.seed = 0
@@ -56,14 +48,23 @@ class Engine:
         self.places: tuple[str, ...] = ()
         self.held_before = 0
         self.timing = Untimed()
-        device = str(transport.device)
-        self._plan = plan_rank(program, transport.rank)
-        self._state: RankState[Tensor] = started(self._plan.program.shards, params)
-        self._arrays = TorchArrays(device)
-        self._segments = CompiledSegments(self._plan, SegmentCache(device))
-        self._sizes = [high - low for low, high in self.rows]
-        self.keys = inputs_read(self._plan.shared)
-        self._batches = BatchCheck(transport, self.rows, self.keys)
+        own = next(each for each in program.ranks if each.rank == transport.rank)
+        self.active = ActiveProgram(program, transport.rank, transport, started(own.shards, params))
+
+    @property
+    def program(self) -> Program:
+        """The program that is run."""
+        return self.active.program
+
+    @property
+    def shape(self) -> BatchShape:
+        """What a batch must look like."""
+        return self.active.shape
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Inputs that this rank's program reads."""
+        return self.active.keys
 
     @property
     def rank(self) -> int:
@@ -73,33 +74,32 @@ class Engine:
     @property
     def rows(self) -> list[tuple[int, int]]:
         """Rows of the global batch that this rank takes, [low, high) per micro-batch."""
-        return self._plan.program.rows
+        return self.active.rows
 
     @property
     def rank_program(self) -> RankProgram:
         """What is this rank's own."""
-        return self._plan.program
+        return self.active.own
 
     @property
     def class_program(self) -> ClassProgram:
         """The local code that this rank shares with others."""
-        return self._plan.shared
+        return self.active.shared
 
     @property
     def params(self) -> Mapping[str, Tensor]:
         """What this rank trains and saves of parameters and buffers: local shards, or rows of elements."""
-        return {shard.name: trained_value(shard, self._state) for shard in self.shards}
+        return {shard.name: trained_value(shard, self.active.state) for shard in self.shards}
 
     @property
     def shards(self) -> list[Shard]:
         """Where this rank's shards lie in the whole tensors."""
-        return self._plan.program.shards
+        return self.active.shards
 
     @property
     def updated(self) -> frozenset[str]:
         """Parameters that a step updates on this rank: those that get a gradient."""
-        buckets = self._plan.program.grad_buckets
-        return frozenset(piece.param for bucket in buckets for piece in bucket.kept)
+        return self.active.updated
 
     @property
     def steps(self) -> int:
@@ -119,18 +119,17 @@ class Engine:
         the other) of the inputs it reads (`keys`). RunError on every rank, before anything is updated,
         where ranks were given different batches, or an index lies outside of its table.
         """
-        micro_batches = self._local(batch) if local else self._of_global(batch)
+        micro_batches = self.active.of_local(batch) if local else self.active.of_global(batch)
         settings = {"lr": repr(self.current_lr), "seed": str(self.seed), "steps": str(self.steps)}
         with (
             self.transport.call("step(local=True)" if local else "step", meets=False),
-            checking(self.transport, self._batches, batch, local, self.steps + 1, settings) as checks,
+            checking(self.transport, self.active.batches, batch, local, self.steps + 1, settings) as checks,
         ):
             return self._run(micro_batches, checks)
 
     def _run(self, micro_batches: list[Batch], checks: StepChecks) -> float:
-        self._state.keys = step_keys(self.rows, self.seed, self.steps)
         timing = self.timing
-        run = run_step(self._plan, self._state, micro_batches, self._segments, self._arrays, timing.finished)
+        run = self.active.run(micro_batches, self.seed, self.steps, timing.finished)
         answer: Tensor | None = None
         timing.begins()
         try:
@@ -164,7 +163,7 @@ class Engine:
     def grads(self, everywhere: bool = True) -> dict[str, Tensor]:
         """Whole gradients of the last step, clipped if clipping is on, as `state_dict` gives parameters."""
         with self.transport.call("grads"):
-            return self._gather(owned_grads(self.shards, self._state.synced), everywhere)
+            return self._gather(owned_grads(self.shards, self.active.state.synced), everywhere)
 
     def saved(self) -> Collection:
         """The tensors of `state_dict` one at a time, without aliases."""
@@ -184,7 +183,7 @@ class Engine:
     def read_parameters(self, reader: Callable[[Shard], ReadBox]) -> None:
         """Take this rank's part of every parameter and saved buffer, box by box."""
         for shard in self._saved:
-            store(shard, fill_shard(shard, reader(shard), self.transport.device), self._state)
+            store(shard, fill_shard(shard, reader(shard), self.transport.device), self.active.state)
 
     def optimizer_state_dict(self, everywhere: bool = True) -> dict[str, dict[str, Tensor]]:
         """Whole moments by torch's name for them, each as `state_dict` gives parameters.
@@ -239,7 +238,7 @@ class Engine:
 
     def _owned(self, shards: Iterable[Shard]) -> dict[str, Tensor]:
         """The elements that this rank owns, flat."""
-        return {shard.name: owned_value(shard, trained_value(shard, self._state)) for shard in shards}
+        return {shard.name: owned_value(shard, trained_value(shard, self.active.state)) for shard in shards}
 
     def _gather(self, tensors: Mapping[str, Tensor], everywhere: bool) -> dict[str, Tensor]:
         collection = Collection(self.transport, self.shards, tensors)
@@ -254,35 +253,9 @@ class Engine:
         # What is being sent may share memory with a parameter.
         self.timing.exchanges(None, self.transport.finish_sends)
         if self.optimizer.config.max_grad_norm is not None:
-            owned = owned_grads(self.shards, self._state.synced)
+            owned = owned_grads(self.shards, self.active.state.synced)
             self.grad_norm = global_norm(owned, self.transport.device, self._sum_over_ranks)
-        update_shards(self.shards, self._state, self.optimizer, self.grad_norm, self.current_lr)
+        update_shards(self.shards, self.active.state, self.optimizer, self.grad_norm, self.current_lr)
 
     def _sum_over_ranks(self, value: Tensor) -> Tensor:
         return self.timing.exchanges(None, partial(self.transport.sum_over_ranks, value))
-
-    def _of_global(self, batch: Mapping[str, Tensor]) -> list[Batch]:
-        self.shape.check(batch)
-        return [
-            {key: batch[key][low:high].to(self.transport.device) for key in self.keys}
-            for low, high in self.rows
-        ]
-
-    def _local(self, batch: Mapping[str, Tensor]) -> list[Batch]:
-        shape = self.shape.of_rows(self.rows, self.keys)
-        wrong = shape.clashes(batch, shape.batch)
-        if wrong:
-            raise RunError(
-                f"a local batch doesn't fit rank {self.rank}",
-                details=wrong,
-                rule=f"rank {self.rank} takes {shape.batch} samples a step, those of rows {self.rows}",
-            )
-        device = self.transport.device
-        parts = {key: torch.split(batch[key].to(device), self._sizes) for key in self.keys}
-        return [{key: parts[key][mb] for key in self.keys} for mb in range(len(self._sizes))]
-
-
-def inputs_read(shared: ClassProgram) -> frozenset[str]:
-    """Batch keys that a class program reads."""
-    inputs = (item for segment in shared.segments for item in segment.inputs)
-    return frozenset(item.name for item in inputs if item.kind is InputKind.DATA)

@@ -43,6 +43,7 @@ class LeftOut:
 
 OnStep = Callable[[StepRecord], None]
 OnLeftOut = Callable[[LeftOut], None]
+BeforeStep = Callable[[int], None]
 
 
 def train(
@@ -52,18 +53,21 @@ def train(
     epochs: int | None = None,
     on_step: OnStep = lambda record: None,
     on_left_out: OnLeftOut = lambda left: None,
+    before_step: BeforeStep = lambda step: None,
 ) -> int:
     """Train for so many steps more, or to the end of `epochs` epochs, whichever comes first.
 
-    Returns the steps taken. `on_step` is called on every rank; `on_left_out` at the end of each epoch
-    whose last samples fill no batch. Epochs count from the start of the data, also after a resume.
+    Returns the steps taken. `before_step` is called on every rank before the batch of a step is drawn, with
+    its number, from 1: again with the same one where an epoch has no batch left. `on_step` is called on every
+    rank; `on_left_out` at the end of each epoch whose last samples fill no batch. Epochs count from the start
+    of the data, also after a resume.
     """
     if steps is None and epochs is None:
         raise RunError("how long to train is not given", fix="give steps, epochs or both")
     taken = 0
     while taken != steps and (epochs is None or data.epoch < epochs):
         was_fresh, epoch, left_out = data.at_start, data.epoch, data.left_out
-        count = _epoch(engine, data, None if steps is None else steps - taken, on_step)
+        count = _epoch(engine, data, None if steps is None else steps - taken, on_step, before_step)
         taken += count
         if data.left_out > left_out:
             on_left_out(LeftOut(epoch, data.left_out - left_out, data.left_out))
@@ -72,18 +76,23 @@ def train(
     return taken
 
 
-def _epoch(engine: Engine, data: DataSource, steps: int | None, on_step: OnStep) -> int:
+def _epoch(
+    engine: Engine, data: DataSource, steps: int | None, on_step: OnStep, before_step: BeforeStep
+) -> int:
     """The rest of the current epoch, at most so many steps of it; how many were taken."""
-    samples, tokens = engine.program.batch, tokens_of(engine.program)
     taken, epoch = 0, data.epoch
-    for batch in data:
+    batches = iter(data)
+    while taken != steps:
+        before_step(engine.steps + 1)
+        batch = next(batches, None)
+        if batch is None:
+            break
         lr, start = engine.current_lr, perf_counter()
         loss = engine.step(batch, local=data.local)
         seconds = perf_counter() - start
         taken += 1
+        samples, tokens = engine.program.batch, tokens_of(engine.program)
         on_step(StepRecord(engine.steps, epoch, loss, lr, engine.grad_norm, seconds, samples, tokens))
-        if taken == steps:
-            break
     return taken
 
 

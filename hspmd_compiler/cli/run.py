@@ -13,7 +13,8 @@ from ..base.limits import MOST_DEVICES
 from ..base.pace import Pace, check_pace, read_pace
 from ..errors import OptionError
 from .command import Command
-from .training_view import LEFT_OUT, view_for
+from .training import checkpoint_flags, elastic_flags, switch_flags
+from .training.training_view import LEFT_OUT, view_for
 
 if TYPE_CHECKING:
     from ..program.program import Program
@@ -30,6 +31,7 @@ WRITTEN = ("save", "save_state", "trace")
 RANK_DIGITS = 9
 MOST_THREADS = 1 << 10
 MOST_TRACED = 100
+SUBJECTS = (switch_flags, checkpoint_flags, elastic_flags)
 LONGEST_WAIT = 30 * 24 * 3600.0  # a month
 
 
@@ -91,6 +93,8 @@ def add_flags(parser: ArgumentParser) -> None:
         "--pace", type=Path, metavar="FILE", help="seconds that instructions take at least, by rank"
     )
     parser.add_argument("--json", action="store_true", help="one JSON line per step")
+    for flags in SUBJECTS:
+        flags.add_flags(parser)
 
 
 def run(args: Namespace) -> int:
@@ -171,6 +175,7 @@ def _check(args: Namespace) -> None:
     bad += [("--text", f"{path}: no such file") for path in args.text or () if not path.is_file()]
     files = (("--init", args.init), ("--resume", args.resume))
     bad += [(flag, f"{path}: {_no_file(path)}") for flag, path in files if path and not path.is_file()]
+    bad += [each for flags in SUBJECTS for each in flags.check(args)]
     if bad:
         raise OptionError("the run can't start as asked", details=bad)
 

@@ -12,7 +12,7 @@ from hspmd_compiler.artifact.write import write
 from hspmd_compiler.cli.command import model_arguments
 from hspmd_compiler.cli.main import COMMANDS, main, parser
 from hspmd_compiler.cli.optimizer_flags import optimizer_from
-from hspmd_compiler.cli.training_view import JsonLines, LogLines
+from hspmd_compiler.cli.training.training_view import JsonLines, LogLines
 from hspmd_compiler.options import OptimizerName, ScheduleName
 from hspmd_compiler.strategy.formats.read import read_strategy
 from tests.artifact import sample

@@ -1,0 +1,14 @@
+"""Flags of `hspmd run`: when and where training is kept."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+
+def add_flags(parser: ArgumentParser) -> None:
+    """The flags; there are none yet."""
+
+
+def check(args: Namespace) -> list[tuple[str, str]]:
+    """What is wrong with them, as (flag, text)."""
+    return []

@@ -1,0 +1,111 @@
+"""A compiled program as one process works on it: what its rank runs, takes of a batch, and trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from ..errors import InternalError, RunError
+from ..program.arrays import TorchArrays
+from ..program.codegen import SegmentCache
+from ..program.execute import RankPlan, RankState, plan_rank, run_step
+from ..program.kernels.random_kernels import step_keys
+from ..program.program import ClassProgram, InputKind, Program, RankProgram, Shard
+from ..program.requests import StepRun
+from ..program.segments import CompiledSegments
+from .batches.batch_check import BatchCheck
+from .batches.data import Batch, BatchShape
+from .transport import Transport
+
+NOTHING = ClassProgram("", [])
+"""The local code of a process that a program doesn't use."""
+
+
+class ActiveProgram:
+    """A program and the rank of it that runs here; it may be kept while another one is run.
+
+    rank: None where the program doesn't use this process, which then takes no rows and holds nothing.
+    state: what the rank holds, taken over. shape: what a batch must look like. rows: of the global batch
+    that the rank takes, [low, high) per micro-batch. keys: inputs that its program reads. batches: compares
+    what all ranks are given.
+    """
+
+    def __init__(
+        self, program: Program, rank: int | None, transport: Transport, state: RankState[Tensor]
+    ) -> None:
+        self.program = program
+        self.rank = rank
+        self.state = state
+        self.shape = BatchShape.of(program)
+        self._device = transport.device
+        self._arrays = TorchArrays(str(transport.device))
+        self._plan: RankPlan | None = None if rank is None else plan_rank(program, rank)
+        self._segments = (
+            None if self._plan is None else CompiledSegments(self._plan, SegmentCache(str(transport.device)))
+        )
+        self.rows: list[tuple[int, int]] = [] if self._plan is None else self._plan.program.rows
+        self.keys = inputs_read(self.shared)
+        self._sizes = [high - low for low, high in self.rows]
+        self.batches = BatchCheck(transport, self.rows, self.keys)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the program doesn't use this process."""
+        return self._plan is None
+
+    @property
+    def own(self) -> RankProgram:
+        """What is this rank's own; there is none where the process is idle."""
+        if self._plan is None:
+            raise InternalError("the program has no rank for this process")
+        return self._plan.program
+
+    @property
+    def shared(self) -> ClassProgram:
+        """The local code that this rank shares with others."""
+        return NOTHING if self._plan is None else self._plan.shared
+
+    @property
+    def shards(self) -> list[Shard]:
+        """Where this rank's shards lie in the whole tensors."""
+        return [] if self._plan is None else self._plan.program.shards
+
+    @property
+    def updated(self) -> frozenset[str]:
+        """Parameters that a step updates on this rank: those that get a gradient."""
+        buckets = [] if self._plan is None else self._plan.program.grad_buckets
+        return frozenset(piece.param for bucket in buckets for piece in bucket.kept)
+
+    def run(
+        self, micro_batches: list[Batch], seed: int, step: int, finished: Callable[[int], None]
+    ) -> StepRun[Tensor]:
+        """One step of the rank, as `run_step` has it. seed, step: what masks are drawn from."""
+        assert self._plan is not None and self._segments is not None, "a process that is idle runs no step"
+        self.state.keys = step_keys(self.rows, seed, step)
+        return run_step(self._plan, self.state, micro_batches, self._segments, self._arrays, finished)
+
+    def of_global(self, batch: Mapping[str, Tensor]) -> list[Batch]:
+        """This rank's micro-batches of a global batch, checked."""
+        self.shape.check(batch)
+        return [{key: batch[key][low:high].to(self._device) for key in self.keys} for low, high in self.rows]
+
+    def of_local(self, batch: Mapping[str, Tensor]) -> list[Batch]:
+        """The same of a batch that has this rank's rows only."""
+        shape = self.shape.of_rows(self.rows, self.keys)
+        wrong = shape.clashes(batch, shape.batch)
+        if wrong:
+            raise RunError(
+                f"a local batch doesn't fit rank {self.rank}",
+                details=wrong,
+                rule=f"rank {self.rank} takes {shape.batch} samples a step, those of rows {self.rows}",
+            )
+        parts = {key: torch.split(batch[key].to(self._device), self._sizes) for key in self.keys}
+        return [{key: parts[key][mb] for key in self.keys} for mb in range(len(self._sizes))]
+
+
+def inputs_read(shared: ClassProgram) -> frozenset[str]:
+    """Batch keys that a class program reads."""
+    inputs = (item for segment in shared.segments for item in segment.inputs)
+    return frozenset(item.name for item in inputs if item.kind is InputKind.DATA)
