@@ -91,4 +91,4 @@ class ReductionMove:
     sizes: tuple[int, ...]
 
 
-Move = ExchangeMove | ReductionMove
+StepMove = ExchangeMove | ReductionMove

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...base.comm_plan import CommKind, CostModel, GatherForm, Traffic
-from .moves import ExchangeMove, Move
+from .moves import ExchangeMove, StepMove
 from .patterns import collectives_of
 from .tally import Busiest, Tally
 
@@ -92,12 +92,12 @@ def volumes_of(move: ExchangeMove, element: int) -> dict[tuple[int, int], int]:
     return found
 
 
-def seconds_of(moves: Iterable[Move], cost: CostModel, element: int) -> float:
+def seconds_of(moves: Iterable[StepMove], cost: CostModel, element: int) -> float:
     """Seconds of moves that are done one after the other."""
     return sum(cost.comm_s(list(_traffic(move, element))) for move in moves)
 
 
-def _traffic(move: Move, element: int) -> Iterator[Traffic]:
+def _traffic(move: StepMove, element: int) -> Iterator[Traffic]:
     if not isinstance(move, ExchangeMove):
         for group, size in zip(move.groups, move.sizes, strict=True):
             yield Traffic(CommKind.ALL_REDUCE, group, {}, size * element)
@@ -113,7 +113,7 @@ def _traffic(move: Move, element: int) -> Iterator[Traffic]:
             yield Traffic(kind, ranks, own)
 
 
-def loads_of(moves: Iterable[Move], element: int) -> dict[int, Load]:
+def loads_of(moves: Iterable[StepMove], element: int) -> dict[int, Load]:
     """Bytes per rank of all moves; ranks that neither send nor receive are left out."""
     found: dict[int, Load] = {}
     for move in moves:
@@ -122,7 +122,7 @@ def loads_of(moves: Iterable[Move], element: int) -> dict[int, Load]:
     return found
 
 
-def _loads(move: Move, element: int) -> Iterable[tuple[int, Load]]:
+def _loads(move: StepMove, element: int) -> Iterable[tuple[int, Load]]:
     if isinstance(move, ExchangeMove):
         for (sender, receiver), size in volumes_of(move, element).items():
             yield sender, Load(sent=size)

@@ -12,7 +12,7 @@ from ...base.dtypes import BYTES
 from ...errors import AnnotationError
 from .check import checked_pair, element_bytes
 from .demand import Conversion
-from .moves import Move
+from .moves import StepMove
 from .price import FlatCost, Load, loads_of
 from .sides import Side, met, side_of
 from .steps import steps_of
@@ -37,7 +37,7 @@ class Component:
         """By the cost model."""
         return self.way.seconds or 0.0
 
-    def moves(self) -> tuple[Move, ...]:
+    def moves(self) -> tuple[StepMove, ...]:
         """What they do, in order."""
         return self.way.make()
 

@@ -8,11 +8,11 @@ from itertools import count
 
 from ...base.comm_plan import Combine, CommKind, CommStep, Piece, box_volume
 from .cells import Blocks
-from .moves import ExchangeMove, Local, Move, ReductionMove, boxes_in, view_of
+from .moves import ExchangeMove, Local, ReductionMove, StepMove, boxes_in, view_of
 from .patterns import collectives_of
 
 
-def steps_of(moves: Sequence[Sequence[Move]], dtype: str) -> dict[int, tuple[CommStep, ...]]:
+def steps_of(moves: Sequence[Sequence[StepMove]], dtype: str) -> dict[int, tuple[CommStep, ...]]:
     """The steps of every rank that has any. moves: per part of the devices, its moves in order."""
     numbers = count()
     steps: dict[int, list[CommStep]] = {}

@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from ...base.dtypes import BYTES
 from ...base.number_ranges import number_ranges
-from .moves import ExchangeMove, Move
+from .moves import ExchangeMove, StepMove
 from .patterns import Pattern, named
 from .price import Load, loads_of
 from .resolve import Component, Resolution
@@ -75,9 +75,9 @@ def _reasons(part: Component) -> Iterator[str]:
         yield ALONE[part.method]
 
 
-def _rounds(moves: Sequence[Move]) -> list[list[Move]]:
+def _rounds(moves: Sequence[StepMove]) -> list[list[StepMove]]:
     """Moves of different ranks go on at once."""
-    found: list[list[Move]] = []
+    found: list[list[StepMove]] = []
     busy: set[int] = set()
     for move in moves:
         ranks = {rank for _, group in _named(move) for rank in group}
@@ -101,7 +101,7 @@ def _way(way: Way) -> str:
     return f"{way.name} {micros(way.seconds)}"
 
 
-def _moves(moves: Sequence[Move]) -> str:
+def _moves(moves: Sequence[StepMove]) -> str:
     by_name: dict[str, list[tuple[int, ...]]] = {}
     for move in moves:
         for name, ranks in _named(move):
@@ -109,7 +109,7 @@ def _moves(moves: Sequence[Move]) -> str:
     return ", ".join(f"{name} {_groups(sorted(groups))}" for name, groups in by_name.items())
 
 
-def _named(move: Move) -> list[tuple[str, tuple[int, ...]]]:
+def _named(move: StepMove) -> list[tuple[str, tuple[int, ...]]]:
     if isinstance(move, ExchangeMove):
         return named(move)
     return [(Pattern.ALL_REDUCE.value, group) for group in move.groups]

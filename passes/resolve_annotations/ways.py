@@ -10,7 +10,7 @@ from ...base.comm_plan import CommKind, CostModel
 from .cells import Cell
 from .demand import Conversion, Demand
 from .direct import direct, direct_tally, sole_loads
-from .moves import Move
+from .moves import StepMove
 from .price import FlatCost, seconds_of
 from .reduction import all_reduction
 from .relay import Owners, owner_choices, relay, relay_tally, worth_a_relay
@@ -46,7 +46,7 @@ RELAYS = {
     Owners.ALL: Method.RELAY_ALL,
 }
 
-Moves = tuple[Move, ...]
+Moves = tuple[StepMove, ...]
 
 
 @dataclass(frozen=True, slots=True)

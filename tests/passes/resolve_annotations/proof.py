@@ -13,7 +13,7 @@ from torch import Tensor
 from hspmd_compiler.annotations import Annotation
 from hspmd_compiler.base.comm_plan import CostModel, GatherForm, Traffic
 from hspmd_compiler.passes.resolve_annotations import Method, Resolution, resolve
-from hspmd_compiler.passes.resolve_annotations.moves import Move
+from hspmd_compiler.passes.resolve_annotations.moves import StepMove
 from hspmd_compiler.passes.resolve_annotations.price import FlatCost, loads_of, ring_bytes, seconds_of
 from hspmd_compiler.passes.resolve_annotations.ways import Way
 
@@ -95,7 +95,7 @@ def check_price(way: Way, cost: CostModel, element: int) -> None:
         assert way.seconds == pytest.approx(together, rel=1e-9)
 
 
-def earliest(moves: Sequence[Move], cost: CostModel, element: int) -> float:
+def earliest(moves: Sequence[StepMove], cost: CostModel, element: int) -> float:
     """Seconds until all are done, where each begins as soon as its ranks are free."""
     free: dict[int, float] = {}
     for move in moves:
