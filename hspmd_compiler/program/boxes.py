@@ -1,8 +1,11 @@
-"""Cutting boxes out of tensors and pasting them: how every driver moves data for a CommStep."""
+"""Cutting boxes out of tensors and pasting them: how every driver moves data for a CommStep.
+
+Boxes in a row are one flat run of elements, which may be cut anywhere: how any number is shared out evenly.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -29,6 +32,43 @@ def full_box(view: tuple[int, ...]) -> Box:
 def volume(boxes: Sequence[Box]) -> int:
     """Elements in all boxes, overlaps counted as often as they occur."""
     return sum(box_volume(box) for box in boxes)
+
+
+def flat_part(boxes: Iterable[Box], start: int, stop: int) -> tuple[Box, ...]:
+    """Boxes of the elements [start, stop) of all boxes, one after the other, each row-major; in order."""
+    found: list[Box] = []
+    before = 0
+    for box in boxes:
+        size = box_volume(box)
+        low, high = max(start - before, 0), min(stop - before, size)
+        if low < high:
+            found += _part_of(box, low, high)
+        before += size
+    return tuple(found)
+
+
+def _part_of(box: Box, start: int, stop: int) -> Iterator[Box]:
+    """The elements [start, stop) of one box: a part of its first row, whole rows, a part of its last."""
+    if start == 0 and stop == box_volume(box):
+        yield box
+        return
+    (low, _), rest = box[0], box[1:]
+    inner = box_volume(rest)
+    first, last = start // inner, stop // inner
+    if first == last:
+        yield from _in_row(low + first, rest, start - first * inner, stop - first * inner)
+        return
+    if start % inner:
+        yield from _in_row(low + first, rest, start % inner, inner)
+        first += 1
+    if first < last:
+        yield ((low + first, low + last), *rest)
+    if stop % inner:
+        yield from _in_row(low + last, rest, 0, stop % inner)
+
+
+def _in_row(row: int, rest: Box, start: int, stop: int) -> Iterator[Box]:
+    return (((row, row + 1), *box) for box in _part_of(rest, start, stop))
 
 
 def pack(tensor: Tensor, view: tuple[int, ...], boxes: Sequence[Box]) -> Tensor:

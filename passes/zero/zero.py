@@ -14,12 +14,12 @@ from ...base.comm_plan import Box, Interval, box_volume
 from ...base.name_groups import shortened
 from ...errors import StrategyError
 from ...layout.shares import assign_units
+from ...program.boxes import flat_part
 from ...program.program import ZERO_GRADS
 from ..compile_state import Levelled, Shared, grown
 from ..grad_buckets import GradLayout, merged, parties_of
 from ..pass_chain import Pass
 from ..texts.cells import Line, joined, ranks_text
-from .flat_boxes import flat_part
 
 Ranks = tuple[int, ...]
 
