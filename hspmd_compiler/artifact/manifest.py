@@ -100,17 +100,27 @@ def fingerprint_model(graph: object, program: Program) -> str:
 
     graph: as JSON; user lines and module paths say where an operator comes from, not what is computed.
     """
-    shards: dict[str, Shard] = {shard.name: shard for own in program.ranks for shard in own.shards}
-    parameters = [
-        [name, shard.dtype, list(shard.whole_shape), shard.trainable, shard.is_buffer, shard.persistent]
-        for name, shard in sorted(shards.items())
-    ]
     computed = (
         {key: item for key, item in graph.items() if key not in PLACES} if isinstance(graph, dict) else graph
     )
     if isinstance(computed, dict) and isinstance(computed.get("rows"), list):
         computed = computed | {"rows": [_without_place(row) for row in computed["rows"]]}
-    return fingerprint({"graph": computed, "parameters": parameters, "aliases": encode(program.aliases)})
+    return fingerprint({"graph": computed} | parameters_of(program))
+
+
+def fingerprint_parameters(program: Program) -> str:
+    """A hash that two programs share exactly if they train the same parameters, on whatever inputs."""
+    return fingerprint(parameters_of(program))
+
+
+def parameters_of(program: Program) -> dict[str, Json]:
+    """Name, type, shape and use of every parameter and buffer, and which names are of one."""
+    shards: dict[str, Shard] = {shard.name: shard for own in program.ranks for shard in own.shards}
+    held: list[Json] = [
+        [name, shard.dtype, list(shard.whole_shape), shard.trainable, shard.is_buffer, shard.persistent]
+        for name, shard in sorted(shards.items())
+    ]
+    return {"parameters": held, "aliases": encode(program.aliases)}
 
 
 def _without_place(row: object) -> object:
@@ -124,36 +134,47 @@ def manifest_to_json(manifest: Manifest) -> dict[str, Json]:
     written = {item.name: getattr(manifest, item.name) for item in fields(manifest)}
     body = encode(written | {"optimizer": manifest.optimizer.to_json()})
     assert isinstance(body, dict)
-    return body | {OWN_HASH: fingerprint(body)}
+    return with_own_hash(body)
 
 
 def manifest_from_json(value: Json, file: str) -> Manifest:
     """Reads what `manifest_to_json` writes; first of all it must be ours, and of this version."""
+    body = without_own_hash(value, file, FORMAT, SCHEMA)
+    manifest = decode(Manifest, body, file)
+    check_torch(*manifest.torch)
+    return replace(manifest, files=dict(sorted(manifest.files.items())))
+
+
+def with_own_hash(body: dict[str, Json]) -> dict[str, Json]:
+    """A listing closed by a hash of all the rest of it."""
+    return body | {OWN_HASH: fingerprint(body)}
+
+
+def without_own_hash(value: Json, file: str, form: str, schema: int) -> dict[str, Json]:
+    """A listing of that format and schema, as it was written, without its hash."""
     body = dict(value) if isinstance(value, dict) else {}
-    check_format(body, file)
+    check_format(body, file, form, schema)
     if body.pop(OWN_HASH, None) != fingerprint(body):
         raise ArtifactError(
             f"{file} was changed after it was compiled",
             rule=f"its last entry, {OWN_HASH}, is the hash of all the others",
             fix="copy the artifact again, or compile again",
         )
-    manifest = decode(Manifest, body, file)
-    check_torch(*manifest.torch)
-    return replace(manifest, files=dict(sorted(manifest.files.items())))
+    return body
 
 
-def check_format(value: Mapping[str, object], file: str) -> None:
+def check_format(value: Mapping[str, object], file: str, form: str = FORMAT, schema: int = SCHEMA) -> None:
     """Refuses a manifest that is not ours, or of another schema, before anything else is read."""
-    if value.get("format") != FORMAT:
+    if value.get("format") != form:
         raise ArtifactError(
             f"{file} is not the manifest of an artifact",
-            details=[("format", repr(value.get("format"))), ("wanted", repr(FORMAT))],
+            details=[("format", repr(value.get("format"))), ("wanted", repr(form))],
             fix="name the directory that `hspmd compile -o` wrote",
         )
-    if value.get("schema") != SCHEMA or isinstance(value.get("schema"), bool):
+    if value.get("schema") != schema or isinstance(value.get("schema"), bool):
         raise ArtifactError(
             "the artifact has another schema version",
-            details=[("artifact", repr(value.get("schema"))), ("here", str(SCHEMA))],
+            details=[("artifact", repr(value.get("schema"))), ("here", str(schema))],
             rule="an artifact is read by the version of hspmd_compiler that has its schema",
             fix="compile again with this version",
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +13,12 @@ from ..errors import ArtifactError
 from ..program.check import check
 from ..program.program import ClassProgram, Program, RankProgram
 from . import paths
+from .bundle_paths import is_bundle
+from .checked_files import MANIFEST_LIMIT, CheckedFiles, check_directory, read_limited
 from .decode_shared import SharingReader
 from .json_text import fingerprint, parse
 from .manifest import Manifest, fingerprint_model, manifest_from_json
 
-MANIFEST_LIMIT = 1 << 28
 FILE_LIMIT = 1 << 32
 
 
@@ -159,84 +159,29 @@ def _read_program(files: Files, ranks: list[RankProgram]) -> Program:
     )
 
 
-class Files:
+class Files(CheckedFiles):
     """The files of one artifact, each checked against the manifest when it is read."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
         self.manifest = read_manifest(directory)
+        super().__init__(directory, self.manifest.files, paths.MANIFEST, paths.is_ours)
 
     def json(self, path: str) -> Json:
         """The content of a JSON file."""
-        return parse(_read(self.checked(path), path, FILE_LIMIT), path)
-
-    def checked(self, path: str) -> Path:
-        """The place of a file whose size and hash are those of the manifest."""
-        entry = self.manifest.files.get(path)
-        file = self.directory / path
-        if entry is None or not paths.is_ours(path):
-            raise ArtifactError(
-                f"the artifact has no {path}",
-                rule="the manifest lists every file of the artifact",
-                fix="compile again",
-            )
-        size = _size(file, path)
-        found = _sha256(file) if size == entry.size else "not computed"
-        if found != entry.sha256:
-            raise ArtifactError(
-                f"{path} was changed after it was compiled",
-                details=[
-                    ("size", f"{size} bytes, in the manifest {entry.size}"),
-                    ("sha256", f"{found}, in the manifest {entry.sha256}"),
-                ],
-                rule="every file has the size and sha256 that manifest.json lists",
-                fix="copy the artifact again, or compile again",
-            )
-        return file
+        return parse(read_limited(self.checked(path), path, FILE_LIMIT), path)
 
 
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of an artifact, checked against its own hash."""
-    if not directory.is_dir():
+    check_directory(directory)
+    if is_bundle(directory):
         raise ArtifactError(
-            f"there is no artifact at {directory}",
-            details=[("found", "a file" if directory.exists() else "nothing")],
-            fix="name the directory that `hspmd compile -o` wrote",
+            f"{directory} holds several strategies",
+            rule="this needs one of them",
+            fix=f"name the folder of one, {directory}/NAME; `hspmd inspect {directory}` shows the names",
         )
-    content = _read(directory / paths.MANIFEST, paths.MANIFEST, MANIFEST_LIMIT)
+    content = read_limited(directory / paths.MANIFEST, paths.MANIFEST, MANIFEST_LIMIT)
     return manifest_from_json(parse(content, paths.MANIFEST), paths.MANIFEST)
-
-
-def _read(file: Path, path: str, limit: int) -> bytes:
-    size = _size(file, path)
-    if size > limit:
-        raise ArtifactError(
-            f"{path} is too large to be a file of an artifact",
-            details=[("size", f"{size} bytes"), ("limit", f"{limit} bytes")],
-        )
-    return file.read_bytes()
-
-
-def _size(file: Path, path: str) -> int:
-    try:
-        return file.stat().st_size if file.is_file() else _missing(path)
-    except OSError as error:
-        raise ArtifactError(
-            f"{path} can't be read", details=[("reason", error.strerror or str(error))]
-        ) from error
-
-
-def _missing(path: str) -> int:
-    raise ArtifactError(
-        f"the artifact has no file {path}",
-        rule="an artifact is a directory with a manifest.json and every file that it lists",
-        fix="name the directory that `hspmd compile -o` wrote, or compile again",
-    )
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def no_rank(rank: int, present: Sequence[int]) -> ArtifactError:

@@ -17,6 +17,8 @@ from ..base.log import task
 from ..errors import ArtifactError, HspmdError
 from ..program.program import RankProgram
 from . import paths
+from .bundle_paths import BUNDLE
+from .bundle_paths import FORMAT as BUNDLE_FORMAT
 from .encode_shared import SharingWriter
 from .json_text import parse, to_text
 from .manifest import FORMAT, FileEntry, manifest_to_json
@@ -30,6 +32,8 @@ CLASS_DEPTH = 4
 RANK_DEPTH = 2
 TOP_DEPTH = 2
 STRATEGY_DEPTH = 4
+
+LISTINGS = ((paths.MANIFEST, FORMAT), (BUNDLE, BUNDLE_FORMAT))
 
 
 def write(
@@ -47,22 +51,22 @@ def write(
     not empty is refused, unless `force`.
     """
     target = Path(directory).resolve()
-    with without_collection(), task("write the artifact"), _fresh_directory(target, force) as fresh:
+    with without_collection(), task("write the artifact"), fresh_directory(target, force) as fresh:
         own = artifact.program.ranks if rank is None else [artifact.rank_program(rank)]
-        entries = {path: _put(fresh, path, text.encode()) for path, text in _texts(artifact, own, rank)}
+        entries = {path: put(fresh, path, text.encode()) for path, text in _texts(artifact, own, rank)}
         sharing = SharingWriter()
         with task("write the ranks", len(own)) as progress:
             for each in own:
                 path = paths.rank_file(each.rank)
-                entries[path] = _put(fresh, path, to_text(sharing.encode(each), RANK_DEPTH).encode())
+                entries[path] = put(fresh, path, to_text(sharing.encode(each), RANK_DEPTH).encode())
                 progress.advance()
         if weights is not None:
             entries[paths.WEIGHTS] = _put_weights(fresh / paths.WEIGHTS, weights)
         elif artifact.weights is not None:
             shutil.copyfile(artifact.weights, fresh / paths.WEIGHTS)
-            entries[paths.WEIGHTS] = _entry(fresh / paths.WEIGHTS)
+            entries[paths.WEIGHTS] = entry_of(fresh / paths.WEIGHTS)
         manifest = artifact.manifest.with_files(entries, artifact.manifest.rank if rank is None else rank)
-        _put(fresh, paths.MANIFEST, to_text(manifest_to_json(manifest), TOP_DEPTH).encode())
+        put(fresh, paths.MANIFEST, to_text(manifest_to_json(manifest), TOP_DEPTH).encode())
     return artifact if rank is not None else replace(artifact, manifest=manifest)
 
 
@@ -87,7 +91,8 @@ def _rows(value: object) -> str:
     return to_text(value, TOP_DEPTH if isinstance(value, dict) else 1)
 
 
-def _put(directory: Path, path: str, content: bytes) -> FileEntry:
+def put(directory: Path, path: str, content: bytes) -> FileEntry:
+    """Writes a file inside a directory."""
     file = directory / path
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(content)
@@ -98,16 +103,17 @@ def _put_weights(file: Path, weights: Mapping[str, Tensor]) -> FileEntry:
     from safetensors.torch import save_file
 
     save_file({name: weights[name].detach().cpu().contiguous() for name in sorted(weights)}, file)
-    return _entry(file)
+    return entry_of(file)
 
 
-def _entry(file: Path) -> FileEntry:
+def entry_of(file: Path) -> FileEntry:
+    """Size and hash of a file that is there."""
     with file.open("rb") as opened:
         return FileEntry(file.stat().st_size, hashlib.file_digest(opened, "sha256").hexdigest())
 
 
 @contextmanager
-def _fresh_directory(target: Path, force: bool) -> Iterator[Path]:
+def fresh_directory(target: Path, force: bool) -> Iterator[Path]:
     """An empty sibling of `target` that takes its place when the block ends well, and else is gone."""
     check_target(target, force)
     fresh = target.with_name(f".{target.name}.new-{os.getpid()}")
@@ -148,13 +154,16 @@ def check_target(target: Path, force: bool = False) -> None:
 
 
 def _is_artifact(target: Path) -> bool:
-    """Whether an artifact of any version, whole or damaged, lies there: it has a manifest of our format."""
-    manifest = target / paths.MANIFEST
+    """Whether an artifact or a bundle of any version, whole or damaged, lies there, by its listing."""
+    return any(_has_format(target / name, form) for name, form in LISTINGS)
+
+
+def _has_format(file: Path, form: str) -> bool:
     try:
-        value = parse(manifest.read_bytes(), paths.MANIFEST)
+        value = parse(file.read_bytes(), file.name)
     except (OSError, HspmdError):
         return False
-    return isinstance(value, dict) and value.get("format") == FORMAT
+    return isinstance(value, dict) and value.get("format") == form
 
 
 def _take_place(fresh: Path, target: Path) -> None:

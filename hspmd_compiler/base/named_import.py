@@ -10,7 +10,7 @@ from types import ModuleType
 
 from ..errors import OptionError
 
-MANIFEST, FORMAT = "manifest.json", b"hspmd-artifact"
+LISTINGS = (("manifest.json", b"hspmd-artifact"), ("bundle.json", b"hspmd-bundle"))
 MANIFEST_LIMIT = 1 << 28
 
 
@@ -51,8 +51,12 @@ def _check_place(module: str, top: str) -> None:
 
 
 def _is_artifact(folder: Path) -> bool:
+    return any(_holds(folder / name, form) for name, form in LISTINGS)
+
+
+def _holds(file: Path, form: bytes) -> bool:
     try:
-        with (folder / MANIFEST).open("rb") as file:
-            return FORMAT in file.read(MANIFEST_LIMIT)
+        with file.open("rb") as opened:
+            return form in opened.read(MANIFEST_LIMIT)
     except OSError:
         return False

@@ -154,7 +154,7 @@ def test_nothing_is_left_of_a_write_that_fails(
     def full(*_: object) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writing, "_put", full)
+    monkeypatch.setattr(writing, "put", full)
     with pytest.raises(ArtifactError, match="can't be written"):
         write(written, sample.artifact())
     assert contents(tmp_path) == before
