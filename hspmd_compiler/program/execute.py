@@ -12,7 +12,7 @@ from ..base.comm_plan import CommKind, CommStep, GradBucket
 from ..errors import InternalError
 from .arrays import Arrays
 from .buckets import keep_bucket, pack_bucket, pack_params, unpack_bucket, unpack_params
-from .lifetimes import MicroKey, fresh_grads, last_pieces, last_reads
+from .lifetimes import MicroKey, fresh_by_segment, last_pieces, last_reads
 from .program import (
     ClassProgram,
     InputKind,
@@ -104,17 +104,13 @@ def plan_rank(program: Program, rank: int) -> RankPlan:
     """Find last uses once, before the first step. Only this rank's program needs to be there."""
     mine = next(own for own in program.ranks if own.rank == rank)
     shared = program.classes[mine.class_name]
-    return _plan(mine, shared, _fresh_by_segment(shared))
+    return _plan(mine, shared, fresh_by_segment(shared))
 
 
 def plan_ranks(program: Program) -> list[RankPlan]:
     """`plan_rank` for all ranks; what a class shares is found once."""
-    fresh = {name: _fresh_by_segment(shared) for name, shared in program.classes.items()}
+    fresh = {name: fresh_by_segment(shared) for name, shared in program.classes.items()}
     return [_plan(mine, program.classes[mine.class_name], fresh[mine.class_name]) for mine in program.ranks]
-
-
-def _fresh_by_segment(shared: ClassProgram) -> list[frozenset[str]]:
-    return [fresh_grads(segment) for segment in shared.segments]
 
 
 def _plan(mine: RankProgram, shared: ClassProgram, fresh: list[frozenset[str]]) -> RankPlan:
@@ -148,20 +144,9 @@ def run_step(
 
     finished: called when the instruction at a position is done.
     """
-    walk = Walk(plan, state, batches, segments, arrays)
-    state.loss = None
-    state.steps.clear()
-    state.synced.clear()
-    for position, instruction in enumerate(plan.program.instructions):
-        state.position = position
-        action = ACTIONS.get(instruction.op)
-        if action is None:
-            raise _unknown(instruction, position)
-        yield from action(walk, instruction)
-        finished(position)
-    state.params.update(state.buffers)
-    state.buffers.clear()
-    state.position = len(plan.program.instructions)
+    walk = Walk(plan, state, batches, segments, arrays, finished)
+    yield from walk.gradients()
+    yield from walk.update()
     return arrays.add_loss(state.loss, None)
 
 
@@ -174,6 +159,31 @@ class Walk(Generic[V]):
     batches: Sequence[Mapping[str, V]]
     segments: SegmentRunner[V]
     arrays: Arrays[V]
+    finished: Callable[[int], None] = lambda position: None
+
+    def gradients(self) -> InstructionRun[V]:
+        """What stands before the update: it leaves the loss and the synchronised gradients."""
+        self.state.loss = None
+        self.state.steps.clear()
+        self.state.synced.clear()
+        yield from self._instructions(0, self.plan.program.update_at)
+
+    def update(self) -> InstructionRun[V]:
+        """The update and what stands behind it."""
+        end = len(self.plan.program.instructions)
+        yield from self._instructions(self.plan.program.update_at, end)
+        self.state.params.update(self.state.buffers)
+        self.state.buffers.clear()
+        self.state.position = end
+
+    def _instructions(self, first: int, end: int) -> InstructionRun[V]:
+        for position in range(first, end):
+            self.state.position = position
+            instruction = self.plan.program.instructions[position]
+            if instruction.op not in ACTIONS:
+                raise _unknown(instruction, position)
+            yield from ACTIONS[instruction.op](self, instruction)
+            self.finished(position)
 
     def _compute(self, instruction: Instruction) -> InstructionRun[V]:
         segment = self.plan.shared.segments[instruction.segment]

@@ -89,7 +89,12 @@ def overwritable_comms(segment: Segment, dead: list[list[int]]) -> set[int]:
     }
 
 
-def fresh_grads(segment: Segment) -> frozenset[str]:
+def fresh_by_segment(shared: ClassProgram) -> list[frozenset[str]]:
+    """`_fresh_grads` of each segment."""
+    return [_fresh_grads(segment) for segment in shared.segments]
+
+
+def _fresh_grads(segment: Segment) -> frozenset[str]:
     """Parameters whose gradient comes out in memory that nothing else refers to."""
     fresh = fresh_values(segment)
     grads = [output for output in segment.outputs if output.kind is OutputKind.GRAD]

@@ -241,6 +241,12 @@ class RankProgram:
     saved: list[int] = field(default_factory=list)
 
     @property
+    def update_at(self) -> int:
+        """The position of the update; the end where there is none."""
+        ops = [instruction.op for instruction in self.instructions]
+        return ops.index(Op.OPTIMIZER) if Op.OPTIMIZER in ops else len(ops)
+
+    @property
     def device_family(self) -> str:
         """`cuda` of `cuda NVIDIA H100`."""
         return self.device_kind.partition(" ")[0]
