@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 
 from ..ir.own_names import ANCHOR
 from ..layout.shares import assign_units
-from .moves import TypeMove, move
 from .param_prices import ParamWay
 from .planner.input_cuts import input_cuts
 from .priced_steps import PricedSteps, StepChoice
 from .space.codes import cut_of, is_cut, type_of
 from .space.cuts import ValueCut
 from .space.forward_rows import RowStep
-from .space.row_ways import NOTHING, value_bytes
+from .space.row_ways import NOTHING
 from .static_tables import StaticWay, products_of
 from .value_types import FoundExchange, FoundProgram, Holding, ParamChoice, ValueType
 
@@ -106,7 +105,8 @@ class FoundChoices:
         value = step.results[0]
         row = self.priced.space.graph.rows[value]
         cuts = self.priced.space.walk.ways.cuts(value)
-        found = self._move(step, chosen)
+        found = self.priced.move_of(value, chosen.before, chosen.after)
+        assert found is not None, "a move that was chosen"
         price = found.seconds + (found.forward_s if again else 0.0)
         self.exchange_s += price
         before, after = (type_of(code, cuts, self._vertices) for code in (chosen.before, chosen.after))
@@ -117,27 +117,13 @@ class FoundChoices:
             FoundExchange(name, row.id, before, after, shares, price, found.forward, found.backward)
         )
 
-    def _move(self, step: RowStep, chosen: StepChoice) -> TypeMove:
-        row = self.priced.space.graph.rows[step.results[0]]
-        cuts = self.priced.space.walk.ways.cuts(row.id)
-        fractions = row.dtype is None or row.dtype.is_floating_point or row.dtype.is_complex
-        found = move(
-            self.priced.prices.machine,
-            value_bytes(row),
-            cuts,
-            chosen.before,
-            chosen.after,
-            fractions=fractions,
-        )
-        assert found is not None, "a move that was chosen"
-        return found
-
     def _keep(self, number: int, chosen: StepChoice) -> None:
         place = self.priced.space.places[number]
         assert chosen.way is not None, "a row"
         gives = [chosen.after, *self._gives(chosen)[1:]]
+        static = self.priced.prices.is_static(self.priced.space.steps[number].row)
         for size, code in zip(place.saved, gives, strict=True):
-            self._hold(size, code)
+            self._hold(size, code, static=static)
         if place.beside:
             self._hold(place.beside, self.priced.first_cut if chosen.way.shared else 0, chosen.vertex)
 
@@ -145,9 +131,9 @@ class FoundChoices:
         assert chosen.way is not None, "a row"
         return [self.priced.at(code, chosen.vertex) for code in chosen.way.gives]
 
-    def _hold(self, size: int, code: int, vertex: int = 0) -> None:
+    def _hold(self, size: int, code: int, vertex: int = 0, *, static: bool = False) -> None:
         if size:
-            parts = self.priced.parts(code + vertex if is_cut(code) and vertex else code)
+            parts = self.priced.parts(code + vertex if is_cut(code) and vertex else code, static=static)
             self.held = [one + size * part for one, part in zip(self.held, parts, strict=True)]
 
     def _shares(self, code: int, cuts: tuple[ValueCut, ...]) -> tuple[int, ...] | None:

@@ -36,17 +36,20 @@ def move(
     after: int,
     *,
     fractions: bool,
+    static: bool = False,
 ) -> TypeMove | None:
     """From one code to another of a value of so many bytes; None: no exchange gives that.
 
-    fractions: whether it has a gradient. Nothing becomes a pending sum.
+    fractions: whether it has a gradient. static: whether it is made of parameters alone, so that each
+    micro-batch moves all of it. Nothing becomes a pending sum.
     """
     if before == after:
         return FREE
     if after == PENDING:
         return None
     halves = _halves(machine, cuts, before, after)
-    prices = [machine.micro_batches * price.seconds(size_bytes * machine.batch) for price, _ in halves]
+    size = size_bytes if static else size_bytes * machine.batch
+    prices = [machine.micro_batches * price.seconds(size) for price, _ in halves]
     (_, forward), (_, backward) = halves
     if not fractions:
         prices[1], backward = 0.0, ""

@@ -173,7 +173,7 @@ class PricedSteps:
             targets,
             frozenset(stays),
             self._moves(step, made, targets),
-            self._saved(place),
+            self._saved(step, place),
             self._beside(place),
             place.gives,
             self.options.dominance,
@@ -252,26 +252,35 @@ class PricedSteps:
     ) -> dict[tuple[int, int], TypeMove | None]:
         if not targets:
             return {}
-        value = step.results[0]
-        row = self.space.graph.rows[value]
-        cuts, size = self.space.walk.ways.cuts(value), value_bytes(row)
-        fractions = row.dtype is None or has_fractions(row.dtype)
         sources = dict.fromkeys(way.gives[0] for way in ways)
         return {
-            (before, after): move(self.prices.machine, size, cuts, before, after, fractions=fractions)
+            (before, after): self.move_of(step.results[0], before, after)
             for before in sources
             for after in targets
         }
 
-    def _saved(self, place: StepPlace) -> dict[tuple[int, int], float]:
+    def move_of(self, value: int, before: int, after: int) -> TypeMove | None:
+        """What it costs that a live value changes how it is held."""
+        row = self.space.graph.rows[value]
+        return move(
+            self.prices.machine,
+            value_bytes(row),
+            self.space.walk.ways.cuts(value),
+            before,
+            after,
+            fractions=row.dtype is None or has_fractions(row.dtype),
+            static=self.prices.is_static(row),
+        )
+
+    def _saved(self, step: RowStep, place: StepPlace) -> dict[tuple[int, int], float]:
         """By (result, code) the price of keeping it for backward."""
         if not self.memory.anything:
             return {}
-        found = {}
+        found, static = {}, self.prices.is_static(step.row)
         for number, size in enumerate(place.saved):
             if size:
                 for code in (REPLICATE, WHOLE, PENDING, *range(FIRST_CUT, FIRST_CUT + 32 * self._vertices)):
-                    found[number, code] = self._kept(size, code)
+                    found[number, code] = self._kept(size, code, static=static)
         return found
 
     def _beside(self, place: StepPlace) -> tuple[float, float]:
@@ -279,10 +288,9 @@ class PricedSteps:
             return 0.0, 0.0
         return self._kept(place.beside, WHOLE), self._kept(place.beside, FIRST_CUT)
 
-    def _kept(self, size: int, code: int) -> float:
-        return sum(
-            price * size * part for price, part in zip(self.memory.per_byte_s, self.parts(code), strict=True)
-        )
+    def _kept(self, size: int, code: int, *, static: bool = False) -> float:
+        parts = self.parts(code, static=static)
+        return sum(price * size * part for price, part in zip(self.memory.per_byte_s, parts, strict=True))
 
     first_cut = FIRST_CUT
 
@@ -290,12 +298,13 @@ class PricedSteps:
         """A code of ways by a ratio vector."""
         return at_vertex(code, vertex, self._vertices)
 
-    def parts(self, code: int) -> tuple[float, ...]:
-        """Of the bytes of a value of samples what each lane holds for a micro-batch."""
+    def parts(self, code: int, *, static: bool = False) -> tuple[float, ...]:
+        """Of the bytes of a value what each lane holds for a micro-batch. static: of parameters alone."""
         machine = self.prices.machine
         vertex = cut_of(code, self._vertices)[1] if is_cut(code) else None
         return tuple(
-            lane.batch / machine.micro_batches * (1.0 if vertex is None else lane.shares[vertex])
+            (1.0 if static else lane.batch / machine.micro_batches)
+            * (1.0 if vertex is None else lane.shares[vertex])
             for lane in machine.lanes
         )
 

@@ -31,7 +31,7 @@ class RowPrices:
         for the samples of its group."""
         if is_identity(row.op):
             return 0.0
-        key = (self.works.book.alike[row.id], id(self.backward(row)), id(way), vertex, whole)
+        key = (*self._alike(row), id(self.backward(row)), id(way), vertex, whole)
         found = self._known.get(key)
         if found is None:
             longest = max(self._on(lane, row, way, vertex, whole) for lane in self.machine.lanes)
@@ -46,12 +46,19 @@ class RowPrices:
         """Of the forward half alone, as it is computed again."""
         if is_identity(row.op):
             return 0.0
-        key = (self.works.book.alike[row.id], id(way), vertex)
+        key = (*self._alike(row), id(way), vertex)
         found = self._known.get(key)
         if found is None:
             longest = max(self._forward(lane, row, way, vertex) for lane in self.machine.lanes)
             found = self._known[key] = longest
         return found
+
+    def _alike(self, row: Row) -> tuple[int, bool]:
+        return self.works.book.alike[row.id], self.is_static(row)
+
+    def is_static(self, row: Row) -> bool:
+        """Whether it is made of parameters alone, of which samples do not count."""
+        return self.works.book.facts.kinds.static[row.id]
 
     def _inside(self, way: RowWay) -> float:
         if not way.inside:
@@ -92,8 +99,7 @@ class RowPrices:
         return self.works.work(row).bytes * way.moved.bytes(share, self._batch(lane, row)) / whole
 
     def _batch(self, lane: Lane, row: Row) -> float:
-        static = self.works.book.facts.kinds.static[row.id]
-        return 1.0 if static else lane.batch / self.machine.micro_batches
+        return 1.0 if self.is_static(row) else lane.batch / self.machine.micro_batches
 
     def _call(self, lane: Lane, work: Work, part: float, size: float) -> float:
         rates = lane.rates

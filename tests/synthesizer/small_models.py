@@ -84,6 +84,18 @@ class EncoderDecoder(nn.Module):
         return ((x @ self.weight) ** 2).sum()
 
 
+class Positions(nn.Module):
+    """A table of parameters that samples meet behind a lookup and an operator that no sum passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(4, 6), nn.Linear(6, 2, bias=False)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        at = torch.tanh(self.table(torch.arange(4)))
+        return self.out(x + at).square().sum()
+
+
 class Solved(nn.Module):
     """An operator that no rule splits, between two that some do."""
 
@@ -124,6 +136,8 @@ def graph_of(name: str) -> LogicalGraph:
         model, inputs = Residual(), images(6)
     elif name == "tied":
         model, inputs = Tied(), images(6)
+    elif name == "positions":
+        model, inputs = Positions(), images(4, 6)
     elif name == "solved":
         model, inputs = Solved(), images(6)
     elif name.startswith("encoder-decoder-"):

@@ -43,6 +43,8 @@ def test_dominance_and_templates_change_no_optimum(name: str, kinds: int, seeds:
     [
         ("perceptron", 0),
         ("tied", 1),
+        ("positions", 0),
+        pytest.param("positions", 1, marks=pytest.mark.slow),
         pytest.param("perceptron", 1, marks=pytest.mark.slow),
         pytest.param("residual", 0, marks=pytest.mark.slow),
         pytest.param("residual", 1, marks=pytest.mark.slow),

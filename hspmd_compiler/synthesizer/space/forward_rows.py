@@ -1,7 +1,7 @@
 """The forward rows that a search walks: what each reads, what is live behind it, where values may move.
 
 Rows without a gradient are left out: each rank makes of them what it uses. Values of parameters alone that
-one row reads are made where they are read; others are live from their first use, as activations are.
+one row reads are made where they are read; others, and those that may move, are live as activations are.
 """
 
 from __future__ import annotations
@@ -99,19 +99,23 @@ class ForwardWalk:
                 self._waiting[row.id] = row
             return
         ways = self.ways.ways(row, operands, results)
-        if is_static and self.uses[row.id] == 1 and row.outs is None and all(map(self._is_alone, operands)):
+        may_move = moves(self, row)
+        if is_static and not may_move and self._is_read_once(row) and all(map(self._is_alone, operands)):
             self.alone[row.id] = (row, tuple(operands), ways)
             return
         statics = tuple(i for i in operands if self._is_alone(i))
         actives = tuple(i for i in operands if i not in statics)
         order = tuple((i in statics, (statics if i in statics else actives).index(i)) for i in operands)
         self.steps += [self._start(i, row.layer) for i in actives if i in self._waiting]
-        self.steps.append(RowStep(row, actives, statics, order, results, ways, moves(self, row)))
+        self.steps.append(RowStep(row, actives, statics, order, results, ways, may_move))
 
     def _start(self, value: int, layer: int | None) -> RowStep:
         """Where a parameter that several rows read starts to live: in the layer of the first."""
         row = replace(self._waiting.pop(value), layer=layer)
         return RowStep(row, (), (value,), ((True, 0),), (value,), (), False, starts=True)
+
+    def _is_read_once(self, row: Row) -> bool:
+        return self.uses[row.id] == 1 and row.outs is None
 
     def _is_alone(self, value: int) -> bool:
         """Whether it is made of parameters for one row."""

@@ -1,7 +1,9 @@
 """Where values may move: what is made by, or read by, an operator that is worth an exchange.
 
 Moves behind every row would make the space many times larger, for programs that are hardly better: a value
-that only views, scalings and activations take further is moved before them, or behind them.
+that only views, scalings and activations take further is moved before them, or behind them. What is computed
+of parameters alone moves everywhere, for little: beside samples that are cut it is whole, with a pending
+gradient, which few operators pass on. A parameter that is only moved or cast is held in one way.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ def moves(walk: ForwardWalk, row: Row) -> bool:
         if row.op != ANCHOR:
             return False
         maker = _maker(walk, walk.facts.facts.operands[row.id][0])
-        return maker.op != ANCHOR and _is_worth(walk, maker, row.id)
+        return maker.op not in (ANCHOR, "placeholder") and _is_worth(walk, maker, row.id)
     return not _shows(row.op) and _is_worth(walk, row, row.id)
 
 
@@ -68,7 +70,7 @@ def _maker(walk: ForwardWalk, value: int) -> Row:
 
 
 def _is_worth(walk: ForwardWalk, maker: Row, value: int) -> bool:
-    if class_of(maker.op) in MAKERS or maker.op in ALSO:
+    if class_of(maker.op) in MAKERS or maker.op in ALSO or walk.facts.facts.kinds.static[value]:
         return True
     readers = _readers(walk, value)
     if any(class_of(op) in PRODUCTS for op in readers):

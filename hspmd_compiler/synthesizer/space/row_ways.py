@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ...ir.graph import Meta, Row
 from ...rules.call_rule import CallRule, has_fractions
+from ...rules.in_code.lookup_rules import EMBEDDING
 from ...rules.op_rule import OP_RULES, Dims, Linear, beside
 from ...rules.unknown_operators import Treatment, treatment
 from .codes import FIRST_CUT, PENDING, REPLICATE, WHOLE
@@ -180,6 +181,8 @@ class _Letters:
     def _passes_gradients(self) -> bool:
         """Whether a pending gradient of the result is one of the operand: nothing else is read backward."""
         rule, others = self.call.rule, len({one.place for one in self.operands} - {NOTHING})
+        if self.row.op == EMBEDDING:
+            return others == 1  # rows of its gradient are added, as rows of a pending sum are
         if rule.linear in (Linear.ONE, Linear.TOGETHER) or (rule.linear is Linear.BATCH and not rule.flops):
             return others > 0
         return rule.linear is Linear.EACH and others == 1 and not self.call.summed

@@ -110,6 +110,7 @@ class SearchSpace:
         cuts = self.walk.ways.cuts(step.results[0]) if step.moves else ()
         key = (
             self.walk.facts.alike[step.row.id],
+            self.walk.facts.facts.kinds.static[step.row.id],
             id(self.ways[number]),
             id(self.works.backward.get(step.row.id)),
             tuple(map(self.static_kind, step.statics)),
