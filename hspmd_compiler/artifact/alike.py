@@ -13,7 +13,7 @@ from .store import Artifact
 SHOWN_ROWS = 20
 
 Rows = Iterator[tuple[str, str]]
-Held = dict[str, tuple[object, ...]]
+ParamFacts = dict[str, tuple[object, ...]]
 USES = ("type", "shape", "is trained", "is a buffer", "is saved")
 
 
@@ -54,7 +54,7 @@ def _differences(first: str, one: Artifact, name: str, other: Artifact) -> Rows:
     yield from _options(first, one, name, other)
 
 
-def _parameters(artifact: Artifact) -> Held:
+def _parameters(artifact: Artifact) -> ParamFacts:
     rows = cast("list[list[object]]", parameters_of(artifact.program)["parameters"])
     return {str(name): tuple(rest) for name, *rest in rows}
 

@@ -30,7 +30,7 @@ from .switch_file import plan_from
 
 SCHEMA = 1
 
-Row = tuple[Place, object, str]
+BundleProblem = tuple[Place, object, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def listing_from_json(value: Json) -> BundleListing:
     return replace(listing, files=dict(sorted(listing.files.items())))
 
 
-def _problems_of_strategies(listing: BundleListing) -> Iterator[Row]:
+def _problems_of_strategies(listing: BundleListing) -> Iterator[BundleProblem]:
     names = [each.name.lower() for each in listing.strategies]
     if not names:
         yield ("strategies",), [], "at least one strategy"
@@ -214,7 +214,7 @@ def _problems_of_strategies(listing: BundleListing) -> Iterator[Row]:
         yield ("home",), listing.home, "the name of a strategy"
 
 
-def _problems_of_plans(listing: BundleListing) -> Iterator[Row]:
+def _problems_of_plans(listing: BundleListing) -> Iterator[BundleProblem]:
     known = {each.name for each in listing.strategies}
     for index, each in enumerate(listing.plans):
         place = ("plans", index)

@@ -69,7 +69,7 @@ class BucketBatch:
     labels: int
 
 
-Row = tuple[int, ...]
+SequenceRow = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,11 @@ class BucketFill:
         return found
 
     def _batch(
-        self, tokens: Sequence[Tensor], labels: Sequence[Tensor], bucket: LengthBucket, rows: Sequence[Row]
+        self,
+        tokens: Sequence[Tensor],
+        labels: Sequence[Tensor],
+        bucket: LengthBucket,
+        rows: Sequence[SequenceRow],
     ) -> Batch:
         size = (len(rows), bucket.longest)
         ids, wanted = torch.full(size, self.padding), torch.full(size, self.counted.ignored)
@@ -122,7 +126,7 @@ def pairs_of(owner: Tensor) -> Tensor:
     return (owner[:, :, None].eq(owner[:, None, :]) & causal)[:, None]
 
 
-def bucket_rows(lengths: Sequence[int], buckets: Sequence[LengthBucket]) -> list[list[Row]]:
+def bucket_rows(lengths: Sequence[int], buckets: Sequence[LengthBucket]) -> list[list[SequenceRow]]:
     """The rows of each bucket, the longest sequences first; RunError for all that no bucket holds."""
     longest = max((bucket.longest for bucket in buckets), default=0)
     unfit = [
@@ -148,7 +152,7 @@ def bucket_rows(lengths: Sequence[int], buckets: Sequence[LengthBucket]) -> list
     ]
 
 
-def first_fit(sequences: Sequence[int], lengths: Sequence[int], longest: int) -> list[Row]:
+def first_fit(sequences: Sequence[int], lengths: Sequence[int], longest: int) -> list[SequenceRow]:
     """Each sequence in the first row that has room for it."""
     rows: list[list[int]] = []
     room: list[int] = []
