@@ -30,6 +30,7 @@ REDUCE_OPS = {Combine.SUM: dist.ReduceOp.SUM, Combine.MAX: dist.ReduceOp.MAX}
 # Tags in three interleaved series, so that a message never meets a receive of another kind.
 TAG_SERIES = 3
 TRANSFER, EXCHANGE, ROW = range(TAG_SERIES)
+SWAP_TAG = TAG_SERIES + ROW
 
 
 class TorchDist:
@@ -133,6 +134,11 @@ class TorchDist:
         with peer_lost_in(f"receiving from rank {peer}"):
             self._start_recv(row, peer, ROW).wait()
         return from_wire(row, dtype)
+
+    def swap_runs(self, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor]) -> None:
+        """See Transport."""
+        with peer_lost_in(f"exchanging with ranks {sorted({*leaving, *arriving})}"):
+            self._swap_all(leaving, arriving, SWAP_TAG)
 
     def gather_objects(self, value: object) -> list[object]:
         """See Transport."""
@@ -253,19 +259,23 @@ class TorchDist:
             for peer, size in boxes.received_volumes(step).items()
         }
         tag = step.id * TAG_SERIES + EXCHANGE
-        leaving = {peer: to_wire(row) for peer, row in sent.items() if peer != self.rank and row.numel()}
-        batch = [dist.P2POp(dist.isend, row, peer, tag=tag) for peer, row in leaving.items()]
-        batch += [
-            dist.P2POp(dist.irecv, row, peer, tag=tag)
-            for peer, row in arrived.items()
-            if peer != self.rank and row.numel()
-        ]
-        for work in dist.batch_isend_irecv(batch) if batch else ():
-            work.wait()
+        self._swap_all(
+            {peer: to_wire(row) for peer, row in sent.items() if peer != self.rank and row.numel()},
+            {peer: row for peer, row in arrived.items() if peer != self.rank and row.numel()},
+            tag,
+        )
         result = {peer: from_wire(row, dtype) for peer, row in arrived.items()}
         if self.rank in result:
             result[self.rank] = sent[self.rank]
         return result
+
+    @staticmethod
+    def _swap_all(leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor], tag: int) -> None:
+        """One batch of sends and receives, over when this returns."""
+        batch = [dist.P2POp(dist.isend, row, peer, tag=tag) for peer, row in leaving.items()]
+        batch += [dist.P2POp(dist.irecv, row, peer, tag=tag) for peer, row in arriving.items()]
+        for work in dist.batch_isend_irecv(batch) if batch else ():
+            work.wait()
 
     def _send(self, step: CommStep, value: Tensor, tag: int) -> None:
         self._announced(step, value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
@@ -41,6 +41,12 @@ class Transport(Protocol):
 
     def recv_run(self, size: int, dtype: torch.dtype, peer: int) -> Tensor:
         """A flat tensor that `peer` gave to `send_run`."""
+
+    def swap_runs(self, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor]) -> None:
+        """Send flat tensors and overwrite others with what comes, at most one to and from each other rank.
+
+        Outside of a step; all messages are on their way at once, and all are over when this returns.
+        """
 
     def gather_objects(self, value: object) -> list[object]:
         """A small value of every rank, by rank; every rank calls this."""

@@ -79,8 +79,12 @@ def put_back(updated: Iterable[Trainable], state: RankState[Tensor]) -> None:
     for each in updated:
         shard = each.shard
         if shard.zero < ZERO_PARAMS and (shard.is_flat or shard.zero):
-            target = state.params[shard.name].view(shard.view)
-            boxes.unpack(each.value.to(target.dtype), target, shard.kept, Combine.COPY)
+            put_in_local(shard, each.value, state.params[shard.name])
+
+
+def put_in_local(shard: Shard, value: Tensor, local: Tensor) -> None:
+    """Write what a rank trains, flat, into its local tensor, in the type of that one."""
+    boxes.unpack(value.to(local.dtype), local.view(shard.view), shard.kept, Combine.COPY)
 
 
 def as_local(shard: Shard, row: Tensor) -> Tensor:

@@ -79,23 +79,23 @@ def read_places(tensor: Tensor, places: Sequence[TensorPlace], dtype: torch.dtyp
     """The elements at these places, flat, in a type; may share memory with the tensor."""
     import torch  # late: plans are made without
 
-    flat = tensor.reshape(-1)
-    rows = [_seen(flat, place).reshape(-1) for place in places]
+    rows = [place_in(tensor, place).reshape(-1) for place in places]
     row = rows[0] if len(rows) == 1 else torch.cat([tensor.new_empty(0), *rows])
     return row.to(dtype)
 
 
 def write_places(tensor: Tensor, places: Sequence[TensorPlace], flat: Tensor) -> None:
     """Put flat elements at these places of a contiguous tensor, cast to its type."""
-    start, all_of_it = 0, tensor.view(-1)
+    start = 0
     for place in places:
-        target = _seen(all_of_it, place)
+        target = place_in(tensor, place)
         target.copy_(flat[start : start + target.numel()].view(target.shape))
         start += target.numel()
 
 
-def _seen(flat: Tensor, place: TensorPlace) -> Tensor:
-    row = flat[place.start : place.start + prod(place.view)]
+def place_in(tensor: Tensor, place: TensorPlace) -> Tensor:
+    """The elements at a place of a contiguous tensor, in its memory; of any other, to be read only."""
+    row = tensor.reshape(-1)[place.start : place.start + prod(place.view)]
     return row.view(place.view)[slices(place.box)]
 
 
