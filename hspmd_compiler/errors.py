@@ -82,6 +82,10 @@ class ArtifactError(HspmdError):
     """An artifact is missing, damaged, of another version, or of another model."""
 
 
+class SwitchError(HspmdError):
+    """There is no switch between two strategies, or not of what is left of the first."""
+
+
 class TimelineError(HspmdError):
     """A file of a timeline can't be read or written, or lacks the timeline that is asked for."""
 

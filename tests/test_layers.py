@@ -32,6 +32,7 @@ FLOORS = {
     "cluster": 7,
     "program": 8,
     "artifact": 9,
+    "switching": 10,
     "ir": 10,
     "rules": 11,
     "trace": 12,
@@ -57,6 +58,7 @@ ONLY = {
     "layout": {"errors", "base"},
     "program": {"errors", "base", "layout"},
     "artifact": {"errors", "base", "options", "layout", "program"},
+    "switching": {"errors", "base", "cluster", "program"},
     "runtime": {"__init__", "errors", "base", "options", "layout", "program", "artifact"},
 }
 BANNED = {"cost_models": {"passes", "trace", "models"}}
