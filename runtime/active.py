@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -10,15 +11,17 @@ from torch import Tensor
 from ..errors import InternalError, RunError
 from ..program.arrays import TorchArrays
 from ..program.codegen import SegmentCache
-from ..program.execute import RankPlan, RankState, plan_rank, run_step
+from ..program.execute import RankPlan, RankState, Walk, plan_rank, run_step
 from ..program.kernels.random_kernels import step_keys
 from ..program.program import ClassProgram, InputKind, Program, RankProgram, Shard
-from ..program.requests import StepRun
+from ..program.requests import Request, StepRun
 from ..program.segments import CompiledSegments
 from .batches.batch_check import BatchCheck
 from .batches.data import Batch, BatchShape
 from .transport import Transport
 
+Requests: TypeAlias = Generator[Request[Tensor], Tensor | None, None]
+"""A part of a step, which leaves what it found in the rank's state."""
 NOTHING = ClassProgram("", [])
 """The local code of a process that a program doesn't use."""
 
@@ -85,6 +88,22 @@ class ActiveProgram:
         assert self._plan is not None and self._segments is not None, "a process that is idle runs no step"
         self.state.keys = step_keys(self.rows, seed, step)
         return run_step(self._plan, self.state, micro_batches, self._segments, self._arrays, finished)
+
+    def gradients(
+        self, micro_batches: list[Batch], seed: int, step: int, first: int, finished: Callable[[int], None]
+    ) -> Requests:
+        """A step up to its update. first: samples of the step that come before the batch."""
+        rows = [(first + low, first + high) for low, high in self.rows]
+        self.state.keys = step_keys(rows, seed, step)
+        return self._walk(micro_batches, finished).gradients()
+
+    def update(self, finished: Callable[[int], None]) -> Requests:
+        """What is left of a step, whose synchronised gradients are there."""
+        return self._walk([], finished).update()
+
+    def _walk(self, micro_batches: list[Batch], finished: Callable[[int], None]) -> Walk[Tensor]:
+        assert self._plan is not None and self._segments is not None, "a process that is idle runs no step"
+        return Walk(self._plan, self.state, micro_batches, self._segments, self._arrays, finished)
 
     def of_global(self, batch: Mapping[str, Tensor]) -> list[Batch]:
         """This rank's micro-batches of a global batch, checked."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
 
 import torch
@@ -120,18 +120,35 @@ class Engine:
         where ranks were given different batches, or an index lies outside of its table.
         """
         micro_batches = self.active.of_local(batch) if local else self.active.of_global(batch)
-        settings = {"lr": repr(self.current_lr), "seed": str(self.seed), "steps": str(self.steps)}
         with (
             self.transport.call("step(local=True)" if local else "step", meets=False),
-            checking(self.transport, self.active.batches, batch, local, self.steps + 1, settings) as checks,
+            checking(
+                self.transport, self.active.batches, batch, local, self.steps + 1, self.settings
+            ) as checks,
         ):
             return self._run(micro_batches, checks)
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """What all ranks must take a step with alike."""
+        return {"lr": repr(self.current_lr), "seed": str(self.seed), "steps": str(self.steps)}
+
     def _run(self, micro_batches: list[Batch], checks: StepChecks) -> float:
-        timing = self.timing
-        run = self.active.run(micro_batches, self.seed, self.steps, timing.finished)
+        run = self.active.run(micro_batches, self.seed, self.steps, self.timing.finished)
+        self.timing.begins()
+        loss = self.drive(run, checks)
+        self.transport.finish_sends()
+        assert loss is not None, "a step ends with its loss"
+        return float(loss)
+
+    def drive(
+        self,
+        run: Generator[Request[Tensor], Tensor | None, Tensor | None],
+        checks: StepChecks | None = None,
+        transport: Transport | None = None,
+    ) -> Tensor | None:
+        """Answer a step, or a part of one, to its end; what it ends with. transport: of its ranks."""
         answer: Tensor | None = None
-        timing.begins()
         try:
             while True:
                 request = run.send(answer)
@@ -139,18 +156,21 @@ class Engine:
                 if isinstance(request, OptimizerStep):
                     self._update()
                 else:
-                    answer = timing.exchanges(request, partial(self._answer, request, checks))
+                    asked = partial(self._answer, request, checks, transport or self.transport)
+                    answer = self.timing.exchanges(request, asked)
+                    del asked
                 del request
         except StopIteration as end:
-            self.transport.finish_sends()
-            return float(end.value)
+            ended: Tensor | None = end.value
+            return ended
         except IndexError as error:  # from an operator that refuses such an index itself
             raise outside_error([("an index", str(error), "")]) from error
 
-    def _answer(self, request: Request[Tensor], checks: StepChecks) -> Tensor | None:
-        if isinstance(request, LossReduce):
+    @staticmethod
+    def _answer(request: Request[Tensor], checks: StepChecks | None, transport: Transport) -> Tensor | None:
+        if isinstance(request, LossReduce) and checks is not None:
             return checks.sum_of(request.value)
-        return self.transport.answer(request)
+        return transport.answer(request)
 
     def state_dict(self, everywhere: bool = True) -> dict[str, Tensor]:
         """The whole model by its own names, aliases too, on the CPU of every rank, or of rank 0 only.

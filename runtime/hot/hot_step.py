@@ -1,0 +1,187 @@
+"""A step in parts, each under its own strategy; the optimizer's state stays at home.
+
+For each strategy in turn: parameters flow out from home, its program runs its parts up to their synchronised
+gradients, and the weighted sum of these flows back, to be added where the optimizer's state is. Home's own
+parts come last. Then home updates, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from ...base.by_key import by_key
+from ...errors import RunError
+from ...program.execute import RankState
+from ...program.switch_plan import SwitchPlan
+from ..active import ActiveProgram
+from ..batches.data import Batch
+from ..step_checks import checking
+from ..switching.carry import carry
+from ..switching.held import HeldState, StateLayout
+from ..transport import Transport
+from .gradient_sum import GradientSum
+from .parts import WeighedPart
+from .refusals import counts_of
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+OUT, COMPUTE, BACK, UPDATE = "parameters out", "compute", "gradients back", "update"
+COUNTED_IN = (torch.float32, torch.float64)
+"""Types in which a program's count of labels is exact."""
+WIDE = {"bfloat16": "float32", "float16": "float32"}
+"""The types that gradients are added in, where they are summed over ranks in a narrow one."""
+ReadyPart = tuple[WeighedPart, list[Batch]]
+"""A part, and this rank's micro-batches of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotStrategy:
+    """A strategy that runs parts of a step. transport: between its own ranks.
+
+    out, back: plans of its parameters and gradients; None for the strategy at home.
+    """
+
+    name: str
+    active: ActiveProgram
+    transport: Transport
+    out: SwitchPlan | None = None
+    back: SwitchPlan | None = None
+
+    @property
+    def layout(self) -> StateLayout:
+        """Where this process keeps what the strategy needs; gradients as they are added up."""
+        layout = StateLayout.of(None if self.active.is_idle else self.active.own)
+        wide = {name: WIDE.get(dtype, dtype) for name, dtype in layout.gradients.items()}
+        return replace(layout, gradients=wide)
+
+
+class HotSteps:
+    """Steps of an engine whose optimizer's state stays at home. engine: at home.
+
+    strategies: by name, that of home among them. seconds: of the last step, by what was done.
+    """
+
+    def __init__(self, engine: Engine, home: str, strategies: Mapping[str, HotStrategy]) -> None:
+        self.home = home
+        self.strategies = strategies
+        self.seconds: dict[str, float] = {}
+        self._engine = engine
+        self._miscounted: list[tuple[str, str]] = []
+
+    @torch.no_grad()
+    def step(self, parts: Sequence[WeighedPart]) -> float:
+        """Train on all parts and return the loss of the step, the same on every rank.
+
+        RunError on every rank, before anything is updated, where ranks were given different parts.
+        """
+        self.seconds = dict.fromkeys((OUT, COMPUTE, BACK, UPDATE), 0.0)
+        batches = self._checked(parts)
+        ready = zip(parts, batches, strict=True)
+        by_strategy = by_key((part.strategy, (part, batch)) for part, batch in ready)
+        total, loss = GradientSum(), 0.0
+        for name in sorted(by_strategy, key=lambda name: name == self.home):
+            own = self.strategies[name]
+            if name == self.home:
+                loss += self._gradients(own, by_strategy[name], total)
+            else:
+                loss += self._away(own, by_strategy[name], total)
+        home = self.strategies[self.home].active
+        home.state.synced = total.total
+        self._check_counts(parts)
+        with self._timed(UPDATE):
+            self._engine.drive(home.update(self._engine.timing.finished))
+        return loss
+
+    def _checked(self, parts: Sequence[WeighedPart]) -> list[list[Batch]]:
+        """This rank's micro-batches of each part, before anything moves."""
+        unknown = sorted({part.strategy for part in parts} - self.strategies.keys())
+        if unknown:
+            raise RunError(
+                f"no strategy {', '.join(unknown)}",
+                details=[("strategies", ", ".join(self.strategies))],
+                rule="a part of a step names a strategy of the bundle",
+            )
+        return [self.strategies[part.strategy].active.of_global(part.batch) for part in parts]
+
+    def _away(self, own: HotStrategy, parts: Sequence[ReadyPart], total: GradientSum) -> float:
+        """Parts of another strategy: its parameters come, the sum of its gradients goes."""
+        assert own.out is not None and own.back is not None, "only home has no plans"
+        home = self.strategies[self.home]
+        mover = self._engine.transport
+        with self._timed(OUT):
+            held = HeldState(home.layout, home.active.state)
+            own.active.state = carry(own.out, mover.rank, held, own.layout, mover, keep_source=True).state
+        summed = GradientSum()
+        loss = self._gradients(own, parts, summed)
+        own.active.state = RankState({})
+        with self._timed(BACK):
+            held = HeldState(own.layout, RankState({}, synced=summed.total))
+            total.add(carry(own.back, mover.rank, held, home.layout, mover).state.synced)
+        return loss
+
+    def _gradients(self, own: HotStrategy, parts: Sequence[ReadyPart], total: GradientSum) -> float:
+        """Add the weighted gradients of parts; their weighted loss."""
+        loss = 0.0
+        for part, batch in parts:
+            with self._timed(COMPUTE):
+                loss += part.weight * self._loss(own, part, batch)
+                total.add(own.active.state.synced, part.weight)
+        return loss
+
+    def _loss(self, own: HotStrategy, part: WeighedPart, batch: list[Batch]) -> float:
+        """Run a part up to its gradients; its loss."""
+        engine, active = self._engine, own.active
+        settings = {
+            **engine.settings,
+            "strategy": own.name,
+            "weight": repr(part.weight),
+            "samples before": str(part.first),
+        }
+        check = checking(engine.transport, active.batches, part.batch, False, engine.steps + 1, settings)
+        with check as checks:
+            if active.is_idle:
+                nothing = torch.zeros((), dtype=torch.float64, device=engine.transport.device)
+                return float(checks.sum_of(nothing))
+            run = active.gradients(batch, engine.seed, engine.steps, part.first, engine.timing.finished)
+            engine.drive(run, checks, own.transport)
+        own.transport.finish_sends()
+        self._note_counts(own, part)
+        assert active.state.loss is not None, "a step sums its loss"
+        return float(active.state.loss)
+
+    def _note_counts(self, own: HotStrategy, part: WeighedPart) -> None:
+        """Note where the program divides by another number of labels than the part weighs."""
+        for number in sorted(counts_of(own.active.shared)):
+            count = own.active.state.steps[number]
+            if part.labels is not None and count.dtype in COUNTED_IN and int(count) != part.labels:
+                said = f"its loss is the mean over {int(count)} labels, it weighs as {part.labels}"
+                self._miscounted.append((own.name, said))
+
+    def _check_counts(self, parts: Sequence[WeighedPart]) -> None:
+        """RunError on every rank where one has noted anything; ranks that count nothing hear of it."""
+        if all(part.labels is None for part in parts):
+            return
+        transport, noted = self._engine.transport, self._miscounted
+        self._miscounted = []
+        if not float(transport.sum_over_ranks(torch.tensor(float(len(noted)), device=transport.device))):
+            return
+        told = cast(list[list[tuple[str, str]]], transport.gather_objects(noted))
+        raise RunError(
+            "parts of the step weigh other than their loss says",
+            details=sorted({each for noted in told for each in noted}),
+            rule="a part weighs as many labels as its loss is the mean over",
+            fix="say which labels count, CountedLabels(key=..., ignored=..., first=...), or give weights",
+        )
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        start = perf_counter()
+        yield
+        self.seconds[what] += perf_counter() - start

@@ -1,0 +1,51 @@
+"""What keeps a model from being run in parts: its step is then no sum over parts of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ...errors import RunError
+from ...program.program import ClassProgram, Op, OutputKind, RankProgram, Segment
+
+COUNT = "hspmd.valid_count"
+PASSES = (Op.FORWARD, Op.BACKWARD)
+
+PartRefusal = tuple[str, str]
+
+
+def reasons(own: RankProgram, shared: ClassProgram) -> list[PartRefusal]:
+    """Why a rank's program can't be run on a part of a batch, as (what, why)."""
+    used = {each.segment for each in own.instructions if each.op in PASSES}
+    return list(dict.fromkeys(_reasons(shared.segments[index] for index in sorted(used))))
+
+
+def _reasons(segments: Iterable[Segment]) -> Iterator[PartRefusal]:
+    for segment in segments:
+        for output in segment.outputs:
+            if output.kind is OutputKind.BUFFER:
+                yield output.name, "a buffer that each step changes, by the batch it has"
+            if output.kind is OutputKind.STEP:
+                yield "a sum over the batch", "of what the model computes, not of its inputs alone"
+
+
+def refuse(found: Iterable[PartRefusal]) -> None:
+    """One RunError for all reasons of all ranks."""
+    details = sorted(set(found))
+    if details:
+        raise RunError(
+            "the model can't be run in parts of a batch",
+            details=details,
+            rule="loss and gradients of a batch are weighted sums of those of its parts",
+            fix="take steps of one strategy, engine.step; or put batch norm into evaluation mode",
+        )
+
+
+def counts_of(shared: ClassProgram) -> frozenset[int]:
+    """Step values that are the number of labels that a mean is over."""
+    return frozenset(
+        output.value.id
+        for segment in shared.segments
+        for output in segment.outputs
+        if output.kind is OutputKind.STEP
+        and any(row.op == COUNT and row.out == output.value for row in segment.rows)
+    )

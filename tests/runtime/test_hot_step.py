@@ -1,0 +1,200 @@
+"""A step in parts, each under its own strategy, is the step of one device on the whole padded batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from hspmd_compiler.options import OptimizerConfig, OptimizerName
+from hspmd_compiler.program.program import Program
+from hspmd_compiler.runtime.batches.buckets import BucketFill, CountedLabels, LengthBucket
+from hspmd_compiler.runtime.hot.parts import HotPart, LossKind, StepPart
+from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor
+from hspmd_compiler.verify.widen import widen_program
+
+from ..training.test_zero_training import CASES
+from ..training.training_cases import (
+    BATCH,
+    SEQ,
+    STRATEGIES,
+    SUBJECTS,
+    VOCAB,
+    Mlp,
+    Subject,
+    graph_of,
+    numbers,
+    program_for,
+    traced,
+)
+from .hot_cases import Trained, start_of, train_eagerly, train_in_parts
+
+EXACT = 1e-10
+ADAMW = OptimizerConfig(lr=1e-2, eps=1e-2, weight_decay=0.1, max_grad_norm=0.5)
+"""An eps by which a gradient that is rounding alone moves nothing."""
+SGD = OptimizerConfig(OptimizerName.SGD, lr=0.1, momentum=0.9, max_grad_norm=0.5)
+STEPS = 3
+EVERY = {**STRATEGIES, **CASES}
+MLP_SUM = Subject(lambda: Mlp(lambda out, y: (out - y).square().sum()), numbers)
+OWN = {**SUBJECTS, "mlp-sum": MLP_SUM}
+COUNTED = {"mlp-ce": CountedLabels("y", first=0)}
+HELD_BY_ALL = [name for name, each in EVERY.items() if each.devices == tuple(range(each.world_size))]
+
+Tensors = dict[str, Tensor]
+
+
+@cache
+def program(subject: str, strategy: str, zero: int) -> Program:
+    own = OWN[subject]
+    graph = graph_of(subject) if subject in SUBJECTS else traced(own.build(), own.batch(0), BATCH)
+    return widen_program(program_for(graph, replace(EVERY[strategy], zero=zero)))
+
+
+def wide(batch: Mapping[str, Tensor]) -> Tensors:
+    return {key: value.double() if value.is_floating_point() else value for key, value in batch.items()}
+
+
+def joined(batches: Sequence[Mapping[str, Tensor]]) -> Tensors:
+    return {key: torch.cat([each[key] for each in batches]) for key in batches[0]}
+
+
+def check_alike(found: Trained, wanted: Trained, lr: float) -> None:
+    """Losses, norms, gradients, parameters and moments."""
+    assert found.losses == pytest.approx(wanted.losses, rel=EXACT)
+    assert found.norms == pytest.approx(wanted.norms, rel=EXACT)
+    for mine, theirs in zip(found.grads, wanted.grads, strict=True):
+        alike("gradients", mine, theirs, gradient_floor(theirs))
+    alike("parameters", found.params, wanted.params, lr)
+    assert found.moments.keys() == wanted.moments.keys()
+    for moment, of in found.moments.items():
+        alike(moment, of, wanted.moments[moment], gradient_floor(wanted.moments[moment]))
+
+
+def alike(what: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], floor: float) -> None:
+    """Names that stand for another one are left out, and buffers that no model saves."""
+    names = found.keys() & wanted.keys()
+    assert names, what
+    one, other = ({name: of[name] for name in names} for of in (found, wanted))
+    check_equal(differences(one, other, floor), EXACT, what)
+
+
+def check_parts(
+    subject: str,
+    programs: Mapping[str, Program],
+    order: Sequence[str],
+    config: OptimizerConfig,
+    kind: LossKind = LossKind.LABELS,
+) -> None:
+    """Steps of as many batches as `order` names strategies, beside one device on all of them."""
+    made = OWN[subject]
+    start = start_of(made.build)
+    steps = [[wide(made.batch(len(order) * step + at)) for at in range(len(order))] for step in range(STEPS)]
+    parts = [[*map(HotPart, order, batches)] for batches in steps]
+    counted = COUNTED.get(subject, CountedLabels())
+    found = train_in_parts(programs, "home", start, parts, config, kind, counted)
+    wholes = [joined(batches) for batches in steps]
+    check_alike(found, train_eagerly(made.build, start, wholes, config), config.lr)
+
+
+@pytest.mark.parametrize(
+    ("subject", "home", "away", "config"),
+    [
+        ("mlp-ce", ("tp32", 1), ("empty", 2), ADAMW),
+        ("mlp-ce", ("dp3", 3), ("micro", 0), SGD),
+        ("llama", ("mixed", 2), ("tp3", 3), ADAMW),
+        pytest.param("gpt2-dropout", ("three", 3), ("dp2-pp2", 1), SGD, marks=pytest.mark.slow),
+    ],
+)
+def test_two_strategies(
+    subject: str, home: tuple[str, int], away: tuple[str, int], config: OptimizerConfig
+) -> None:
+    """Dropout too: masks are drawn by the place of a sample in the step."""
+    programs = {"home": program(subject, *home), "away": program(subject, *away)}
+    check_parts(subject, programs, ("away", "home"), config)
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_drawn_strategies(data: st.DataObject) -> None:
+    """Home uses all devices; others any of them, in parts in any order, some of them more than once."""
+    count = data.draw(st.integers(1, 3))
+    home = data.draw(st.sampled_from(HELD_BY_ALL))
+    fitting = [name for name, each in EVERY.items() if set(each.devices) <= set(EVERY[home].devices)]
+    names = {f"s{at}": data.draw(st.sampled_from(fitting)) for at in range(count)}
+    programs = {
+        name: program("mlp-ce", strategy, data.draw(st.integers(0, 3)))
+        for name, strategy in {"home": home, **names}.items()
+    }
+    order = data.draw(st.lists(st.sampled_from(sorted(programs)), min_size=1, max_size=4))
+    check_parts("mlp-ce", programs, order, data.draw(st.sampled_from([ADAMW, SGD])))
+
+
+@pytest.mark.parametrize("kind", [LossKind.SAMPLES, LossKind.SUM])
+def test_other_losses(kind: LossKind) -> None:
+    """A mean over samples, whose number is part of the program, and a sum."""
+    subject = {LossKind.SAMPLES: "mlp-mse", LossKind.SUM: "mlp-sum"}[kind]
+    programs = {"home": program(subject, "mixed", 1), "away": program(subject, "tp3", 0)}
+    check_parts(subject, programs, ("home", "away", "away"), SGD, kind)
+
+
+def test_sequences_by_length() -> None:
+    """Short sequences under one strategy, long ones under another, filled up: nothing is lost by padding."""
+    drawn = torch.Generator().manual_seed(7)
+    lengths = [[6, 2, 3, 5, 1, 3, 2], [1, 3, 4, 3], [2, 2, 2]]
+    tokens = [[torch.randint(1, VOCAB, (size,), generator=drawn) for size in step] for step in lengths]
+    buckets = [LengthBucket("home", SEQ, 5), LengthBucket("short", 3, 2)]
+    build = SUBJECTS["llama"].build
+    programs = {"home": cut("home", SEQ, 5), "short": cut("short", 3, 2)}
+    start, fill = start_of(build), BucketFill()
+    parts: list[list[StepPart]] = [[*fill.divided(step, buckets)] for step in tokens]
+    assert {len(step) for step in parts} == {4, 3, 2}, "several batches of a bucket, and a bucket without any"
+    found = train_in_parts(programs, "home", start, parts, ADAMW)
+    wholes = [fill.divided(step, [LengthBucket("whole", SEQ, len(step))])[0].batch for step in tokens]
+    check_alike(found, train_eagerly(build, start, wholes, ADAMW), ADAMW.lr)
+
+
+SHAPES = {"home": "mixed", "short": "tp3"}
+
+
+@cache
+def cut(name: str, length: int, rows: int) -> Program:
+    """A strategy on sequences of another length, of so many samples: micro-batches of one."""
+    strategy = EVERY[SHAPES[name]]
+    first, *others = strategy.pipelines
+    sizes = [(rows - len(others)), *(1 for _ in others)]
+    pipelines = tuple(
+        replace(each, micro_batches=(1,) * size) for each, size in zip((first, *others), sizes, strict=True)
+    )
+    ids = torch.zeros(2, length, dtype=torch.int64)
+    graph = traced(SUBJECTS["llama"].build(), {"input_ids": ids, "labels": ids}, rows)
+    return widen_program(program_for(graph, replace(strategy, pipelines=pipelines, zero=2)))
+
+
+def test_labels_that_do_not_count_are_told_on_every_rank(expect: Callable[[str, str], None]) -> None:
+    """The model shifts its labels; counted without the shift, parts would weigh wrong."""
+    programs = {"home": program("llama", "mixed", 0), "away": program("llama", "dp32", 0)}
+    batches = [SUBJECTS["llama"].batch(step) for step in range(2)]
+    parts: list[StepPart] = [*map(HotPart, ("away", "home"), batches)]
+    start = start_of(SUBJECTS["llama"].build)
+    with pytest.raises(RunError) as caught:
+        train_in_parts(programs, "home", start, [parts], SGD, counted=CountedLabels(first=0))
+    expect("cli/hot_miscounted", str(caught.value))
+
+
+def test_unknown_strategies_and_wrong_batches_are_told_before_anything_moves() -> None:
+    programs = {"home": program("mlp-ce", "dp32", 0)}
+    batch = wide(SUBJECTS["mlp-ce"].batch(0))
+    start = start_of(SUBJECTS["mlp-ce"].build)
+    for parts, what in (
+        ([HotPart("home", batch, 1.0), HotPart("other", batch, 1.0)], "no strategy other"),
+        ([HotPart("home", {"x": batch["x"][1:], "y": batch["y"]}, 1.0)], "a batch doesn't fit the program"),
+    ):
+        with pytest.raises(RunError, match=what):
+            train_in_parts(programs, "home", start, [parts], SGD)
