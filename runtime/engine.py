@@ -200,9 +200,12 @@ class Engine:
             lambda shard: agreeing(names[shard.name], lambda name: boxes_of(shard, state[name]))
         )
 
-    def read_parameters(self, reader: Callable[[Shard], ReadBox]) -> None:
-        """Take this rank's part of every parameter and saved buffer, box by box."""
-        for shard in self._saved:
+    def read_parameters(self, reader: Callable[[Shard], ReadBox], unsaved_too: bool = False) -> None:
+        """Take this rank's part of every parameter and saved buffer, box by box.
+
+        unsaved_too: also of buffers that the model keeps out of its state dict.
+        """
+        for shard in self.shards if unsaved_too else self._saved:
             store(shard, fill_shard(shard, reader(shard), self.transport.device), self.active.state)
 
     def optimizer_state_dict(self, everywhere: bool = True) -> dict[str, dict[str, Tensor]]:
@@ -211,14 +214,14 @@ class Engine:
         With the number of `steps` they are all that `load_optimizer_state_dict` needs, under any strategy.
         """
         with self.transport.call("optimizer_state_dict"):
-            return {moment: self._gather(own, everywhere) for moment, own in self._owned_moments().items()}
+            return {moment: self._gather(own, everywhere) for moment, own in self.owned_moments().items()}
 
     def saved_moments(self) -> dict[str, Collection]:
         """The tensors of `optimizer_state_dict` one at a time, without aliases."""
         with self.transport.call("saved_moments"):
             return {
                 moment: Collection(self.transport, self.shards, owned)
-                for moment, owned in self._owned_moments().items()
+                for moment, owned in self.owned_moments().items()
             }
 
     def load_optimizer_state_dict(self, state: Mapping[str, Mapping[str, Tensor]], steps: int) -> None:
@@ -241,7 +244,12 @@ class Engine:
                     value = fill_kept(shard, read, self.transport.device)
                     self.optimizer.state.setdefault(shard.name, {})[moment] = value
 
-    def _owned_moments(self) -> dict[str, dict[str, Tensor]]:
+    def owned_values(self) -> dict[str, Tensor]:
+        """What this rank owns of every parameter and buffer, flat; may share memory with what is trained."""
+        return self._owned(self.shards)
+
+    def owned_moments(self) -> dict[str, dict[str, Tensor]]:
+        """The same of moments, by torch's name for them, as far as steps have made them."""
         shards = {shard.name: shard for shard in self.shards}
         return {
             moment: {

@@ -54,7 +54,10 @@ def add_flags(parser: ArgumentParser) -> None:
         help="safetensors with the model's names, by --save or from elsewhere",
     )
     begin.add_argument(
-        "--resume", type=Path, metavar="FILE", help="go on from what --save-state wrote, under any strategy"
+        "--resume",
+        type=Path,
+        metavar="FILE",
+        help="go on from what --save-state wrote, or from the newest in a --checkpoint folder; any strategy",
     )
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the trained weights as safetensors")
     parser.add_argument(
@@ -137,11 +140,12 @@ def _flags(args: Namespace) -> dict[str, str]:
     flags |= {f"--{name.replace('_', '-')}": str(getattr(args, name) is not None) for name in WRITTEN}
     read = {
         "--text": args.text,
-        "--resume": args.resume and [args.resume],
+        "--resume": checkpoint_flags.resumed_files(args.resume),
         "--pace": args.pace and [args.pace],
     }
     if args.tokenizer is not None and args.tokenizer.is_dir():
         read["--tokenizer"] = sorted(path for path in args.tokenizer.iterdir() if path.is_file())
+    flags |= checkpoint_flags.alike(args)
     return flags | {name: files_digest(files) if files else "None" for name, files in read.items()}
 
 
@@ -173,8 +177,8 @@ def _check(args: Namespace) -> None:
     if args.tokenizer is not None and args.text is None:
         bad.append(("--tokenizer", "goes with --text only"))
     bad += [("--text", f"{path}: no such file") for path in args.text or () if not path.is_file()]
-    files = (("--init", args.init), ("--resume", args.resume))
-    bad += [(flag, f"{path}: {_no_file(path)}") for flag, path in files if path and not path.is_file()]
+    if args.init is not None and not args.init.is_file():
+        bad.append(("--init", f"{args.init}: {_no_file(args.init)}"))
     bad += [each for flags in SUBJECTS for each in flags.check(args)]
     if bad:
         raise OptionError("the run can't start as asked", details=bad)
@@ -196,22 +200,24 @@ def _counts(args: Namespace) -> list[tuple[str, int]]:
 
 def _train(engine: Engine, emit: Emit, args: Namespace, pace: Pace) -> None:
     """What every rank does."""
-    from ..runtime.saved.training_state import load_state, save_state
+    from ..runtime.saved.training_state import save_state
     from ..runtime.saved.weights_file import save
     from ..runtime.timing.tracing import timing_of
     from ..runtime.train import train
 
+    data = _data(engine, args)
+    emit({"ranks": list(engine.places)})
+    checkpoint_flags.resume(engine, data, args, emit)
     if args.lr is not None:
         engine.lr = args.lr
-    data = _data(engine, args)
-    if args.resume is not None:
-        load_state(engine, data, args.resume)
-    emit({"ranks": list(engine.places)})
+    checkpointer = checkpoint_flags.checkpointer_of(engine, data, args, emit)
     timing = timing_of(engine, pace, args.trace, args.steps, args.trace_steps)
 
     def on_step(record: StepRecord) -> None:
         timing.step_done()
         emit(asdict(record))
+        if checkpointer is not None:
+            checkpointer.step_done()
 
     train(engine, data, args.steps, args.epochs, on_step, lambda left: emit({LEFT_OUT: asdict(left)}))
     timing.write()
@@ -219,6 +225,8 @@ def _train(engine: Engine, emit: Emit, args: Namespace, pace: Pace) -> None:
         save(engine, args.save)
     if args.save_state is not None:
         save_state(engine, data, args.save_state)
+    if checkpointer is not None:
+        checkpointer.finish()
 
 
 def _data(engine: Engine, args: Namespace) -> DataSource:

@@ -122,7 +122,7 @@ class SafetensorsWriter:
 
     entries: (name, dtype, shape), wide dtypes first, so that each tensor is aligned.
     An error inside the `with` block leaves no file behind. metadata: texts for the header; where there are
-    any, a hash of the whole file is put beside them.
+    any, a hash of the whole file is put beside them, unless it is kept elsewhere (`sha256`).
     """
 
     def __init__(
@@ -130,6 +130,7 @@ class SafetensorsWriter:
         path: Path,
         entries: Iterable[tuple[str, str, tuple[int, ...]]],
         metadata: Mapping[str, str] | None = None,
+        hashes_itself: bool = True,
     ) -> None:
         self._path = path
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -139,7 +140,9 @@ class SafetensorsWriter:
             self._file = self._temporary.open("wb")
         except OSError as error:
             raise _cant_be_written(path, error) from error
-        self._head = _header(entries, {**metadata, HASH: NO_HASH} if metadata else {})
+        self._has_own_hash = bool(metadata) and hashes_itself
+        own = {HASH: NO_HASH} if self._has_own_hash else {}
+        self._head = _header(entries, {**(metadata or {}), **own})
         self._digest = hashlib.sha256(self._head) if metadata else None
         self._file.write(self._head)
 
@@ -161,6 +164,12 @@ class SafetensorsWriter:
             if self._digest is not None:
                 self._digest.update(content)
 
+    @property
+    def sha256(self) -> str:
+        """The hash of all that was written, with zeros in the place of the file's own."""
+        assert self._digest is not None, "of a file with metadata"
+        return self._digest.hexdigest()
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -177,7 +186,7 @@ class SafetensorsWriter:
 
     def _close_whole(self) -> None:
         """All of it lies on the disk before it takes the place of an older file."""
-        if self._digest is not None:
+        if self._digest is not None and self._has_own_hash:
             self._file.seek(self._head.index(_field(NO_HASH)))
             self._file.write(_field(self._digest.hexdigest()))
         self._file.flush()

@@ -7,15 +7,12 @@ and the position in the data are in the header, with a hash of all of the file.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
 
 from torch import Tensor
 
-from ...base.name_groups import shortened
-from ...base.typed import AtLeast, read
 from ...errors import RunError
 from ...program.literals import torch_dtype
 from ...program.program import Shard
@@ -23,55 +20,15 @@ from ..batches.data import DataSource
 from ..collect import ROOT, Collection, OwnedPiece
 from ..engine import Engine
 from ..shards import ReadBox
-from .loaded_names import ModelNames, Shape, agreeing, match_names
+from .loaded_names import ModelNames, agreeing, match_names
+from .progress import MOMENT, Progress, check_goes_on
 from .safetensors_file import STATE_KEY, SafetensorsReader, SafetensorsWriter
 from .same_file import check_file
 
-VERSION = 1
-MOMENT = "optimizer."
-ITERATOR = "iterator"
 FIX = "name a file that `hspmd run --save-state` wrote for this model"
 
 NamedTensors = tuple[str, Collection]
 """What names begin with, and tensors."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where training stands. batch: samples of a step. data: state of the data source."""
-
-    version: int
-    steps: Annotated[int, AtLeast(0)]
-    seed: int
-    batch: int
-    optimizer: str
-    data: dict[str, object]
-
-    @classmethod
-    def of(cls, engine: Engine, data: DataSource) -> Progress:
-        """A data iterator whose own state JSON would change is brought back by skipping batches."""
-        state = data.state_dict()
-        if not _survives_json(state):
-            state = {**state, ITERATOR: None}
-        name = engine.optimizer.config.name.value
-        return cls(VERSION, engine.steps, engine.seed, engine.program.batch, name, state)
-
-    @classmethod
-    def read(cls, text: str) -> Progress:
-        """ValueError where a field is missing, unknown, of another type or too large."""
-        try:
-            found = json.loads(text)
-        except RecursionError as error:
-            raise ValueError("nested too deep") from error
-        return read(cls, found)
-
-
-def _survives_json(state: Mapping[str, object]) -> bool:
-    """Whether it comes back the same: a tuple would be a list, as in what Python's random keeps."""
-    try:
-        return bool(json.loads(json.dumps(state)) == state)
-    except (TypeError, ValueError):
-        return False
 
 
 def save_state(engine: Engine, data: DataSource, path: Path) -> None:
@@ -125,7 +82,7 @@ def _load(engine: Engine, data: DataSource, path: Path) -> None:
     progress = _progress(reader)
     check_file(engine.transport, reader, FIX)
     moments = {name: shape for name, shape in reader.shapes.items() if name.startswith(MOMENT)}
-    _check_fits(engine, progress, moments)
+    check_goes_on(engine, progress, moments)
     given = {name: shape for name, shape in reader.shapes.items() if name not in moments}
     names = match_names(ModelNames.of_all_ranks(engine.program, engine.transport, engine.shards), given)
     engine.read_parameters(
@@ -154,37 +111,3 @@ def _progress(reader: SafetensorsReader) -> Progress:
     except ValueError as error:
         reason = f"{STATE_KEY}: {error}"
         raise RunError(f"{reader.path} can't be read", details=[("reason", reason)], fix=FIX) from error
-
-
-def _moments_due(engine: Engine, steps: int) -> list[str]:
-    """The moments that so many steps have left of what this rank updates."""
-    updated = [
-        shard.name for shard in engine.shards if shard.name in engine.updated and all(shard.whole_shape)
-    ]
-    return [f"{MOMENT}{moment}/{name}" for moment in engine.optimizer.moments for name in updated if steps]
-
-
-def _check_fits(engine: Engine, progress: Progress, moments: Mapping[str, Shape]) -> None:
-    """All that keeps this program from going on, at once."""
-    config = engine.optimizer.config
-    wanted = {f"{MOMENT}{moment}" for moment in engine.optimizer.moments}
-    pairs = [
-        ("version", progress.version, VERSION),
-        ("optimizer", progress.optimizer, config.name.value),
-        ("samples of a step", progress.batch, engine.program.batch),
-    ]
-    wrong = [(name, f"{held} in the file, {own} here") for name, held, own in pairs if held != own]
-    shapes = {shard.name: shard.whole_shape for shard in engine.shards if shard.trainable}
-    wrong += [(name, "missing") for name in _moments_due(engine, progress.steps) if name not in moments]
-    for name, shape in moments.items():
-        kind, _, parameter = name.partition("/")
-        if kind not in wanted:
-            wrong.append((name, "this optimizer keeps no such moment"))
-        elif shapes.get(parameter, shape) != shape:
-            wrong.append((name, f"shape {list(shape)}, the parameter has {list(shapes[parameter])}"))
-    if wrong:
-        raise RunError(
-            "training can't go on from this file",
-            details=shortened(wrong),
-            rule="a file goes on with the same model, optimizer and global batch, under any strategy",
-        )

@@ -20,8 +20,9 @@ from hspmd_compiler.errors import RunError
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.runtime.batches.data import FactoryData, read_position
 from hspmd_compiler.runtime.engine import Engine
+from hspmd_compiler.runtime.saved.progress import Progress
 from hspmd_compiler.runtime.saved.safetensors_file import STATE_KEY as KEY
-from hspmd_compiler.runtime.saved.training_state import Progress, load_state, save_state
+from hspmd_compiler.runtime.saved.training_state import load_state, save_state
 from hspmd_compiler.runtime.saved.weights_file import save
 from hspmd_compiler.runtime.start.launch import launch
 from hspmd_compiler.runtime.start.opening import StartOptions

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from .checkpoint_flags import CHECKPOINT, RESUMED
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -108,6 +110,11 @@ class RecordText:
             return (
                 [f"rank {rank}: {at}" for rank, at in enumerate(places)] if isinstance(places, list) else []
             )
+        news, resumed = record.get(CHECKPOINT), record.get(RESUMED)
+        if isinstance(news, dict):
+            return [checkpoint_line(news)]
+        if isinstance(resumed, dict):
+            return [resumed_line(resumed)]
         left = record.get(LEFT_OUT)
         if not isinstance(left, dict):
             return [step_line(record)]
@@ -131,3 +138,20 @@ def step_line(record: Record) -> str:
         f"{record['samples']} samples" if record["tokens"] is None else f"{record['tokens']} tokens",
     ]
     return "  ".join(parts)
+
+
+def checkpoint_line(news: Record) -> str:
+    """What becomes of a checkpoint."""
+    if news["is_late"]:
+        return f"warning: the checkpoint due after step {news['step']} waits for the one before"
+    if news["problem"]:
+        return f"warning: there is no checkpoint of step {news['step']}: {news['problem']}"
+    took = f"{news['seconds']:.3f} s, of which training waited {news['copied_s']:.3f} s"
+    return f"checkpoint of step {news['step']}: {news['size_bytes']:,} bytes in {took}"
+
+
+def resumed_line(resumed: Record) -> str:
+    """From where training goes on, or from where it can't."""
+    if resumed["problem"]:
+        return f"warning: {resumed['folder']} can't be used: {resumed['problem']}"
+    return f"goes on from {resumed['folder']}" if resumed["folder"] else "no checkpoint yet: begins anew"
