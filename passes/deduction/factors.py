@@ -8,13 +8,16 @@ where samples * (in + out) < in * out. Between pipelines gradients are summed as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...base.name_groups import shortened
 from ...errors import StrategyError
 from ...ir.annotated import AnnotatedValue, PipelineGraph
 from ...ir.graph import LogicalGraph, ParamInfo, Ref, Row
-from ...rules.rules import uncut
+from ...layout.layout import Axis, Layout, make_layout
+from ...rules.in_code.contraction_rules import Contraction, contract
+from ...rules.rules import consistent, is_addend, uncut
 from ...strategy.strategy import GradientForm, Strategy
 from .deduce_moves import settle_ranks
 
@@ -94,16 +97,50 @@ def _reason(graph: LogicalGraph, info: ParamInfo, row: Row) -> str:
 def gathered(deducer: Deducer, value: AnnotatedValue, argument: object) -> AnnotatedValue:
     """An operand of such a row with the samples of all ranks of the stage.
 
-    One that is cut along another dim stays cut: the weight is cut there, too.
+    One that is cut along another dim stays cut: the weight is cut there, too. Where ranks would have no
+    addends to sum, as of a weight that they split, the operand stays as it is.
     """
-    row, before = deducer.row, value
+    row = deducer.row
+    if not _would_sum(deducer, row):
+        return value
     value = settle_ranks(deducer, value)
     cut = value.layout.cut(ranks=True)
     if cut is not None and cut[0] in _summed(row, argument, value.layout.shape):
         value = deducer.convert(value, uncut(value.layout, ranks=True))
-    if value is not before:
-        deducer.result.factored.add(row.id)
+    deducer.result.factored.add(row.id)
     return value
+
+
+def _would_sum(deducer: Deducer, row: Row) -> bool:
+    """Whether the row, as its rule has it, would give each rank of the stage an addend."""
+    if row.op not in PRODUCTS:
+        layout = deducer.plain(deducer.marked(row.args[0])).layout
+        cut = layout.cut(ranks=True)
+        return is_addend(layout) or (cut is not None and cut[0] in _summed(row, row.args[0], layout.shape))
+    call = deducer.call_rule(row)
+    (first, second), mine, others, out, summed = call.factors
+    left, right = (deducer.plain(deducer.marked(row.args[place])) for place in (first, second))
+    letters = Contraction(mine, others, out, summed)
+    return is_addend(contract(_Supposed(deducer), row, letters, left, right)[2])  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class _Supposed:
+    """A context in which values are in other layouts, without a row that brings them there."""
+
+    deducer: Deducer
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.deducer, name)
+
+    def convert(self, value: AnnotatedValue, layout: Layout) -> AnnotatedValue:
+        """The value as it would be."""
+        return replace(value, layout=layout)
+
+    def settle(self, value: AnnotatedValue) -> AnnotatedValue:
+        """Without pending sums."""
+        layout = consistent(value.layout)
+        return replace(value, layout=make_layout(layout.dims, layout.partial - {Axis.BATCH}))
 
 
 def _summed(row: Row, argument: object, shape: Sequence[int]) -> list[int]:
@@ -119,7 +156,7 @@ def check_gathered(names: Mapping[int, str], pipelines: Sequence[PipelineGraph])
     """A StrategyError for parameters of which no stage gathers factors."""
     used = {row for pipeline in pipelines for row in pipeline.factored}
     bad = [
-        (name, "no stage cuts samples between ranks that hold it")
+        (name, "no stage's ranks sum addends of its gradient: they share no samples, or it is split")
         for row, name in names.items()
         if row not in used
     ]
@@ -127,6 +164,6 @@ def check_gathered(names: Mapping[int, str], pipelines: Sequence[PipelineGraph])
         raise StrategyError(
             "gradient: factors changes nothing",
             details=shortened(bad),
-            rule="ranks of one stage gather factors of its samples; between pipelines gradients are summed",
+            rule="ranks of one stage gather factors instead of summing addends; pipelines sum gradients",
             fix="leave `gradient` out, or hold the parameter by `duplicate` and cut the samples of its stage",
         )

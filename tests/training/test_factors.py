@@ -161,6 +161,28 @@ def test_other_gradients_are_refused(
     expect(f"passes/factors_{name}", str(caught.value))
 
 
+@pytest.mark.parametrize("up", [0, 1, None])
+@pytest.mark.parametrize("down", [0, 1, None])
+def test_factors_beside_split_parameters_change_the_sum_or_are_refused(
+    up: int | None, down: int | None
+) -> None:
+    """Ranks that split a weight or its input may have no addends of its gradient, so nothing is replaced."""
+
+    def hold(name: str, split: int | None, gradient: GradientForm | None = None) -> Override:
+        return Override(name, split=split, duplicate=split is None, gradient=gradient)
+
+    plain = case(UNEVEN).check(one_stage(WHOLE, hold("up.weight", up), hold("down.weight", down)))
+    for name, beside in (("up.weight", hold("down.weight", down)), ("down.weight", hold("up.weight", up))):
+        split = up if name == "up.weight" else down
+        strategy = one_stage(WHOLE, beside, hold(name, split, GradientForm.FACTORS))
+        try:
+            program = case(UNEVEN).check(strategy)
+        except StrategyError as error:
+            assert error.what == "gradient: factors changes nothing"
+        else:
+            assert summed(plain) - summed(program) == {name}
+
+
 def test_factors_over_pipelines_are_refused(expect: Callable[[str, str], None]) -> None:
     strategy = Strategy(
         tuple(PipelineSpec((StageSpec((rank,), (0, 1)),), (4,)) for rank in range(2)),
