@@ -25,6 +25,7 @@ from hspmd_compiler.synthesizer.machine import machine_of
 from hspmd_compiler.synthesizer.options import SearchOptions
 from hspmd_compiler.synthesizer.search import search
 from hspmd_compiler.synthesizer.space.search_space import SearchSpace
+from hspmd_compiler.synthesizer.value_types import FoundProgram
 from hspmd_compiler.trace.blocks.trace_step import trace_step
 
 DEVICE, NIC, A_NODE = "A100-SXM4-80GB", "200Gbit", 8
@@ -80,7 +81,11 @@ def full_search(name: str, layers: int | None, devices: int) -> FullSearch:
     with without_collection():  # as `hspmd plan` does
         trace_s, graph = timed(lambda: traced(name, layers, devices))
         look_s, space = timed(lambda: SearchSpace.of(graph))
-        found = tuple(grouping_search(space, cluster, devices // size, size) for size in sizes)
+        found: list[GroupingSearch] = []
+        near = 0.0
+        for size in sizes:
+            one, near = grouping_search(space, cluster, devices // size, size, near)
+            found.append(one)
     fitting = [one.fitted_cost for one in found if one.fitted_cost is not None]
     return FullSearch(
         name,
@@ -93,7 +98,7 @@ def full_search(name: str, layers: int | None, devices: int) -> FullSearch:
         min(one.cost for one in found),
         look_s + sum(one.fitted_search_s for one in found),
         min(fitting, default=None),
-        found,
+        tuple(found),
     )
 
 
@@ -116,14 +121,17 @@ def cluster_of(devices: int) -> ClusterSpec:
     return new_cluster(NewCluster(nodes, {"nic": NIC})).cluster
 
 
-def grouping_search(space: SearchSpace, cluster: ClusterSpec, groups: int, ranks: int) -> GroupingSearch:
-    """With memory without end, then with each device's own."""
+def grouping_search(
+    space: SearchSpace, cluster: ClusterSpec, groups: int, ranks: int, near: float
+) -> tuple[GroupingSearch, float]:
+    """With memory without end, then with each device's own. near: what memory cost in the search before; that
+    of this one comes back."""
     slots = list(cluster.slots)
     held = [slots[first : first + ranks] for first in range(0, len(slots), ranks)]
 
-    def cost(memory: bool) -> float | None:
+    def cost(memory: bool) -> FoundProgram | None:
         try:
-            return search(space, machine_of(cluster, held), SearchOptions(memory=memory)).price_s
+            return search(space, machine_of(cluster, held), SearchOptions(memory=memory), near=near)
         except HspmdError:
             if not memory:
                 raise
@@ -132,7 +140,9 @@ def grouping_search(space: SearchSpace, cluster: ClusterSpec, groups: int, ranks
     seconds, free = timed(lambda: cost(False))
     fitted_s, fitted = timed(lambda: cost(True))
     assert free is not None, "memory has no end"
-    return GroupingSearch(groups, ranks, seconds, free, fitted_s, fitted)
+    price = None if fitted is None else fitted.price_s
+    row = GroupingSearch(groups, ranks, seconds, free.price_s, fitted_s, price)
+    return row, near if fitted is None else fitted.memory_s or near
 
 
 def full_table() -> Table:

@@ -3,7 +3,9 @@
 Variables: a price of a byte on each lane. The cheapest price at any prices of bytes, less what all memory
 costs at these, is a bound on every program that fits (Lagrange); the bound kept is the greatest seen. Prices
 are where the lines of a program that holds too much and of one that fits cross, until no program lies below.
-Then both are optimal at that price; blocks of the first, as many as fit, go before blocks of the second.
+Then both are optimal at that price; blocks of the first, as many as fit, go before blocks of the second. A
+search of a machine that is cut in groups in another way begins around the price that the last one ended at:
+as a rule it is that of the same gathers and recomputed layers.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ CUTS, DEAR, REWEIGHTED = 10, 1e4, 4
 """Most prices that are tried; how many times a step's seconds all memory costs when only memory counts; how
 often lanes are weighted anew when some still hold too much."""
 ALIKE = 1e-9
+AROUND = 0.05
+"""How far from a price that is known two others are, between which a like machine's is looked for."""
 
 
 @dataclass(slots=True)
@@ -76,19 +80,24 @@ class FoundAt:
 
 @dataclass(slots=True)
 class Fitting:
-    """at: the search at prices of bytes. first: the cheapest program, which does not fit."""
+    """at: the search at prices of bytes. first: the cheapest program, which does not fit. near: seconds that all
+    memory may cost, from a search like this one; 0: nothing is known. rate: what it cost in the end."""
 
     machine: SearchMachine
     space: SearchSpace
     at: Callable[[MemoryPrices], FoundAt]
     first: FoundAt
+    near: float = 0.0
     bound_s: float = 0.0
+    rate: float = 0.0
     weights: list[float] = field(default_factory=list)
 
     def run(self) -> FoundAt:
         """The cheapest found that fits; NothingFits where none does."""
         self.bound_s = self.first.seconds
-        over, fits = self.first, self._least()
+        excess = self._shares(self.first)
+        self.weights = [float(one == max(excess)) for one in excess]
+        over, fits = self._started()
         best = fits
         for _ in range(CUTS):
             room = self._measure(over) - self._measure(fits)
@@ -100,19 +109,30 @@ class Fitting:
             if found.price >= crossing * (1 - ALIKE):
                 break
             if found.over <= 0:
-                fits = found
+                fits, self.rate = found, rate
                 best = min(best, fits, key=lambda one: one.seconds)
             else:
                 over = found
         return min(best, self._mixed(over, fits), key=lambda one: one.seconds)
 
+    def _started(self) -> tuple[FoundAt, FoundAt]:
+        """A program that holds too much and one that fits: around a price that is known, else far apart."""
+        high = self._at(self.near * (1 + AROUND)) if self.near else self.first
+        if high.over > 0:
+            return self.first, self._least()
+        self.rate = self.near * (1 + AROUND)
+        low = self._at(self.near * (1 - AROUND))
+        if low.over > 0:
+            return low, high
+        self.rate = self.near * (1 - AROUND)
+        return self.first, low
+
     def _least(self) -> FoundAt:
         """A program that fits if only memory counts."""
-        excess = self._shares(self.first)
-        self.weights = [float(one == max(excess)) for one in excess]
         least = self.first
+        self.rate = DEAR * self.first.seconds
         for _ in range(REWEIGHTED):
-            found = self._at(DEAR * self.first.seconds)
+            found = self._at(self.rate)
             least = min(least, found, key=lambda one: one.over)
             if found.over <= 0:
                 return found

@@ -112,20 +112,27 @@ def picker(places: tuple[int, ...]) -> Callable[[Key], Key]:
 
 def undominated(front: Front) -> Front:
     """Without states of which some values that all have could as well have pending gradients, for no more."""
-    kept: Front = {}
-    for key, found in front.items():
-        if REPLICATE not in key:
-            kept[key] = found
-            continue
-        open_places = [i for i, code in enumerate(key) if code == REPLICATE]
-        most = len(open_places) if len(open_places) <= FEW else 1
-        if not any(
-            _is_beaten(front, key, found[0], places)
-            for count in range(1, most + 1)
-            for places in combinations(open_places, count)
-        ):
-            kept[key] = found
-    return kept
+    return {
+        key: found
+        for key, found in front.items()
+        if REPLICATE not in key or not _beaten(front, key, found[0])
+    }
+
+
+def _beaten(front: Front, key: Key, price: float) -> bool:
+    """Whether a state that serves as well costs no more."""
+    places = [place for place, code in enumerate(key) if code == REPLICATE]
+    for place in places:
+        other = front.get((*key[:place], WHOLE, *key[place + 1 :]))
+        if other is not None and other[0] <= price:
+            return True
+    if not 1 < len(places) <= FEW:
+        return False
+    return any(
+        _is_beaten(front, key, price, several)
+        for count in range(2, len(places) + 1)
+        for several in combinations(places, count)
+    )
 
 
 def _is_beaten(front: Front, key: Key, price: float, places: Sequence[int]) -> bool:

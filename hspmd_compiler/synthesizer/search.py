@@ -28,11 +28,12 @@ from .value_types import FoundProgram
 
 @dataclass(slots=True)
 class GroupSearch:
-    """Searches of one space on one machine, at any prices of memory."""
+    """Searches of one space on one machine, at any prices of memory. near: as of `search`."""
 
     space: SearchSpace
     machine: SearchMachine
     options: SearchOptions
+    near: float = 0.0
     prices: RowPrices = field(init=False)
     stats: Counter[str] = field(default_factory=Counter)
 
@@ -44,8 +45,9 @@ class GroupSearch:
         first = self.at(MemoryPrices((0.0,) * len(self.machine.lanes)))
         if not self.options.memory or first.over <= 0:
             return self._program(first, None)
-        fitting = Fitting(self.machine, self.space, self.at, first)
-        return self._program(fitting.run(), fitting.bound_s)
+        fitting = Fitting(self.machine, self.space, self.at, first, self.near)
+        found = fitting.run()
+        return replace(self._program(found, fitting.bound_s), memory_s=fitting.rate)
 
     def at(self, memory: MemoryPrices) -> FoundAt:
         """The cheapest at these prices of bytes."""
@@ -74,11 +76,13 @@ def search(
     machine: SearchMachine,
     options: SearchOptions | None = None,
     facts: GraphFacts | None = None,
+    near: float = 0.0,
 ) -> FoundProgram:
     """The cheapest program of a graph on a machine.
 
-    graph: or its space, which searches on several machines share. Raises HspmdError where nothing fits.
+    graph: or its space, which searches on several machines share. near: the `memory_s` of a program that was
+    found on a machine much like it, which makes this search shorter. Raises HspmdError where nothing fits.
     """
     space = graph if isinstance(graph, SearchSpace) else SearchSpace.of(graph, facts)
     with without_collection():
-        return GroupSearch(space, machine, options or SearchOptions()).run()
+        return GroupSearch(space, machine, options or SearchOptions(), near).run()

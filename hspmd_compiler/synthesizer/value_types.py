@@ -98,6 +98,7 @@ class FoundProgram:
     equal to price_s where the optimum is proven. memory_bytes: of each rank. stats: what the search did.
     considered: per anchor and parameter what the best program with each type there costs. whole: rows
     that no rule splits, which every rank computes whole. recompute: layers that keep their inputs alone.
+    memory_s: what all memory was priced at so that it fits, 0 where it fits anyway.
     """
 
     ranks: int
@@ -114,3 +115,4 @@ class FoundProgram:
     whole: tuple[int, ...] = ()
     recompute: tuple[int, ...] = ()
     inputs: tuple[FoundInput, ...] = ()
+    memory_s: float = 0.0

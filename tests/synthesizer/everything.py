@@ -93,8 +93,7 @@ class Everything:
         cuts = self.space.walk.ways.cuts(row.id)
         for after in range(LAST + len(cuts) * len(self.machine.vertices)):
             static = self.space.walk.facts.facts.kinds.static[row.id]
-            size = value_bytes(row)
-            found = move(self.machine, size, cuts, gives[0], after, fractions=True, static=static)
+            found = move(self.machine, value_bytes(row), cuts, gives[0], after, fractions=True, static=static)
             said = after < LAST or is_run(cuts[(after - LAST) // len(self.machine.vertices)])
             if found is not None and after != gives[0] and said:
                 moved = (after, *gives[1:])

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from hspmd_compiler.cluster.new import NewCluster, new_cluster
 from hspmd_compiler.errors import HspmdError
-from hspmd_compiler.synthesizer.machine import SearchMachine
+from hspmd_compiler.synthesizer.machine import SearchMachine, machine_of
 from hspmd_compiler.synthesizer.options import SearchOptions
 from hspmd_compiler.synthesizer.search import search
 from hspmd_compiler.synthesizer.space.search_space import SearchSpace
@@ -69,3 +70,33 @@ def test_a_refusal_says_by_how_much_and_what_helps() -> None:
     text = str(refused.value)
     assert "GiB on one device, of which 0.00 can be used" in text
     assert "missing" in text and "take more devices" in text
+
+
+def test_a_search_begins_where_the_last_one_ended() -> None:
+    """Of a machine cut in groups in other ways: fewer searches, and what is found is as cheap and as sure."""
+    space = space_of("encoder")
+    cluster = new_cluster(NewCluster(["4xA100-SXM4-80GB"], {"nic": "200Gbit"})).cluster
+    slots = list(cluster.slots)
+    near, fewer = 0.0, []
+    for ranks in (1, 2, 4):
+        groups = [slots[first : first + ranks] for first in range(0, 4, ranks)]
+        machine = machine_of(cluster, groups)
+        size = 0.7 * max(search(space, machine, SearchOptions(memory=False)).memory_bytes)
+        cold, warm = (search(space, with_memory(machine, size), near=one) for one in (0.0, near))
+        assert warm.price_s == pytest.approx(cold.price_s, rel=5e-3)
+        assert warm.bound_s == pytest.approx(cold.bound_s, rel=5e-3)
+        assert max(warm.memory_bytes) <= size
+        fewer.append(cold.stats["searches"] - warm.stats["searches"])
+        near = warm.memory_s
+    assert fewer[0] == 0
+    assert sum(fewer) > 0
+
+
+@pytest.mark.parametrize("near", [1e-12, 1e3])
+def test_a_wrong_start_finds_the_same(near: float) -> None:
+    machine, space = some_machine(0, ranks=2), space_of("perceptron")
+    size = 0.8 * max(search(space, machine, SearchOptions(memory=False)).memory_bytes)
+    held = with_memory(machine, size)
+    cold, warm = search(space, held), search(space, held, near=near)
+    assert warm.price_s == pytest.approx(cold.price_s)
+    assert warm.bound_s == pytest.approx(cold.bound_s)

@@ -29,19 +29,23 @@ def find_candidates(given: PlanningTask) -> list[PlanCandidate]:
     even = [one for one in groupings(given.devices) if one.is_even]
     found: list[PlanCandidate] = []
     with task("search", len(even)) as progress:
+        near = 0.0
         for grouping in even:
-            found += _GroupingSearch(given, space, grouping).candidates()
+            search_here = _GroupingSearch(given, space, grouping, near)
+            found += search_here.candidates()
+            near = next((one.found.memory_s for one in found[::-1] if one.found and one.found.memory_s), near)
             progress.advance()
     return sorted(found, key=lambda one: float("inf") if one.found is None else one.found.price_s)
 
 
 @dataclass(frozen=True, slots=True)
 class _GroupingSearch:
-    """The search inside groups of as many devices each."""
+    """The search inside groups of as many devices each. near: what memory cost in the last search."""
 
     given: PlanningTask
     space: SearchSpace
     grouping: Grouping
+    near: float = 0.0
 
     def candidates(self) -> Iterator[PlanCandidate]:
         """The program as found; without ZeRO, where memory may not need it; and with gradients that are
@@ -84,7 +88,8 @@ class _GroupingSearch:
             batches=[pipeline.batch_size for pipeline in base.pipelines],
         )
         try:
-            return search(self.space, machine, SearchOptions(optimizer=self.given.optimizer))
+            options = SearchOptions(optimizer=self.given.optimizer)
+            return search(self.space, machine, options, near=self.near)
         except InternalError:
             raise
         except HspmdError:
