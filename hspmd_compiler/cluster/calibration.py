@@ -10,7 +10,7 @@ from ..base.typed import Wanted
 Number: TypeAlias = Annotated[float, Wanted("a number, such as 4.0e-09")]
 SENDS = ("blocking", "buffered", "async")
 GRADIENT = "gradient"
-"""A sum of a gradient bucket, among collectives: an all-reduce of memory that is new in each step."""
+"""A sum of a gradient bucket, among collectives: an all-reduce of what was packed just before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from mmap import mmap
 from time import perf_counter, sleep
 from typing import cast
 
@@ -156,11 +155,7 @@ class Meetings:
         return self._from_the_last(taken[1:] if mine else [])
 
     def gradient_s(self, number: int, group: Sequence[int], size_bytes: int) -> float:
-        """Seconds of the sum of a gradient bucket: as of an all-reduce, of memory that has just been mapped.
-
-        Each step packs its buckets anew, and what the step before held is given back by then. Sent from such
-        memory a sum took 2.5 times as long as from memory that a collective before it had used.
-        """
+        """Seconds of the sum of a gradient bucket: as of an all-reduce, of what was packed just before."""
         elements = max(len(group), size_bytes // ELEMENT_BYTES)
         step = collective_step(CommKind.ALL_REDUCE, number, group, elements)
         mine = self.transport.rank in group and len(group) > 1
@@ -170,20 +165,12 @@ class Meetings:
             self.together()
             if mine:
                 self._work(BUSY_S * (1 + (self.transport.rank + turn) % 3))
-            bucket = self._packed([half, half])
+            bucket = torch.cat([half, half])
             start = self._now()
             if mine:
                 self._answer(AllReduce(step, bucket, may_overwrite=True))
             taken.append((start, self._now()))
         return self._from_the_last(taken[1:] if mine else [])
-
-    def _packed(self, parts: Sequence[Tensor]) -> Tensor:
-        """One after the other, on a CPU in pages that nobody has used."""
-        if self.transport.device.type != "cpu":
-            return torch.cat(list(parts))
-        elements = sum(part.numel() for part in parts)
-        fresh = torch.frombuffer(mmap(-1, elements * ELEMENT_BYTES), dtype=torch.float32)
-        return torch.cat(list(parts), out=fresh)
 
     def _work(self, seconds: float) -> None:
         """Products, for so long."""

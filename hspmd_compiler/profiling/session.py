@@ -161,7 +161,7 @@ class Session:
             self._gradients(number, shape)
 
     def _gradients(self, number: int, shape: GroupShape) -> None:
-        """Sums of gradient buckets, whose memory is new in each step."""
+        """Sums of gradient buckets, which a step packs before."""
         self._told(f"gradients of {len(shape.ranks)} ranks")
         step = step_number(number, CommKind.ALL_REDUCE)
         for size in self._plan.collective_bytes:

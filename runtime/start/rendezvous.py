@@ -23,6 +23,7 @@ from ..torch_transport import TorchDist
 from ..transport import peer_lost_in
 from ..watching.post import Mailbox, open_mailbox
 from ..watching.watch import Limits, Watch
+from .freed_memory import keep_freed_memory
 from .roll_call import HEARING_SECONDS, Report, Roll, Store, call_roll, shortcuts_of, transfer_order
 
 LOCAL_HOST = "127.0.0.1"
@@ -113,7 +114,9 @@ def connect(
     report = _report(place, own, found, same)
     roll = _roll(store, report, place, timeouts)
     watch = _watch(store, place, roll, timeouts)
-    if found.device.type != CPU:
+    if found.device.type == CPU:
+        keep_freed_memory()
+    else:
         torch.cuda.set_device(found.device)
     with nullcontext() if watch is None else watch.call("start", meets=False):
         transport = _transport(place, program, found, roll, store, watch, timeouts.transfer)
