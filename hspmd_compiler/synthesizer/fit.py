@@ -80,8 +80,11 @@ class FoundAt:
 
 @dataclass(slots=True)
 class Fitting:
-    """at: the search at prices of bytes. first: the cheapest program, which does not fit. near: seconds that all
-    memory may cost, from a search like this one; 0: nothing is known. rate: what it cost in the end."""
+    """at: the search at prices of bytes. first: the cheapest program, which does not fit.
+
+    near: seconds that all memory may cost, from a search like this one; 0: nothing is known. rate: what it
+    cost in the end.
+    """
 
     machine: SearchMachine
     space: SearchSpace

@@ -48,7 +48,7 @@ from .constants import replace_constants
 from .eager_trace import run_step
 from .init_record import build_fake
 from .loss_output import loss_of
-from .state.held_state import HeldState
+from .state.held_state import ReachableState
 from .state.held_tensors import moving_tensors
 from .state.python_state import traced_steadily
 from .written.decompose import decompose
@@ -71,12 +71,12 @@ class Subject:
     inputs: dict[str, torch.Tensor]
     mode: torch._subclasses.FakeTensorMode
     batch: int
-    state: HeldState
+    state: ReachableState
     anchored: bool = False
 
     def of(self, model: nn.Module) -> Subject:
         """The same with another model."""
-        return replace(self, model=model, state=HeldState(model))
+        return replace(self, model=model, state=ReachableState(model))
 
 
 def trace(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, batch: int) -> LogicalGraph:
@@ -113,7 +113,7 @@ def subject_of(model: nn.Module | Factory, example_inputs: Inputs | None = None,
         inputs = {
             k: torch.empty((batch, *v.shape[1:]), dtype=v.dtype) for k, v in (example_inputs or {}).items()
         }
-    return Subject(model, inputs, mode, batch, HeldState(model))
+    return Subject(model, inputs, mode, batch, ReachableState(model))
 
 
 def trace_subject(subject: Subject) -> LogicalGraph:

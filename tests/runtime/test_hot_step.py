@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from hspmd_compiler.errors import RunError
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.program.program import Program
 from hspmd_compiler.runtime.batches.buckets import BucketFill, CountedLabels, LengthBucket

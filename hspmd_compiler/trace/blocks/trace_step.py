@@ -22,7 +22,7 @@ from ...ir.layers import find_layers
 from ...options import Capture, Precision
 from ..capture import JointOutputKind, OutputRole, quiet
 from ..precision import narrowed
-from ..state.held_state import HeldState
+from ..state.held_state import ReachableState
 from ..state.python_state import traced_steadily
 from ..tracer import (
     Factory,
@@ -170,9 +170,9 @@ def check_step(subject: Subject, stacks: Sequence[StackPlan]) -> None:
     tensors = {id(t): meta_like(t) for t in (*subject.model.parameters(), *subject.model.buffers())}
     inputs = {name: meta_like(tensor) for name, tensor in subject.inputs.items()}
     reduced = reduced_copy(subject.model, tensors, stacks)
-    expanded = expand_all(record_step(reduced, inputs, calls, HeldState(reduced)), stacks, reduced)
+    expanded = expand_all(record_step(reduced, inputs, calls, ReachableState(reduced)), stacks, reduced)
     copied = copy_with(subject.model, tensors)
-    state = HeldState(copied)
+    state = ReachableState(copied)
     whole = record_step(copied, inputs, calls, state)
     if state.refused:
         raise TemplateMismatch(f"forward changes {state.refused[0][0]}")

@@ -20,7 +20,7 @@ STANDARD = frozenset(vars(nn.Module()))
 """What PyTorch keeps in every module."""
 
 
-class HeldState:
+class ReachableState:
     """All that forward of `model` can reach in Python, around each of its passes.
 
     changes: of the latest pass. assigned: new values of buffers that it was given in place of the old
@@ -39,9 +39,9 @@ class HeldState:
         self._holders: list[StateHolder] | None = None
         self._attributes: list[tuple[dict[str, object], dict[str, object]]] = []
 
-    def following(self) -> HeldState:
+    def following(self) -> ReachableState:
         """Of the next step: what was changed since is what it finds."""
-        return HeldState(self.model, self._caches)
+        return ReachableState(self.model, self._caches)
 
     @contextmanager
     def around(self) -> Iterator[None]:
