@@ -18,11 +18,12 @@ from hspmd_compiler.runtime.engine import Engine
 from hspmd_compiler.runtime.hot.hot_step import HotSteps, HotStrategy
 from hspmd_compiler.runtime.hot.parts import LossKind, StepPart, weighed
 from hspmd_compiler.runtime.shards import cut_shard
+from hspmd_compiler.switching.links import links_of_nodes
+from hspmd_compiler.switching.plan import plan_switch
 from hspmd_compiler.verify.eager import eager_model, eager_step, whole_state
 from hspmd_compiler.verify.training import EagerUpdate
 from hspmd_compiler.verify.widen import default_type, widened
 
-from .simple_plan import Programs, simple_plan
 from .thread_ranks import Meeting, ThreadTransport, in_threads
 
 Tensors = dict[str, Tensor]
@@ -59,14 +60,15 @@ def train_in_parts(
     """Real engines, one thread for each device that any of the strategies uses."""
     devices = sorted({own.device for program in programs.values() for own in program.ranks})
     ranks = {name: by_world(program, devices) for name, program in programs.items()}
-    held: dict[str, Programs] = {
+    held = {
         name: {world: program.ranks[own] for world, own in ranks[name].items()}
         for name, program in programs.items()
     }
+    links = links_of_nodes([world // 3 for world in range(len(devices))])
     plans = {
         name: (
-            simple_plan(home, name, held[home], held[name], SwitchScope.PARAMS),
-            simple_plan(name, home, held[name], held[home], SwitchScope.GRADS),
+            plan_switch(held[home], held[name], links, names=(home, name), scope=SwitchScope.PARAMS),
+            plan_switch(held[name], held[home], links, names=(name, home), scope=SwitchScope.GRADS),
         )
         for name in programs
         if name != home
