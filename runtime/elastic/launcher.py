@@ -1,0 +1,347 @@
+"""Starts ranks, hears who dies, and tells those that are left how to go on; it never restarts a survivor.
+
+One generation after the other: all report what they hold, a pure function decides what is in force, a child
+chooses the program, an order goes out, all arrive, they train, until one dies or all pause. No thread runs
+here, so that a process may be forked at any time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+from ...base.log import logger
+from ...base.name_groups import shortened
+from ...errors import RankLost, RunError
+from .agent import Tell
+from .choosing import Choose, Chooser, Situation, Successor
+from .decide import Decision, decide
+from .forked import Writer, fork
+from .generations import Generations, position_of
+from .keeper import Keeper
+from .members import LiveRank, LiveRanks, Record
+from .messages import NOTHING_HELD, Abort, Finish, Halt, Pause, WorldMember
+from .presence import Presence, PresenceSchedule
+from .regroup import Regroup
+
+POLL_S = 0.02
+PAUSED, DONE = "pause", "done"
+"""Causes of a halt without a loss. Such a rank keeps its groups until the next order."""
+
+Body = Callable[[int, int, Tell], None]
+"""Lives as a rank: its id, the descriptor of its orders, and how it reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticLimits:
+    """silent_s: until a process that says nothing is killed. grace_s: for all to report after an abort.
+
+    cause_s: that a halt without a known death waits for one. unexplained: how many in a row may be so.
+    """
+
+    silent_s: float = 10.0
+    grace_s: float = 300.0
+    cause_s: float = 0.2
+    unexplained: int = 5
+
+
+@dataclass
+class ElasticLauncher:
+    """A run of `body` on these devices, as often changed as ranks are lost and come back.
+
+    respawns: how many processes that die are replaced at once by a new one. schedule: what devices do of
+    their own accord. checkpoint: asked for the newest one when pieces of the state are lost; "" where there
+    is none. regroups: all changes so far.
+    """
+
+    body: Body
+    choose: Choose
+    devices: Sequence[int]
+    on_record: Callable[[Record], None] = lambda record: None
+    limits: ElasticLimits = field(default_factory=ElasticLimits)
+    respawns: int = 0
+    schedule: Sequence[Presence] = ()
+    checkpoint: Callable[[], str] = lambda: ""
+    regroups: list[Regroup] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._members = LiveRanks(self.limits.silent_s, self._record)
+        self._chooser = Chooser(self.choose)
+        self._keeper = Keeper()
+        self._generations = Generations(self._keeper.address, self._keeper.port)
+        self._schedule = PresenceSchedule(self.schedule)
+        self._started = monotonic()
+        self._current = Regroup(NOTHING_HELD, self._started)
+        self._lost: list[WorldMember] = []
+        self._next_id = self._shown = self._unexplained = 0
+        self._has_stepped = False
+
+    def run(self) -> None:
+        """Return when every rank is done; raise what ends the run."""
+        try:
+            self._start_keeper()
+            for device in self.devices:
+                self._spawn(device)
+            while not self._is_finished():
+                self._regroup()
+            self._members.tell(Finish())
+        finally:
+            self._end()
+
+    # One generation after the other
+
+    def _is_finished(self) -> bool:
+        """Whether all are done; one that has just come doesn't count."""
+        own = [rank.halt for rank in self._ranks if not self._is_new(rank)]
+        return bool(own) and all(halt and self._is_current(halt) and halt.cause == DONE for halt in own)
+
+    def _regroup(self) -> None:
+        """From the reports of all to the end of the next generation."""
+        self._collect()
+        decision = decide({rank.member.id: halt.held for rank, halt in self._halts})
+        self._catch_up(decision)
+        world = self._world()
+        successor = self._successor(self._generations.situation(world, decision))
+        if successor is not None and self._begin(world, decision, successor):
+            self._prepare()
+            self._stay()
+
+    def _collect(self) -> None:
+        """Until everybody alive has reported; who doesn't within the grace is killed."""
+        deadline = monotonic() + self.limits.grace_s
+        while late := [rank for rank in self._ranks if rank.halt is None]:
+            self._poll()
+            if monotonic() > deadline:
+                for rank in late:
+                    logger.warning("%s has not come out of its step: killed", rank.name)
+                    rank.process.kill()
+                deadline += self.limits.grace_s
+        if not self._ranks:
+            raise RankLost(
+                "no rank is left", details=self._lost_devices(), fix="start again from a checkpoint"
+            )
+        self._current.halted_at = monotonic()
+
+    def _begin(self, world: Sequence[WorldMember], decision: Decision, successor: Successor) -> bool:
+        """Tell the next generation; whether all have arrived in it."""
+        checkpoint = None
+        if decision.held == NOTHING_HELD or successor.missing:
+            checkpoint = self._instead(successor)
+        position = position_of([halt for _, halt in self._halts], decision)
+        order = self._generations.next(tuple(world), decision, successor, position, checkpoint)
+        self._current.begins(order.generation, successor)
+        for rank in self._ranks:
+            rank.halt = None
+        self._members.tell(order)
+        while not all(self._has_arrived(rank) for rank in self._ranks):
+            if self._poll() or any(rank.halt for rank in self._ranks):
+                self._abort()
+                return False
+        self._current.arrived([rank.arrived for rank in self._ranks if rank.arrived is not None])
+        return True
+
+    def _stay(self) -> None:
+        """Until the generation is over: by a death, a halt, or since all pause or are done."""
+        is_pausing = False
+        while True:
+            if self._poll():
+                self._abort()
+                return
+            old = [rank for rank in self._ranks if not self._is_new(rank)]
+            new = [rank for rank in self._ranks if self._is_new(rank)]
+            halts = [rank.halt for rank in old if rank.halt is not None]
+            if any(halt.cause not in (PAUSED, DONE) for halt in halts):
+                self._await_cause()
+                self._abort()
+                return
+            if len(halts) == len(old):
+                return
+            if new and not is_pausing and all(rank.halt for rank in new):
+                is_pausing = True
+                self._change().joined += [rank.member for rank in new]
+                self._members.tell(Pause(), [rank.member.id for rank in old])
+            self._follow()
+
+    def _abort(self) -> None:
+        """Wake everybody who waits for one that is gone."""
+        self._members.tell(Abort(self._generations.number))
+
+    def _await_cause(self) -> None:
+        """A halt is most often the first sign of a death."""
+        until = monotonic() + self.limits.cause_s
+        while monotonic() < until:
+            if self._poll():
+                return
+        self._unexplained += 1
+        if self._unexplained > self.limits.unexplained:
+            causes = [(rank.name, halt.cause) for rank, halt in self._halts if halt.cause]
+            raise RankLost(
+                f"{self._unexplained} generations in a row ended without a step, and nobody died",
+                details=shortened(causes),
+                fix="look at the network between the ranks",
+            )
+
+    # What happens meanwhile
+
+    @property
+    def _ranks(self) -> list[LiveRank]:
+        return list(self._members.alive.values())
+
+    @property
+    def _halts(self) -> list[tuple[LiveRank, Halt]]:
+        return [(rank, rank.halt) for rank in self._ranks if rank.halt is not None]
+
+    def _poll(self) -> list[LiveRank]:
+        """Hear all; those that have died, replaced where that is wanted."""
+        dead = self._members.poll(POLL_S)
+        for rank in dead:
+            logger.warning("%s is lost: %s", rank.name, _how(rank))
+            self._lost.append(rank.member)
+            self._change().lost.append(rank.member)
+            self._unexplained = 0
+        for rank in dead:
+            if self.respawns > 0:
+                self.respawns -= 1
+                self._spawn(rank.member.device)
+        return dead
+
+    def _change(self) -> Regroup:
+        """The change that is under way: one that comes before the first step after another is part of it."""
+        if self._current.resumed_at:
+            self._current = Regroup(self._generations.number, monotonic())
+        return self._current
+
+    def _follow(self) -> None:
+        """Do what the schedule says: kill whose devices are gone, start those that are back."""
+        moment = self._schedule.due(self._shown, monotonic() - self._started)
+        if moment is None:
+            return
+        here = {rank.member.device: rank for rank in self._ranks}
+        for device in sorted(set(here) - moment.devices):
+            here[device].process.kill()
+        for device in sorted(moment.devices - set(here)):
+            self._spawn(device)
+
+    def _spawn(self, device: int) -> None:
+        id = self._next_id
+        self._next_id += 1
+        process = fork(lambda control, told: self.body(id, control, Writer(told)), self._descriptors())
+        self._members.add(WorldMember(id, device), process)
+
+    def _start_keeper(self) -> None:
+        if self._keeper.process is not None:
+            self._members.also.pop(self._keeper.process.pidfd)
+            self._keeper.process.bury()
+            logger.warning("the store's process is lost; a new one is started at the same place")
+        process = self._keeper.start([*self._members.descriptors, *self._chooser.descriptors])
+        self._members.also[process.pidfd] = self._start_keeper
+
+    def _descriptors(self) -> list[int]:
+        """What a child must not keep."""
+        return [*self._members.descriptors, *self._keeper.descriptors, *self._chooser.descriptors]
+
+    def _record(self, record: Record) -> None:
+        """Show a record; of a step only once, whoever told of it."""
+        step = record.get("step")
+        if isinstance(step, int):
+            if step <= self._shown:
+                return
+            self._shown, self._has_stepped, self._unexplained = step, True, 0
+            if self._current.ordered_at and not self._current.resumed_at:
+                self._current.resumed_at = monotonic()
+                self.regroups.append(self._current)
+                if self._current.lost or self._current.joined:
+                    self.on_record({"regroup": self._current.to_json()})
+        self.on_record(record)
+
+    def _catch_up(self, decision: Decision) -> None:
+        """Show the last step where the rank that tells of steps died before it did."""
+        for _, halt in self._halts:
+            if halt.last is not None and halt.last["step"] <= decision.steps:
+                self._record(halt.last)
+
+    # What comes next
+
+    def _world(self) -> list[WorldMember]:
+        return sorted((rank.member for rank in self._ranks), key=lambda each: each.device)
+
+    def _successor(self, situation: Situation) -> Successor | None:
+        """What to go on with, None where one more has died while it was searched for."""
+        known = self._chooser.known(situation)
+        self._current.was_prepared = known is not None
+        if known is None:
+            self._find([situation], in_background=False)
+        while known is None:
+            if self._poll():
+                return None
+            known = self._chooser.known(situation)
+        return known
+
+    def _prepare(self) -> None:
+        """Find what follows each single loss, while training runs."""
+        self._find(self._generations.after(self._world(), self.respawns > 0), in_background=True)
+
+    def _find(self, situations: Sequence[Situation], in_background: bool) -> None:
+        if self._chooser.process is not None:
+            self._members.also.pop(self._chooser.process.heard, None)
+        self._chooser.end()
+        self._chooser.begin(situations, self._descriptors(), in_background)
+        if self._chooser.process is not None:
+            self._members.also[self._chooser.process.heard] = self._heard_chooser
+
+    def _heard_chooser(self) -> None:
+        process = self._chooser.process
+        assert process is not None, "it is listened to"
+        error = self._chooser.take()
+        if self._chooser.is_over:
+            self._members.also.pop(process.heard, None)
+            self._chooser.end()
+        if error is not None:
+            raise error
+
+    def _instead(self, successor: Successor) -> str:
+        """Where a state comes from that nobody has whole: all go back to one checkpoint, or to the start."""
+        checkpoint = self.checkpoint()
+        if checkpoint:
+            logger.warning("pieces of the state are lost: all ranks go back to %s", checkpoint)
+            self._shown = 0
+        elif self._has_stepped:
+            raise RunError(
+                "nobody is left who holds all of the state",
+                details=[*shortened(list(successor.missing)), *self._lost_devices()],
+                rule="a piece that only lost ranks had comes from a checkpoint",
+                fix="give --checkpoint DIR --every N; or a strategy that has each piece on two nodes: more"
+                " than one pipeline, and no ZeRO",
+            )
+        return checkpoint
+
+    def _lost_devices(self) -> list[tuple[str, str]]:
+        return [(f"device {each.device}", "lost") for each in self._lost]
+
+    def _has_arrived(self, rank: LiveRank) -> bool:
+        return rank.arrived is not None and rank.arrived.generation == self._generations.number
+
+    def _is_current(self, halt: Halt) -> bool:
+        return halt.generation == self._generations.number >= 0
+
+    @staticmethod
+    def _is_new(rank: LiveRank) -> bool:
+        """Whether it has been in no generation yet."""
+        return rank.arrived is None
+
+    def _end(self) -> None:
+        for rank in self._ranks:
+            rank.process.kill()
+        for rank in self._ranks:
+            rank.process.bury()
+        self._chooser.end()
+        self._keeper.close()
+
+
+def _how(rank: LiveRank) -> str:
+    status = rank.process.status or 0
+    if os.WIFSIGNALED(status):
+        return f"died with signal {os.WTERMSIG(status)}"
+    return f"ended with exit code {os.waitstatus_to_exitcode(status)} before it was done"

@@ -1,0 +1,117 @@
+"""The processes of a launcher that are alive, and what they have told: one poll hears all of them."""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from time import monotonic
+
+from ...base.log import logger
+from ..failure import Failure
+from .forked import Process
+from .messages import Arrived, Downward, Failed, Halt, Told, Upward, WorldMember
+
+ASLEEP_S = 1.0
+"""A launcher that wasn't running itself for so long judges nobody by the silence of that time."""
+
+Record = dict[str, object]
+
+
+@dataclass(slots=True)
+class LiveRank:
+    """A process as its launcher knows it. heard_at: its last beat. arrived: where it came to last."""
+
+    member: WorldMember
+    process: Process
+    heard_at: float
+    halt: Halt | None = None
+    arrived: Arrived | None = None
+
+    @property
+    def name(self) -> str:
+        return f"device {self.member.device} (pid {self.process.pid})"
+
+
+class LiveRanks:
+    """Who is alive. silent_s: whoever doesn't beat for so long is killed, so that it is gone in fact.
+
+    also: (descriptor, what to do once it can be read), beside those of the members.
+    """
+
+    def __init__(self, silent_s: float, on_record: Callable[[Record], None]) -> None:
+        self.alive: dict[int, LiveRank] = {}
+        self.also: dict[int, Callable[[], None]] = {}
+        self._silent_s = silent_s
+        self._on_record = on_record
+        self._polled_at = monotonic()
+
+    @property
+    def descriptors(self) -> list[int]:
+        """What a new child must close."""
+        return [each for rank in self.alive.values() for each in rank.process.descriptors]
+
+    def add(self, member: WorldMember, process: Process) -> None:
+        self.alive[member.id] = LiveRank(member, process, monotonic())
+
+    def tell(self, message: Downward, only: Iterable[int] | None = None) -> None:
+        """Tell all, or only these."""
+        for id in list(self.alive) if only is None else only:
+            if id in self.alive:
+                self.alive[id].process.tell(message)
+
+    def poll(self, wait_s: float) -> list[LiveRank]:
+        """Hear what there is, for at most so long; those that have died since."""
+        ready = self._ready(wait_s)
+        for rank in list(self.alive.values()):
+            if rank.process.heard in ready:
+                self._hear(rank, rank.process.read())
+        for descriptor, act in list(self.also.items()):
+            if descriptor in ready:
+                act()
+        self._fence()
+        dead = [rank for rank in self.alive.values() if rank.process.pidfd in ready]
+        for rank in dead:
+            self._hear(rank, rank.process.read_all())
+            rank.process.bury()
+            del self.alive[rank.member.id]
+        return dead
+
+    def _ready(self, wait_s: float) -> set[int]:
+        """Descriptors that can be read. Not epoll: its own descriptor would be every child's, too."""
+        with selectors.PollSelector() as selector:
+            for rank in self.alive.values():
+                selector.register(rank.process.heard, selectors.EVENT_READ)
+                selector.register(rank.process.pidfd, selectors.EVENT_READ)
+            for descriptor in self.also:
+                selector.register(descriptor, selectors.EVENT_READ)
+            return {key.fd for key, _ in selector.select(wait_s)}
+
+    def _hear(self, rank: LiveRank, data: bytes | None) -> None:
+        if not data:
+            return
+        rank.heard_at = monotonic()
+        for message in rank.process.lines.take(data):
+            self._note(rank, message)
+
+    def _note(self, rank: LiveRank, message: Upward | Downward) -> None:
+        if isinstance(message, Halt):
+            rank.halt = message
+        elif isinstance(message, Arrived):
+            rank.arrived = message
+        elif isinstance(message, Told):
+            self._on_record(message.record)
+        elif isinstance(message, Failed):
+            raise Failure.from_json(message.failure).error(f"rank on {rank.name}")
+
+    def _fence(self) -> None:
+        now = monotonic()
+        if now - self._polled_at > ASLEEP_S:
+            for rank in self.alive.values():
+                rank.heard_at = now
+        self._polled_at = now
+        for rank in self.alive.values():
+            if now - rank.heard_at > self._silent_s:
+                logger.warning("%s has been silent for %.1f s: killed", rank.name, now - rank.heard_at)
+                rank.process.kill()
+                rank.heard_at = now

@@ -1,0 +1,180 @@
+"""What a launcher and its ranks tell each other by pipes: JSON lines, by the name of a kind of message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+from ...base.typed import read
+
+NOTHING_HELD = -1
+"""The generation of a rank that holds no state of the training."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldReport:
+    """The state that a rank has. generation: in which it came to its program, NOTHING_HELD without one.
+
+    ready: its gradients of the next step are synchronised, so that it can take that step alone. whole: its
+    local copies are those of this step, too, not only the elements that it owns. gathers: its program copies
+    them from rank to rank behind each update. beside: a generation to whose program it has carried all of its
+    state, which is not in force yet.
+    """
+
+    generation: int = NOTHING_HELD
+    steps: int = 0
+    ready: bool = False
+    whole: bool = True
+    gathers: bool = False
+    beside: int = NOTHING_HELD
+
+
+@dataclass(frozen=True, slots=True)
+class DataPosition:
+    """Where the data stand behind the last completed step: see `Epochs`."""
+
+    epoch: int = 0
+    batches: int = 0
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorldMember:
+    """A process of a generation. id: never used again. device: where it runs."""
+
+    id: int
+    device: int
+
+
+# Up, from ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The process runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """A rank has left its generation, and waits for an order. last: its record of its latest step."""
+
+    generation: int
+    held: HeldReport
+    cause: str = ""
+    position: DataPosition = DataPosition()
+    last: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A rank has its part of a generation; all of it may be used. Seconds by phase."""
+
+    generation: int
+    groups_s: float = 0.0
+    state_s: float = 0.0
+    bytes_moved: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A record of the job, for the view."""
+
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """What ended a rank, as `Failure` has it: no loss of a peer, so it ends the run."""
+
+    failure: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The job is over here. The rank still waits, for the others may need it."""
+
+    generation: int
+
+
+# Down, to ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Generations up to this one are over."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Stop after a step, all after the same one: it goes into the next vote."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextGeneration:
+    """The next generation. held: the generation whose state goes on, at so many steps.
+
+    world: its members, in the order of their ranks. program: folder of the artifact. strategy: its name, for
+    people. members: world rank by rank of the program. plan: file with the moves of the state, empty where
+    all begin afresh: from `checkpoint`, or as the run began where that is empty too.
+    """
+
+    generation: int
+    world: tuple[WorldMember, ...]
+    address: str
+    port: int
+    strategy: str
+    program: str
+    members: tuple[int, ...]
+    plan: str
+    held: int
+    steps: int
+    position: DataPosition = DataPosition()
+    checkpoint: str = ""
+
+    def rank_of(self, member: int) -> int:
+        """The rank of a process in this generation."""
+        return next(rank for rank, each in enumerate(self.world) if each.id == member)
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Every rank is done."""
+
+
+Upward: TypeAlias = Beat | Halt | Arrived | Told | Failed | Done
+Downward: TypeAlias = Abort | Pause | NextGeneration | Finish
+
+KINDS: Mapping[str, Any] = {
+    kind.__name__.lower(): kind
+    for kind in (Beat, Halt, Arrived, Told, Failed, Done, Abort, Pause, NextGeneration, Finish)
+}
+
+
+def to_line(message: Upward | Downward) -> bytes:
+    """One line."""
+    return json.dumps({type(message).__name__.lower(): asdict(message)}).encode() + b"\n"
+
+
+def from_line(line: bytes) -> Upward | Downward:
+    """Undo `to_line`; Misfits where a field is not of its type."""
+    ((name, content),) = json.loads(line).items()
+    if name == "beat":
+        return Beat()
+    message: Upward | Downward = read(KINDS[name], content)
+    return message
+
+
+class Lines:
+    """Whole lines out of what comes in pieces."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def take(self, data: bytes) -> list[Upward | Downward]:
+        """The messages that are complete now."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [from_line(line) for line in lines]

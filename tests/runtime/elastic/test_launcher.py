@@ -1,0 +1,125 @@
+"""The launcher with real processes and a toy job: whoever dies, the others go on to the undisturbed end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from hspmd_compiler.runtime.elastic.launcher import ElasticLauncher, ElasticLimits
+from hspmd_compiler.runtime.elastic.presence import Presence
+from tests.runtime.elastic import toy
+
+STEPS = 6
+LIMITS = ElasticLimits(silent_s=2.0, grace_s=20.0)
+
+
+class Outcome:
+    def __init__(self, steps: int = STEPS) -> None:
+        self.steps = steps
+        self.records: list[Mapping[str, Any]] = []
+        self.launcher: ElasticLauncher | None = None
+
+    def run(self, ranks: int, trouble: Callable[[int, int, str], None], **options: Any) -> Outcome:
+        self.launcher = ElasticLauncher(
+            toy.body(self.steps, trouble), toy.choose, range(ranks), self.records.append, LIMITS, **options
+        )
+        self.launcher.run()
+        return self
+
+    def of(self, key: str) -> list[Any]:
+        return [record[key] for record in self.records if key in record]
+
+    def check(self) -> None:
+        """Every step once and in order; all that are left have the state of a run of one process."""
+        assert self.of("step") == list(range(1, self.steps + 1))
+        ends = self.of("end")
+        assert ends, "somebody is left"
+        for end in ends:
+            assert end == ends[0]
+            assert end == pytest.approx(toy.undisturbed(self.steps), rel=1e-10, abs=1e-12)
+
+
+def quiet(id: int, step: int, point: str) -> None:
+    pass
+
+
+def test_nobody_dies() -> None:
+    outcome = Outcome().run(3, quiet)
+    outcome.check()
+    assert not outcome.of("regroup")
+
+
+@pytest.mark.parametrize("point", toy.POINTS)
+def test_one_dies(point: str) -> None:
+    outcome = Outcome().run(3, toy.dies(0, 3, point))
+    outcome.check()
+    (change,) = outcome.of("regroup")
+    assert change["lost"] == [0] and change["resumed_s"] < 4
+
+
+def test_one_dies_and_is_replaced() -> None:
+    outcome = Outcome().run(3, toy.dies(1, 3, "reduced"), respawns=1)
+    outcome.check()
+    assert len(outcome.of("end")) == 3
+
+
+def test_two_die_at_once() -> None:
+    outcome = Outcome().run(4, toy.all_of(toy.dies(0, 3, "reduced"), toy.dies(2, 3, "first")))
+    outcome.check()
+    assert len(outcome.of("end")) == 2
+
+
+def test_another_dies_while_the_next_generation_meets() -> None:
+    outcome = Outcome().run(4, toy.all_of(toy.dies(0, 3, "first"), toy.dies(2, 3, "joining")))
+    outcome.check()
+    assert sorted(outcome.of("regroup")[0]["lost"]) == [0, 2] and outcome.of("regroup")[0]["resumed_s"] < 3
+
+
+def test_a_stopped_rank_is_killed_and_the_others_go_on() -> None:
+    outcome = Outcome().run(3, toy.dies(2, 3, "reduced", signal.SIGSTOP))
+    outcome.check()
+    assert outcome.of("regroup")[0]["lost"] == [2]
+
+
+def test_devices_go_and_come_back_by_a_schedule() -> None:
+    moments = [Presence(frozenset({0, 2}), after_step=2), Presence(frozenset({0, 1, 2}), after_step=4)]
+    outcome = Outcome().run(3, toy.slowly(0.1), schedule=moments)
+    outcome.check()
+    assert [each["lost"] for each in outcome.of("regroup")] == [[1], []]
+    assert outcome.of("regroup")[1]["joined"] == [1] and len(outcome.of("end")) == 3
+
+
+def test_the_store_is_killed_and_so_is_a_rank() -> None:
+    keepers: list[int] = []
+
+    def also_the_keeper(record: Mapping[str, Any]) -> None:
+        outcome.records.append(record)
+        if record.get("step") in (2, 4):
+            assert outcome.launcher is not None and outcome.launcher._keeper.process is not None
+            keepers.append(outcome.launcher._keeper.process.pid)
+            os.kill(keepers[-1], signal.SIGKILL)
+            if record["step"] == 4:
+                os.kill(next(iter(outcome.launcher._members.alive.values())).process.pid, signal.SIGKILL)
+
+    outcome = Outcome()
+    outcome.launcher = ElasticLauncher(
+        toy.body(STEPS, toy.slowly(0.05)), toy.choose, range(3), also_the_keeper, LIMITS, respawns=1
+    )
+    outcome.launcher.run()
+    outcome.check()
+    assert len(set(keepers)) == 2 and len(outcome.of("regroup")) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_many_die_at_random(seed: int) -> None:
+    """Also while groups are made: no regroup takes long, nobody healthy is killed."""
+    outcome = Outcome(40).run(6, toy.at_random(seed, 0.05, 0.12), respawns=1000)
+    outcome.check()
+    changes = outcome.of("regroup")
+    assert len(changes) > 5 and max(len(each["lost"]) for each in changes) > 1
+    assert max(each["resumed_s"] for each in changes) < 3 + LIMITS.silent_s
