@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
+from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from ..options import OptimizerConfig
+from ..program.execute import RankState
 from ..program.kernels.index_check import outside_error
 from ..program.program import ClassProgram, Program, RankProgram, Shard
 from ..program.requests import LossReduce, OptimizerStep, Request
+from ..program.switch_plan import SwitchPlan
 from ..program.trained import started, store, trained_value
 from .active import ActiveProgram
 from .batches.data import Batch, BatchShape
@@ -21,6 +24,10 @@ from .optimizer import ShardOptimizer
 from .saved.loaded_names import ModelNames, agreeing, match_names
 from .shards import ReadBox, boxes_of, fill_kept, fill_shard, owned_grads, owned_value
 from .step_checks import StepChecks, checking
+from .strategies import Strategies, StrategyProgram, SwitchRecord
+from .switching.carry import carry
+from .switching.held import CarriedState, StateLayout
+from .switching.stages import without_moments
 from .timing.step_timer import Untimed
 from .transport import Transport
 from .update import update_shards
@@ -34,11 +41,17 @@ class Engine:
     where the optimizer has no `max_grad_norm`. seed: of dropout, with `steps` and the place of each
     element; it may be set between steps. places: host and device of each rank, and held_before: bytes that
     this one held before its parameters, where a launcher knows. timing: told what a step does; it may be set
-    between steps. active: the program that is run, and what this rank holds of it.
+    between steps. strategies: those that it can switch between. strategy: the one under which it takes
+    steps. active: its program, and what this rank holds of it.
     """
 
     def __init__(
-        self, program: Program, optimizer: OptimizerConfig, transport: Transport, params: dict[str, Tensor]
+        self,
+        strategies: Strategies,
+        strategy: str,
+        optimizer: OptimizerConfig,
+        transport: Transport,
+        params: dict[str, Tensor],
     ) -> None:
         self.transport = transport
         self.optimizer = ShardOptimizer(optimizer)
@@ -48,8 +61,16 @@ class Engine:
         self.places: tuple[str, ...] = ()
         self.held_before = 0
         self.timing = Untimed()
-        own = next(each for each in program.ranks if each.rank == transport.rank)
-        self.active = ActiveProgram(program, transport.rank, transport, started(own.shards, params))
+        self._switchable = strategies
+        self._known: dict[str, ActiveProgram] = {}
+        self.strategy = strategy
+        self.active = self._activated(strategy, strategies.named(strategy))
+        self.active.state = started(self.active.shards, params)
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """Names of the strategies that it can switch between; "" is the only one of an artifact."""
+        return tuple(self._switchable.programs)
 
     @property
     def program(self) -> Program:
@@ -68,7 +89,7 @@ class Engine:
 
     @property
     def rank(self) -> int:
-        """This rank."""
+        """This process's rank in the run; a strategy that leaves processes idle numbers its own ranks."""
         return self.transport.rank
 
     @property
@@ -133,7 +154,67 @@ class Engine:
         """What all ranks must take a step with alike."""
         return {"lr": repr(self.current_lr), "seed": str(self.seed), "steps": str(self.steps)}
 
+    def switch_to(self, name: str) -> SwitchRecord:
+        """Go on under another strategy: the state moves, bit for bit, and no rank starts anew.
+
+        Every rank calls this between steps, also one that either strategy leaves idle. Gradients of the last
+        step are let go. RunError, with nothing moved, where there is no such strategy, or no plan.
+        """
+        target = self._switchable.named(name)
+        source, start = self.strategy, perf_counter()
+        moved = 0
+        if name != source:
+            plan = self._switchable.plan(source, name)
+            with self.transport.call(f"switch_to({name})"), torch.no_grad():
+                moved = self.adopt(name, target, plan if self.steps else without_moments(plan))
+        return SwitchRecord(self.steps + 1, source, name, moved, perf_counter() - start)
+
+    def adopt(self, name: str, target: StrategyProgram, plan: SwitchPlan, keep_source: bool = False) -> int:
+        """Carry the state to a program, and go on with that; the bytes that moved between ranks.
+
+        keep_source: what was held before is left whole, for who has kept it, at the cost of its memory.
+        """
+        self.transport.finish_sends()
+        active, sent = self._activated(name, target), [0]
+        held = carry(
+            plan,
+            self.rank,
+            self.held(),
+            StateLayout.of(target.own),
+            self.transport,
+            self._switchable.round_bytes,
+            keep_source,
+            lambda size: sent.append(size),
+        )
+        self.transport.serve(target.members)
+        self.active.state = RankState({})
+        self.strategy, self.active = name, active
+        active.state, self.optimizer.state = held.state, held.moments
+        total = torch.tensor(float(sum(sent)), dtype=torch.float64, device=self.transport.device)
+        return int(self.transport.sum_over_ranks(total))
+
+    def held(self) -> CarriedState:
+        """The state that this rank has, as a switch takes it."""
+        own = None if self.active.is_idle else self.active.own
+        return CarriedState(StateLayout.of(own), self.active.state, self.optimizer.state)
+
+    def _activated(self, name: str, target: StrategyProgram) -> ActiveProgram:
+        """The program ready to run; one that was run before is so still."""
+        known = self._known.get(name)
+        if known is None or known.program is not target.program:
+            rank = None if target.own is None else target.own.rank
+            known = self._known[name] = ActiveProgram(target.program, rank, self.transport, RankState({}))
+        return known
+
+    def _idle(self, checks: StepChecks) -> float:
+        """What a step asks of a process that the program doesn't use."""
+        loss = checks.sum_of(torch.zeros((), dtype=torch.float64, device=self.transport.device))
+        self._update()
+        return float(loss)
+
     def _run(self, micro_batches: list[Batch], checks: StepChecks) -> float:
+        if self.active.is_idle:
+            return self._idle(checks)
         run = self.active.run(micro_batches, self.seed, self.steps, self.timing.finished)
         self.timing.begins()
         loss = self.drive(run, checks)

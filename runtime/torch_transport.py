@@ -22,6 +22,7 @@ from ..program.literals import torch_dtype
 from ..program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Request, Send
 from .device import CUDA
 from .groups import Groups
+from .members import ProgramMembers
 from .transport import from_wire, peer_lost_in, to_wire, wire_dtype
 from .watching.watch import Watch
 
@@ -36,8 +37,8 @@ SWAP_TAG = TAG_SERIES + ROW
 class TorchDist:
     """Answers a rank program's requests by torch.distributed. The process group must be up.
 
-    shortcuts: ids of exchanges for which all members agreed on the collective of ExchangePlan.
-    watch: hears of the calls of all ranks, None where there is one.
+    groups: of all programs that are to run, in world ranks. members: of the program whose requests come
+    first. watch: hears of the calls of all ranks, None where there is one.
     """
 
     def __init__(
@@ -45,13 +46,13 @@ class TorchDist:
         device: torch.device,
         groups: Sequence[tuple[int, ...]],
         timeout: timedelta,
-        shortcuts: frozenset[int] = frozenset(),
+        members: ProgramMembers | None = None,
         watch: Watch | None = None,
     ) -> None:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
         self.device = device
-        self._shortcuts = shortcuts
+        self._members = members or ProgramMembers.all_of(self.world_size)
         self._watch = watch
         self._arrays = TorchArrays(str(device))
         self._plans: dict[int, tuple[CommStep, ExchangePlan]] = {}
@@ -63,20 +64,24 @@ class TorchDist:
         """See Transport."""
         match request:
             case AllReduce(step, value, may_overwrite):
-                return self._all_reduce(step, value, may_overwrite)
+                return self._all_reduce(self._members.step(step), value, may_overwrite)
             case Exchange(step, source):
-                return self._exchange(step, source)
+                return self._exchange(self._members.step(step), source)
             case Send(step, value, tag):
-                self._send(step, value, tag)
+                self._send(self._members.step(step), value, tag)
                 return None
             case Recv(step, tag):
-                return self._recv(step, tag)
+                return self._recv(self._members.step(step), tag)
             case GradReduce(bucket, flat):
                 own = flat.clone() if len(bucket.pieces) == 1 else flat  # may be a shared gradient itself
-                return self._sum(own, bucket.group, f"gradient bucket {bucket.id}")
+                return self._sum(own, self._members.group(bucket.group), f"gradient bucket {bucket.id}")
             case LossReduce(share):
                 return self.sum_over_ranks(share)
         raise InternalError(f"a transport can't answer {type(request).__name__}")
+
+    def serve(self, members: ProgramMembers) -> None:
+        """See Transport."""
+        self._members = members
 
     def call(self, name: str, meets: bool = True) -> AbstractContextManager[None]:
         """See Transport."""
@@ -182,7 +187,7 @@ class TorchDist:
                     arrived = self._padded(step, sent)
                 elif step.form is GatherForm.BROADCASTS:
                     arrived = self._broadcasts(step, sent)
-                elif step.id not in self._shortcuts:
+                elif step.id not in self._members.shortcuts:
                     arrived = self._all_to_all(step, sent)
                 elif self._plan(step).shortcut is Shortcut.ALL_GATHER:
                     arrived = self._all_gather(step, sent)

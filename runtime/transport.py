@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import RankLost
 from ..program.requests import Request
+from .members import ProgramMembers
 
 
 class PeerLost(RankLost):
@@ -18,7 +19,10 @@ class PeerLost(RankLost):
 
 
 class Transport(Protocol):
-    """Moves tensors between ranks; every call may raise PeerLost."""
+    """Moves tensors between ranks; every call may raise PeerLost.
+
+    Ranks are those of the run; only `answer` takes those of a program, which it finds by its members.
+    """
 
     rank: int
     world_size: int
@@ -26,6 +30,9 @@ class Transport(Protocol):
 
     def answer(self, request: Request[Tensor]) -> Tensor | None:
         """The answer to a communication request of a rank program."""
+
+    def serve(self, members: ProgramMembers) -> None:
+        """Answer the requests of another program from now on."""
 
     def finish_sends(self) -> None:
         """Wait until all sends have left, and let go of their buffers."""

@@ -18,6 +18,7 @@ from ..program.program import Program
 from ..runtime.start.launch import fork_here
 from ..runtime.start.rank_process import Emit
 from ..runtime.start.rendezvous import RankPlace, Timeouts, connect, is_under_torchrun
+from ..runtime.strategies import StrategyProgram
 from .calibrated import Machine, calibrated, physical_bytes, this_machine, usable_cores
 from .meeting import hosts_of, meeting_program
 from .plan import MIB, ProfilePlan, group_shapes, plan_for
@@ -109,7 +110,7 @@ def _measure(
     program = meeting_program(place.world_size, request.device.value, shapes)
     if request.check is not None:
         request.check(program, place.rank)
-    connected = connect(place, program, program.ranks[place.rank], {}, Timeouts())
+    connected = connect(place, {"": StrategyProgram.only(program, place.rank)}, {}, Timeouts())
     transport = connected.transport
 
     def told(text: str, done: int, of: int) -> None:

@@ -58,6 +58,8 @@ class BatchCheck:
         """This rank's part of the sum; local: the batch holds its own rows only. settings: alike for all."""
         if self._transport.world_size == 1:
             return 0
+        if local and self._readers is None:  # also a rank that reads nothing itself
+            self._readers = cast(list[_Reader], self._transport.gather_objects(self._own))
         own = sum(self._factor(key, local) * digest(batch[key]) for key in self._keys(batch, local))
         said = (self._factor(name, False) * zlib.crc32(text.encode()) for name, text in settings.items())
         return (own + sum(said)) % MODULUS
@@ -103,8 +105,7 @@ class BatchCheck:
         """The ranks that must hold of this input what `rank` holds."""
         if not local:
             return range(self._transport.world_size)
-        if self._readers is None:
-            self._readers = cast(list[_Reader], self._transport.gather_objects(self._own))
+        assert self._readers is not None, "gathered before the first addend"
         rows = self._readers[rank].rows
         return [i for i, each in enumerate(self._readers) if each.rows == rows and key in each.keys]
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import torch
 
-from ...artifact.store import read_manifest
 from ...errors import HspmdError, RunError
 from ..engine import Engine
 from ..failure import Failure
 from ..transport import PeerLost
 from .last_words import tell, tell_from_outside, with_cause
-from .opening import StartOptions, open_engine
+from .opening import StartOptions, open_engine, world_size_of
 from .processes import run_ranks
 from .rank_process import Emit, LocalRank
 from .rendezvous import RankPlace, is_under_torchrun, listen, use_loopback
@@ -40,7 +39,7 @@ def launch(
     if is_under_torchrun():
         _run_one(Path(directory), job, options, RankPlace.from_environment(), on_record)
         return
-    needed = len(read_manifest(Path(directory)).device_kinds)
+    needed = world_size_of(Path(directory))
     if ranks is None:
         fork_here(
             needed,

@@ -6,10 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...artifact.store import load, read_manifest
+from ...artifact.bundle import folder_of, read_bundle
+from ...artifact.bundle_paths import BUNDLE, is_bundle
+from ...artifact.manifest import Manifest
+from ...artifact.store import Artifact, load, read_manifest
 from ...program.program import Program
 from ..engine import Engine
+from ..members import ProgramMembers
 from ..saved.initial_params import InitialState
+from ..strategies import Strategies, StrategyProgram
+from ..switching.stages import ROUND_BYTES
 from ..timing.resident import held_bytes
 from .rendezvous import RankPlace, Timeouts, check_world_size, connect, is_under_torchrun
 from .roll_call import Store
@@ -22,7 +28,8 @@ class StartOptions:
 
     weights: a safetensors file to start from. threads: torch threads of each rank started here.
     flags: what else all ranks must be started with alike, by name. check: looks at the program of a rank
-    before it meets the others.
+    before it meets the others. strategy: of a bundle, to begin with; its first by default. round_bytes: of
+    the messages of a rank in one round of a switch.
     """
 
     seed: int = 0
@@ -31,6 +38,8 @@ class StartOptions:
     threads: int = 1
     flags: Mapping[str, str] = field(default_factory=dict)
     check: Callable[[Program, int], None] | None = None
+    strategy: str | None = None
+    round_bytes: int = ROUND_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,31 @@ class Opened:
 
     engine: Engine
     store: Store
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a process has read of a directory. first: the artifact of the strategy that it begins with.
+
+    manifests: by strategy. common: what else all ranks must have read alike.
+    """
+
+    strategies: Strategies
+    first: Artifact
+    manifests: Mapping[str, Manifest]
+    common: Mapping[str, str]
+
+    @property
+    def start(self) -> str:
+        """The strategy that it begins with."""
+        return next(iter(self.strategies.programs))
+
+
+def world_size_of(directory: Path) -> int:
+    """The processes that run an artifact, or a bundle of several strategies."""
+    if is_bundle(directory):
+        return len(read_bundle(directory).devices)
+    return len(read_manifest(directory).device_kinds)
 
 
 def open_engine(
@@ -50,22 +84,25 @@ def open_engine(
     """
     options = options or StartOptions()
     path = Path(directory)
-    manifest = read_manifest(path)
-    needed = len(manifest.device_kinds)
+    needed = world_size_of(path)
     place = place or _own_place(needed)
     check_world_size(place.world_size, needed)
-    artifact = load(path, place.rank)
-    own = artifact.rank_program(place.rank)
-    if options.check is not None:
-        options.check(artifact.program, place.rank)
-    initial = InitialState.of(artifact, options.seed, options.weights)
-    same = same_start(manifest, own, _flags(options))
-    connected = connect(place, artifact.program, own, same, options.timeouts)
+    found = _read_bundle(path, options, place.rank) if is_bundle(path) else _read(path, options, place.rank)
+    programs = found.strategies.programs
+    own = programs[found.start]
+    for each in programs.values():
+        if each.own is not None and options.check is not None:
+            options.check(each.program, each.own.rank)
+    initial = InitialState.of(found.first, options.seed, options.weights)
+    same = {**found.common, **_same(found), **_flags(options)}
+    connected = connect(place, programs, same, options.timeouts)
     held = held_bytes(connected.transport.device)
     try:
         with connected.transport.call("load", meets=False):
-            params = initial.shards_of(artifact.program, own.shards, connected.transport)
-        engine = Engine(artifact.program, manifest.optimizer, connected.transport, params)
+            shards = [] if own.own is None else own.own.shards
+            params = initial.shards_of(own.program, shards, connected.transport)
+        optimizer = found.first.manifest.optimizer
+        engine = Engine(found.strategies, found.start, optimizer, connected.transport, params)
     except Exception:
         connected.transport.close()  # what was wrong with a file can be mended, and the engine opened again
         raise
@@ -74,8 +111,40 @@ def open_engine(
     return Opened(engine, connected.store)
 
 
+def _read(path: Path, options: StartOptions, rank: int) -> _Found:
+    artifact = load(folder_of(path, options.strategy), rank)
+    only = StrategyProgram.only(artifact.program, rank)
+    return _Found(Strategies({"": only}), artifact, {"": artifact.manifest}, {})
+
+
+def _read_bundle(path: Path, options: StartOptions, world_rank: int) -> _Found:
+    """All strategies, the one to begin with first; of one that leaves this process idle any rank serves."""
+    bundle = read_bundle(path)
+    names = list(bundle.strategies)
+    start = names[0] if options.strategy is None else options.strategy
+    bundle.devices_of(start)
+    programs, artifacts = {}, {}
+    for name in (start, *(each for each in names if each != start)):
+        rank = bundle.rank_at(name, world_rank)
+        artifact = artifacts[name] = bundle.artifact(name, rank or 0)
+        own = None if rank is None else artifact.rank_program(rank)
+        programs[name] = StrategyProgram(artifact.program, own, ProgramMembers(bundle.world_rank_of(name)))
+    strategies = Strategies(programs, bundle.plan, options.round_bytes)
+    manifests = {name: artifact.manifest for name, artifact in artifacts.items()}
+    return _Found(strategies, artifacts[start], manifests, {BUNDLE: files_digest([path / BUNDLE])})
+
+
+def _same(found: _Found) -> dict[str, str]:
+    """What all ranks must have alike of each strategy."""
+    return {
+        f"{name}: {what}" if name else what: text
+        for name, manifest in found.manifests.items()
+        for what, text in same_start(manifest, found.strategies.programs[name].own).items()
+    }
+
+
 def _flags(options: StartOptions) -> dict[str, str]:
-    flags = {"seed": str(options.seed), **options.flags}
+    flags = {"seed": str(options.seed), "round of a switch": str(options.round_bytes), **options.flags}
     return flags if options.weights is None else flags | {"--init": files_digest([options.weights])}
 
 

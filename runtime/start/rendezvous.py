@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,15 +16,16 @@ import torch.distributed as dist
 from torch.distributed import TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from ...errors import RankLost, RunError
-from ...program.program import Op, Program, RankProgram
+from ...program.program import Op
 from ..deadline import NoAnswer, within
 from ..device import CPU, RankDevice, find_device
+from ..strategies import StrategyProgram
 from ..torch_transport import TorchDist
 from ..transport import peer_lost_in
 from ..watching.post import Mailbox, open_mailbox
 from ..watching.watch import Limits, Watch
 from .freed_memory import keep_freed_memory
-from .roll_call import HEARING_SECONDS, Report, Roll, Store, call_roll, shortcuts_of, transfer_order
+from .roll_call import HEARING_SECONDS, Report, Roll, Store, call_roll, shortcuts_of, transfer_orders
 
 LOCAL_HOST = "127.0.0.1"
 LIBRARY_S = 2.0
@@ -102,33 +103,38 @@ def check_world_size(started: int, needed: int) -> None:
 
 
 def connect(
-    place: RankPlace, program: Program, own: RankProgram, same: Mapping[str, str], timeouts: Timeouts
+    place: RankPlace, programs: Mapping[str, StrategyProgram], same: Mapping[str, str], timeouts: Timeouts
 ) -> Connected:
     """Meet the other ranks: RunError before the first step where they don't fit together.
 
-    same: what all ranks must have alike, by name.
+    programs: all that are to run, by strategy; the first one comes first. same: what all ranks must have
+    alike, by name.
     """
-    check_world_size(place.world_size, program.world_size)
-    found = find_device(own.device_kind, place.local_index)
+    used = {name: each.own for name, each in programs.items() if each.own is not None}
+    check_world_size(
+        place.world_size, len({rank for each in programs.values() for rank in each.members.ranks})
+    )
+    found = find_device(next(iter(used.values())).device_kind, place.local_index)
     store = _store(place, timeouts)
-    report = _report(place, own, found, same)
+    report = _report(place, programs, found, same)
     roll = _roll(store, report, place, timeouts)
+    for name, each in programs.items():
+        each.members.shortcuts = roll.shortcuts_of(name)
     watch = _watch(store, place, roll, timeouts)
     if found.device.type == CPU:
         keep_freed_memory()
     else:
         torch.cuda.set_device(found.device)
     with nullcontext() if watch is None else watch.call("start", meets=False):
-        transport = _transport(place, program, found, roll, store, watch, timeouts.transfer)
+        transport = _transport(place, [*programs.values()], found, store, watch, timeouts.transfer)
     atexit.register(transport.close)
     return Connected(transport, roll, store)
 
 
 def _transport(
     place: RankPlace,
-    program: Program,
+    programs: Sequence[StrategyProgram],
     found: RankDevice,
-    roll: Roll,
     store: Store,
     watch: Watch | None,
     wait: timedelta,
@@ -141,7 +147,8 @@ def _transport(
             world_size=place.world_size,
             timeout=wait,
         )
-    return TorchDist(found.device, program.groups, wait, roll.shortcuts, watch)
+    groups = [each.members.group(ranks) for each in programs for ranks in each.program.groups]
+    return TorchDist(found.device, groups, wait, programs[0].members, watch)
 
 
 def listen() -> socket.socket:
@@ -217,9 +224,16 @@ def _watch(store: Store, place: RankPlace, roll: Roll, timeouts: Timeouts) -> Wa
     return watch
 
 
-def _report(place: RankPlace, own: RankProgram, found: RankDevice, same: Mapping[str, str]) -> Report:
+def _report(
+    place: RankPlace, programs: Mapping[str, StrategyProgram], found: RankDevice, same: Mapping[str, str]
+) -> Report:
     """Shortcuts and a fixed order of messages are NCCL's; gloo is faster without the first."""
     is_cpu = found.device.type == CPU
+    own = {
+        name: (each.own, each.members.ranks)
+        for name, each in programs.items()
+        if each.own is not None and not is_cpu
+    }
     return Report(
         place.rank,
         socket.gethostname(),
@@ -227,7 +241,7 @@ def _report(place: RankPlace, own: RankProgram, found: RankDevice, same: Mapping
         found.name,
         found.problem,
         same,
-        {} if is_cpu else shortcuts_of(own),
-        {} if is_cpu else transfer_order(own, Op.SEND),
-        {} if is_cpu else transfer_order(own, Op.RECV),
+        {key: kind for name, (one, _) in own.items() for key, kind in shortcuts_of(one, name).items()},
+        transfer_orders(own, Op.SEND),
+        transfer_orders(own, Op.RECV),
     )

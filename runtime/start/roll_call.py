@@ -39,7 +39,7 @@ class Store(Protocol):
 class Report:
     """What one rank tells. problem: why its device won't do, if so. same: what all must have alike.
 
-    shortcuts: for each exchange, by id, the collective that this rank's part allows. sends and
+    shortcuts: for each exchange, by `exchange_key`, the collective that this rank's part allows. sends and
     receives: for each peer a digest of the order of transfers, where the device depends on it.
     """
 
@@ -60,10 +60,15 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """The verdict: where each rank is, and the exchanges that all members do by a shortcut."""
+    """The verdict: where each rank is, and the keys of exchanges that all members do by a shortcut."""
 
     places: tuple[str, ...]
-    shortcuts: frozenset[int]
+    shortcuts: frozenset[str]
+
+    def shortcuts_of(self, strategy: str) -> frozenset[int]:
+        """The exchanges of one strategy."""
+        keys = (key.rpartition("/") for key in self.shortcuts)
+        return frozenset(int(number) for name, _, number in keys if name == strategy)
 
 
 def call_roll(store: Store, report: Report, world_size: int, wait: timedelta) -> Roll:
@@ -121,25 +126,40 @@ def find_problems(reports: Sequence[Report]) -> list[Mismatch]:
     return problems
 
 
-def agreed_shortcuts(reports: Sequence[Report]) -> set[int]:
-    """Ids for which every rank that has the exchange allows the same shortcut."""
-    found: dict[int, set[str]] = {}
+def agreed_shortcuts(reports: Sequence[Report]) -> set[str]:
+    """Exchanges for which every rank that has them allows the same shortcut."""
+    found: dict[str, set[str]] = {}
     for each in reports:
-        for number, shortcut in each.shortcuts.items():
-            found.setdefault(int(number), set()).add(shortcut)
-    return {number for number, kinds in found.items() if len(kinds) == 1 and Shortcut.NONE.value not in kinds}
+        for key, shortcut in each.shortcuts.items():
+            found.setdefault(key, set()).add(shortcut)
+    return {key for key, kinds in found.items() if len(kinds) == 1 and Shortcut.NONE.value not in kinds}
 
 
-def shortcuts_of(program: RankProgram) -> dict[str, str]:
-    """The shortcut that this rank's part of each exchange allows, by id; none where its parts differ."""
+def exchange_key(strategy: str, number: int) -> str:
+    """An exchange of a strategy by its id."""
+    return f"{strategy}/{number}" if strategy else str(number)
+
+
+def shortcuts_of(program: RankProgram, strategy: str = "") -> dict[str, str]:
+    """The shortcut that this rank's part of each exchange allows; none where its parts differ."""
     found: dict[str, str] = {}
     for step in program.comms:
         if step.kind in (CommKind.ALL_REDUCE, CommKind.SEND_RECV) or len(step.group) == 1:
             continue
         own = ExchangePlan.of(step).shortcut.value
-        known = found.setdefault(str(step.id), own)
-        found[str(step.id)] = own if own == known else Shortcut.NONE.value
+        key = exchange_key(strategy, step.id)
+        known = found.setdefault(key, own)
+        found[key] = own if own == known else Shortcut.NONE.value
     return found
+
+
+def transfer_orders(programs: Mapping[str, tuple[RankProgram, Sequence[int]]], op: Op) -> dict[str, str]:
+    """`transfer_order` of all strategies together, by world rank. programs: each with that of its ranks."""
+    found: dict[str, list[str]] = {}
+    for name, (program, world_ranks) in programs.items():
+        for peer, order in transfer_order(program, op).items():
+            found.setdefault(str(world_ranks[int(peer)]), []).append(f"{name} {order}".strip())
+    return {peer: ", ".join(orders) for peer, orders in found.items()}
 
 
 def transfer_order(program: RankProgram, op: Op) -> dict[str, str]:

@@ -20,13 +20,14 @@ READ_WHOLE_BYTES = 1 << 28
 SAMPLED, SAMPLE_BYTES = 64, 1 << 20
 
 
-def same_start(manifest: Manifest, own: RankProgram, flags: Mapping[str, str]) -> dict[str, str]:
-    """Versions, artifact, optimizer and flags of one rank.
+def same_start(manifest: Manifest, own: RankProgram | None) -> dict[str, str]:
+    """Versions, artifact and optimizer of one rank, None for a process that the artifact doesn't use.
 
     Of a file that only some ranks have, such as the program of a class, those that have it are compared.
     """
     files, optimizer = manifest.files, manifest.optimizer.to_json()
-    common = [paths.PROGRAM, paths.STRATEGY, paths.INIT, paths.WEIGHTS, paths.class_file(own.class_name)]
+    common = [paths.PROGRAM, paths.STRATEGY, paths.INIT, paths.WEIGHTS]
+    common += [] if own is None else [paths.class_file(own.class_name)]
     found = {
         "hspmd_compiler": __version__,
         "torch": version("torch").partition("+")[0],
@@ -40,7 +41,7 @@ def same_start(manifest: Manifest, own: RankProgram, flags: Mapping[str, str]) -
     if manifest.rank is None:
         text = "\n".join(f"{path} {entry.sha256}" for path, entry in files.items())
         found["all files"] = _short(hashlib.sha256(text.encode()).hexdigest())
-    return found | dict(flags)
+    return found
 
 
 def unlike(told: Mapping[int, Mapping[str, str]]) -> list[tuple[str, str]]:

@@ -58,7 +58,7 @@ def test_order_of_messages() -> None:
 def test_shortcuts_need_all_members() -> None:
     mine = report(0, shortcuts={"1": "all_gather", "2": "all_gather", "3": "reduce_scatter"})
     other = report(1, shortcuts={"1": "all_gather", "2": "none"})
-    assert agreed_shortcuts([mine, other]) == {1, 3}
+    assert agreed_shortcuts([mine, other]) == {"1", "3"}
 
 
 def test_devices() -> None:

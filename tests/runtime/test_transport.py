@@ -15,6 +15,7 @@ from hspmd_compiler.errors import RunError
 from hspmd_compiler.program import boxes
 from hspmd_compiler.program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes
 from hspmd_compiler.program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Send
+from hspmd_compiler.runtime.members import ProgramMembers
 from hspmd_compiler.runtime.start.processes import run_ranks
 from hspmd_compiler.runtime.start.rank_process import Emit, LocalRank
 from hspmd_compiler.runtime.start.rendezvous import listen, use_loopback
@@ -38,7 +39,9 @@ def on_three_ranks(check: object, shortcuts: frozenset[int] = frozenset()) -> No
                 "127.0.0.1", port, 3, local.rank == 0, wait, False, master_listen_fd=own
             )
             dist.init_process_group("gloo", store=store, rank=local.rank, world_size=3, timeout=wait)
-            check(TorchDist(torch.device("cpu"), [(0, 2), WORLD, (1,), (0, 2)], wait, shortcuts))  # type: ignore[operator]
+            groups = [(0, 2), WORLD, (1,), (0, 2)]
+            members = ProgramMembers.all_of(3, shortcuts)
+            check(TorchDist(torch.device("cpu"), groups, wait, members))  # type: ignore[operator]
             dist.barrier()
             dist.destroy_process_group()
 
