@@ -26,7 +26,7 @@ from .shards import ReadBox, boxes_of, fill_kept, fill_shard, owned_grads, owned
 from .step_checks import StepChecks, checking
 from .strategies import Strategies, StrategyProgram, SwitchRecord
 from .switching.carry import carry
-from .switching.held import CarriedState, StateLayout
+from .switching.held import HeldState, StateLayout
 from .switching.stages import without_moments
 from .timing.step_timer import Untimed
 from .transport import Transport
@@ -41,17 +41,18 @@ class Engine:
     where the optimizer has no `max_grad_norm`. seed: of dropout, with `steps` and the place of each
     element; it may be set between steps. places: host and device of each rank, and held_before: bytes that
     this one held before its parameters, where a launcher knows. timing: told what a step does; it may be set
-    between steps. strategies: those that it can switch between. strategy: the one under which it takes
-    steps. active: its program, and what this rank holds of it.
+    between steps. strategies: those that it can switch between, if there are several. strategy: the one
+    under which it takes steps. active: its program, and what this rank holds of it.
     """
 
     def __init__(
         self,
-        strategies: Strategies,
-        strategy: str,
+        program: Program,
         optimizer: OptimizerConfig,
         transport: Transport,
         params: dict[str, Tensor],
+        strategies: Strategies | None = None,
+        strategy: str = "",
     ) -> None:
         self.transport = transport
         self.optimizer = ShardOptimizer(optimizer)
@@ -61,10 +62,10 @@ class Engine:
         self.places: tuple[str, ...] = ()
         self.held_before = 0
         self.timing = Untimed()
-        self._switchable = strategies
+        self._switchable = strategies or Strategies({"": StrategyProgram.only(program, transport.rank)})
         self._known: dict[str, ActiveProgram] = {}
         self.strategy = strategy
-        self.active = self._activated(strategy, strategies.named(strategy))
+        self.active = self._activated(strategy, self._switchable.named(strategy))
         self.active.state = started(self.active.shards, params)
 
     @property
@@ -193,10 +194,10 @@ class Engine:
         total = torch.tensor(float(sum(sent)), dtype=torch.float64, device=self.transport.device)
         return int(self.transport.sum_over_ranks(total))
 
-    def held(self) -> CarriedState:
+    def held(self) -> HeldState:
         """The state that this rank has, as a switch takes it."""
         own = None if self.active.is_idle else self.active.own
-        return CarriedState(StateLayout.of(own), self.active.state, self.optimizer.state)
+        return HeldState(StateLayout.of(own), self.active.state, self.optimizer.state)
 
     def _activated(self, name: str, target: StrategyProgram) -> ActiveProgram:
         """The program ready to run; one that was run before is so still."""

@@ -102,7 +102,7 @@ def open_engine(
             shards = [] if own.own is None else own.own.shards
             params = initial.shards_of(own.program, shards, connected.transport)
         optimizer = found.first.manifest.optimizer
-        engine = Engine(found.strategies, found.start, optimizer, connected.transport, params)
+        engine = Engine(own.program, optimizer, connected.transport, params, found.strategies, found.start)
     except Exception:
         connected.transport.close()  # what was wrong with a file can be mended, and the engine opened again
         raise

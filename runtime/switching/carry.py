@@ -16,7 +16,7 @@ from torch import Tensor
 from ...program.state.part_places import TensorPlace, part_places, place_in, read_places, write_places
 from ...program.state.state_elements import source_kind
 from ...program.switch_plan import SwitchPlan
-from .held import CarriedState, StateLayout, TensorKey
+from .held import HeldState, StateLayout, TensorKey
 from .stages import ROUND_BYTES, CarryStages, moments_in, stages_of
 from .streams import MovedPart, Parcel
 
@@ -32,19 +32,19 @@ class CarryRound:
     arriving: Mapping[int, Tensor]
 
 
-Carrying: TypeAlias = Generator[CarryRound, None, CarriedState]
+Carrying: TypeAlias = Generator[CarryRound, None, HeldState]
 
 
 def carry(
     plan: SwitchPlan,
     world_rank: int,
-    before: CarriedState,
+    before: HeldState,
     after: StateLayout,
     mover: Transport,
     round_bytes: int = ROUND_BYTES,
     keep_source: bool = False,
     sent: Callable[[int], None] = lambda size: None,
-) -> CarriedState:
+) -> HeldState:
     """What this rank goes on with; every rank that the plan names calls it. See `carrying`.
 
     sent: hears the bytes of each round that this rank has sent.
@@ -57,14 +57,14 @@ def carry(
             sent(sum(row.numel() for row in messages.leaving.values()))
             del messages  # before the next ones are made
     except StopIteration as end:
-        held: CarriedState = end.value
+        held: HeldState = end.value
         return held
 
 
 def carrying(
     plan: SwitchPlan,
     world_rank: int,
-    before: CarriedState,
+    before: HeldState,
     after: StateLayout,
     device: torch.device,
     round_bytes: int = ROUND_BYTES,
@@ -77,7 +77,7 @@ def carrying(
     says the memory that this takes at most.
     """
     stages = prepared(plan, world_rank, before, after, device, round_bytes)
-    found = CarriedState(after)
+    found = HeldState(after)
     for key in stages.kept:
         found.put(key, before.tensor(key))
     for stage in stages.stages:
@@ -102,7 +102,7 @@ def carrying(
 def prepared(
     plan: SwitchPlan,
     world_rank: int,
-    before: CarriedState,
+    before: HeldState,
     after: StateLayout,
     device: torch.device,
     round_bytes: int = ROUND_BYTES,
@@ -114,7 +114,7 @@ def prepared(
     return stages_of(plan, world_rank, before.layout, after, before.tensor_keys(), round_bytes)
 
 
-def _copy(each: MovedPart, before: CarriedState, found: CarriedState, kept: Sequence[TensorKey]) -> None:
+def _copy(each: MovedPart, before: HeldState, found: HeldState, kept: Sequence[TensorKey]) -> None:
     """Elements that the rank has before and needs after."""
     name = each.part.name
     for kind in each.kinds:
@@ -157,12 +157,12 @@ def _entries(layout: StateLayout, parcel: Parcel) -> Iterator[_Entry]:
         start = end
 
 
-def _empty(found: CarriedState, parcel: Parcel, device: torch.device) -> Tensor:
+def _empty(found: HeldState, parcel: Parcel, device: torch.device) -> Tensor:
     size = max(entry.end for entry in _entries(found.layout, parcel))
     return torch.empty(size, dtype=torch.uint8, device=device)
 
 
-def _packed(source: CarriedState, parcel: Parcel, device: torch.device) -> Tensor:
+def _packed(source: HeldState, parcel: Parcel, device: torch.device) -> Tensor:
     entries = list(_entries(source.layout, parcel))
     message = torch.empty(entries[-1].end, dtype=torch.uint8, device=device)
     for entry in entries:
@@ -177,7 +177,7 @@ def _packed(source: CarriedState, parcel: Parcel, device: torch.device) -> Tenso
     return message
 
 
-def _unpack(message: Tensor, found: CarriedState, parcel: Parcel) -> None:
+def _unpack(message: Tensor, found: HeldState, parcel: Parcel) -> None:
     for entry in _entries(found.layout, parcel):
         target = found.tensor((entry.moved.part.name, entry.kind))
         row = message[entry.start : entry.end].view(entry.dtype)

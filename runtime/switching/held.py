@@ -85,7 +85,7 @@ def _volume(shard: Shard, extent: StateExtent) -> int:
 
 
 @dataclass(slots=True)
-class CarriedState:
+class HeldState:
     """A rank's state under one strategy. moments: by parameter, then by torch's name of the moment."""
 
     layout: StateLayout

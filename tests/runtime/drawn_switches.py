@@ -38,7 +38,7 @@ from hspmd_compiler.program.switch_plan import (
 from hspmd_compiler.program.trained import started
 from hspmd_compiler.runtime.shards import boxes_of, fill_kept, fill_shard
 from hspmd_compiler.runtime.switching.carry import carrying
-from hspmd_compiler.runtime.switching.held import CarriedState, StateLayout, TensorKey
+from hspmd_compiler.runtime.switching.held import HeldState, StateLayout, TensorKey
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 CPU = torch.device("cpu")
@@ -194,13 +194,13 @@ def drawn_tensors(random: Random, parameters: Sequence[Parameter]) -> Tensors:
     )
 
 
-def state_of(layout: StateLayout, tensors: Tensors, steps: bool = True, grads: bool = False) -> CarriedState:
+def state_of(layout: StateLayout, tensors: Tensors, steps: bool = True, grads: bool = False) -> HeldState:
     """What a rank has of whole tensors."""
     shards = layout.shards.values()
     given = {
         shard.name: fill_shard(shard, boxes_of(shard, tensors.values[shard.name]), CPU) for shard in shards
     }
-    found = CarriedState(layout, started(shards, given))
+    found = HeldState(layout, started(shards, given))
     for shard in shards:
         for moment, whole in tensors.moments.get(shard.name, {}).items() if steps else ():
             value = fill_kept(shard, boxes_of(shard, whole), CPU)
@@ -211,7 +211,7 @@ def state_of(layout: StateLayout, tensors: Tensors, steps: bool = True, grads: b
     return found
 
 
-def read_by_segments(held_state: CarriedState) -> CarriedState:
+def read_by_segments(held_state: HeldState) -> HeldState:
     """The same without what is only trained, where segments read a copy."""
     for name, shard in held_state.layout.shards.items():
         if has_copy(shard):
@@ -219,9 +219,9 @@ def read_by_segments(held_state: CarriedState) -> CarriedState:
     return held_state
 
 
-def gradients_to_apply(layout: StateLayout, tensors: Tensors) -> CarriedState:
+def gradients_to_apply(layout: StateLayout, tensors: Tensors) -> HeldState:
     """What an update needs of whole gradients: those that the rank trains, zeros beside them."""
-    found = CarriedState(layout)
+    found = HeldState(layout)
     for name, shard in layout.shards.items():
         if name in layout.gradients:
             trained = replace(shard, boxes=shard.owned) if shard.zero else shard
@@ -328,18 +328,18 @@ def _moves(random: Random, holders: tuple[int, ...], needers: tuple[int, ...], s
 
 def carried(
     plan: SwitchPlan,
-    before: Mapping[int, CarriedState],
+    before: Mapping[int, HeldState],
     after: Layouts,
     round_bytes: int,
     keep_source: bool = False,
     letters: Letters | None = None,
-) -> dict[int, CarriedState]:
+) -> dict[int, HeldState]:
     """All ranks' switches in this process, any rank first. letters: takes what went from whom to whom."""
     runs = {
         rank: carrying(plan, rank, before[rank], layout, CPU, round_bytes, keep_source)
         for rank, layout in after.items()
     }
-    found: dict[int, CarriedState] = {}
+    found: dict[int, HeldState] = {}
     waiting: dict[int, dict[int, Tensor]] = {}
     mail: dict[tuple[int, int], list[Tensor]] = {}
     while runs:
@@ -370,7 +370,7 @@ def carried(
     return found
 
 
-def differences(found: CarriedState, wanted: CarriedState) -> list[str]:
+def differences(found: HeldState, wanted: HeldState) -> list[str]:
     """Tensors that are not the same in every bit."""
     wrong = [f"{key}: {key in found.tensor_keys()} here" for key in _apart(found, wanted)]
     for key in set(found.tensor_keys()) & set(wanted.tensor_keys()):
@@ -380,5 +380,5 @@ def differences(found: CarriedState, wanted: CarriedState) -> list[str]:
     return wrong
 
 
-def _apart(one: CarriedState, other: CarriedState) -> set[TensorKey]:
+def _apart(one: HeldState, other: HeldState) -> set[TensorKey]:
     return set(one.tensor_keys()) ^ set(other.tensor_keys())

@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from hspmd_compiler.errors import InternalError
 from hspmd_compiler.program.switch_plan import Move, SwitchPlan, SwitchScope
 from hspmd_compiler.runtime.switching.carry import carrying
-from hspmd_compiler.runtime.switching.held import CarriedState, StateLayout
+from hspmd_compiler.runtime.switching.held import HeldState, StateLayout
 from hspmd_compiler.runtime.switching.stages import stages_of, without_moments
 from hspmd_compiler.runtime.switching.streams import phases
 
@@ -146,7 +146,7 @@ def test_memory_is_bounded(seed: int, compute: str) -> None:
 def test_what_a_plan_leaves_out_is_told() -> None:
     parameter = Parameter("w", "float32", (4,), True)
     layout = drawn_layouts(Random(0), [parameter], 1)[0]
-    run = carrying(SwitchPlan("a", "b", SwitchScope.STATE, ()), 0, CarriedState(StateLayout()), layout, CPU)
+    run = carrying(SwitchPlan("a", "b", SwitchScope.STATE, ()), 0, HeldState(StateLayout()), layout, CPU)
     with pytest.raises(InternalError, match="the plan of the switch a:b doesn't fit world rank 0") as told:
         next(run)
     assert ("value of w", "0 elements come, 4 are needed") in told.value.details
