@@ -83,7 +83,12 @@ def _epoch(
     taken, epoch = 0, data.epoch
     batches = iter(data)
     while taken != steps:
+        active = engine.active
         before_step(engine.steps + 1)
+        if engine.active is not active:
+            _check_batch(active.program, engine.program)
+            data.take_rows(engine.rows, engine.keys)
+            batches = iter(data)
         batch = next(batches, None)
         if batch is None:
             break
@@ -94,6 +99,16 @@ def _epoch(
         samples, tokens = engine.program.batch, tokens_of(engine.program)
         on_step(StepRecord(engine.steps, epoch, loss, lr, engine.grad_norm, seconds, samples, tokens))
     return taken
+
+
+def _check_batch(before: Program, after: Program) -> None:
+    if before.batch != after.batch or before.inputs != after.inputs:
+        raise RunError(
+            "the strategy takes other global batches than the one before it",
+            details=[("before", f"{before.batch} samples"), ("now", f"{after.batch} samples")],
+            rule="training goes on with the same data",
+            fix="compile the strategies for one global batch and one form of the inputs",
+        )
 
 
 def tokens_of(program: Program) -> int | None:

@@ -108,6 +108,7 @@ def run(args: Namespace) -> int:
     from ..runtime.saved.weights_file import check_writable
     from ..runtime.start.launch import launch
     from ..runtime.start.opening import StartOptions
+    from ..runtime.switching.stages import ROUND_BYTES
     from ..verify.shape.fit import check_rank
 
     for flag, path in (("--save", args.save), ("--save-state", args.save_state), ("--trace", args.trace)):
@@ -120,7 +121,10 @@ def run(args: Namespace) -> int:
         own = next(each for each in program.ranks if each.rank == rank)
         check_pace(pace, program.world_size, rank, len(own.instructions), str(args.pace))
 
-    options = StartOptions(args.seed, args.init, _timeouts(args), args.threads, _flags(args), check)
+    round_bytes = args.switch_round or ROUND_BYTES
+    options = StartOptions(
+        args.seed, args.init, _timeouts(args), args.threads, _flags(args), check, args.start, round_bytes
+    )
     with view_for(args.json, args.steps) as view:
         launch(
             args.directory,
@@ -145,7 +149,7 @@ def _flags(args: Namespace) -> dict[str, str]:
     }
     if args.tokenizer is not None and args.tokenizer.is_dir():
         read["--tokenizer"] = sorted(path for path in args.tokenizer.iterdir() if path.is_file())
-    flags |= checkpoint_flags.alike(args)
+    flags |= {**checkpoint_flags.alike(args), **switch_flags.alike(args)}
     return flags | {name: files_digest(files) if files else "None" for name, files in read.items()}
 
 
@@ -219,7 +223,17 @@ def _train(engine: Engine, emit: Emit, args: Namespace, pace: Pace) -> None:
         if checkpointer is not None:
             checkpointer.step_done()
 
-    train(engine, data, args.steps, args.epochs, on_step, lambda left: emit({LEFT_OUT: asdict(left)}))
+    switches = switch_flags.PlannedSwitches(engine, args.switch_at, emit)
+    train(
+        engine,
+        data,
+        args.steps,
+        args.epochs,
+        on_step,
+        lambda left: emit({LEFT_OUT: asdict(left)}),
+        switches.before_step,
+    )
+    switches.tell_unreached()
     timing.write()
     if args.save is not None:
         save(engine, args.save)

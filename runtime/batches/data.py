@@ -54,6 +54,12 @@ class DataSource(Protocol):
 
     def __iter__(self) -> Iterator[Batch]: ...
 
+    def take_rows(self, rows: SampleRanges, keys: frozenset[str]) -> None:
+        """Give other rows from the next batch on, of other inputs: this rank's of another program.
+
+        Whoever iterates begins to anew, at the same place.
+        """
+
     def state_dict(self) -> dict[str, object]: ...
 
     def load_state_dict(self, state: Mapping[str, object]) -> None: ...
@@ -163,6 +169,7 @@ class FactoryData(Epochs):
         self._factory = factory
         self._named = inspect.signature(factory).parameters
         self.local = "rows" in self._named
+        self._whole = shape
         self._shape = shape.of_rows(rows, keys) if self.local else shape
         self._offered = {"batch_size": shape.batch, "rows": list(rows), "keys": keys}
         self._inner: Iterator[Mapping[str, Tensor]] | None = None
@@ -183,6 +190,13 @@ class FactoryData(Epochs):
             yield dict(batch)
         self._inner = None
         self._end_epoch()
+
+    def take_rows(self, rows: SampleRanges, keys: frozenset[str]) -> None:
+        """See DataSource. A factory that names `rows` is called anew; batches that were used are skipped."""
+        if self.local:
+            self._shape = self._whole.of_rows(rows, keys)
+            self._offered = {**self._offered, "rows": list(rows), "keys": keys}
+            self._inner = None
 
     def state_dict(self) -> dict[str, object]:
         """Where it stands, and the state of the iterator if it keeps one."""

@@ -55,6 +55,10 @@ class TextData(Epochs):
         self.left_out += self.sequences % self._shape.batch
         self._end_epoch()
 
+    def take_rows(self, rows: SampleRanges, keys: frozenset[str]) -> None:
+        """See DataSource."""
+        self._rows, self._keys = rows, keys
+
     def _order(self) -> Tensor:
         """The samples of this epoch, the same on every rank."""
         generator = torch.Generator().manual_seed(epoch_seed(self._seed, self.epoch))

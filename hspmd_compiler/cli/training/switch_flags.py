@@ -2,13 +2,130 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from ...base.quantities import BYTE_COUNT
+
+if TYPE_CHECKING:
+    from ...artifact.bundle import Bundle
+    from ...runtime.engine import Engine
+    from ...runtime.start.rank_process import Emit
+
+SWITCHED, UNREACHED = "switched", "unreached"
+"""Records: a switch that was made; switches that were not, and the steps that the run took."""
+MOST_DIGITS = 15
+ONE_PROGRAM = ("--trace", "--pace")
+"""Flags that look at the instructions of one program."""
 
 
 def add_flags(parser: ArgumentParser) -> None:
-    """The flags; there are none yet."""
+    parser.add_argument(
+        "--start", metavar="NAME", help="the strategy of several to begin with (default: the first)"
+    )
+    parser.add_argument(
+        "--switch-at",
+        type=_switches,
+        default={},
+        metavar="STEP:NAME,...",
+        help="go on under another strategy: 10:B,20:A takes step 10 and on under B, 20 and on under A",
+    )
+    parser.add_argument(
+        "--switch-round",
+        type=_size,
+        metavar="SIZE",
+        help="messages that a rank sends and gets at a time in a switch (default: 64MiB)",
+    )
 
 
 def check(args: Namespace) -> list[tuple[str, str]]:
     """What is wrong with them, as (flag, text)."""
-    return []
+    from ...artifact.bundle import read_bundle
+    from ...artifact.bundle_paths import is_bundle
+
+    given = (("--start", args.start), ("--switch-at", args.switch_at), ("--switch-round", args.switch_round))
+    if not is_bundle(args.directory):
+        text = f"{args.directory} holds one strategy: compile several, by --strategy A --strategy B"
+        return [(flag, text) for flag, value in given if value]
+    bundle = read_bundle(args.directory)
+    names = list(bundle.strategies)
+    used = [("--start", args.start)] if args.start is not None else []
+    used += [("--switch-at", f"{step}:{name}") for step, name in args.switch_at.items()]
+    bad = [
+        (flag, f"{text}: the strategies are {', '.join(names)}")
+        for flag, text in used
+        if text.rpartition(":")[2] not in names
+    ]
+    bad += [] if bad else _without_plan(bundle, args)
+    bad += _in_vain(args)
+    single = f"looks at one program: run {args.directory / names[0]}, or another folder of it"
+    return bad + [(flag, single) for flag in ONE_PROGRAM if getattr(args, flag[2:]) is not None]
+
+
+def _without_plan(bundle: Bundle, args: Namespace) -> Iterator[tuple[str, str]]:
+    planned = {(each.source, each.target) for each in bundle.listing.plans}
+    names = [args.start or next(iter(bundle.strategies)), *args.switch_at.values()]
+    for (step, target), (source, _) in zip(args.switch_at.items(), pairwise(names), strict=True):
+        if source != target and (source, target) not in planned:
+            told = ", ".join(f"{one}:{other}" for one, other in sorted(planned)) or "none"
+            yield "--switch-at", f"{step}:{target}: from {source} there is no plan; there are {told}"
+
+
+def _in_vain(args: Namespace) -> Iterator[tuple[str, str]]:
+    """Switches behind the last step, where it is known; a run that is resumed tells of them at its end."""
+    if args.steps is None or args.resume is not None:
+        return
+    for step, name in args.switch_at.items():
+        if step > args.steps:
+            yield "--switch-at", f"{step}:{name}: the run ends after step {args.steps}"
+
+
+def alike(args: Namespace) -> dict[str, str]:
+    """What all ranks must be started with alike."""
+    return {"--start": str(args.start), "--switch-at": str(args.switch_at)}
+
+
+class PlannedSwitches:
+    """The switches of a run; every rank has them. `emit` hears of each."""
+
+    def __init__(self, engine: Engine, switches: Mapping[int, str], emit: Emit) -> None:
+        self._engine = engine
+        self._left = dict(switches)
+        self._emit = emit
+        self._first = engine.steps + 1
+
+    def before_step(self, step: int) -> None:
+        """Make the switch that is due before a step."""
+        name = self._left.pop(step, None)
+        if name is not None:
+            self._emit({SWITCHED: asdict(self._engine.switch_to(name))})
+
+    def tell_unreached(self) -> None:
+        """Tell of switches that no step came to."""
+        if self._left:
+            taken = [self._first, self._engine.steps]
+            self._emit({UNREACHED: [[step, name] for step, name in self._left.items()], "taken": taken})
+
+
+def _switches(text: str) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for part in text.split(","):
+        step, colon, name = part.partition(":")
+        if not (colon and name and step.isdecimal() and len(step) <= MOST_DIGITS and int(step)):
+            raise ArgumentTypeError(
+                f"{part!r} is not STEP:NAME, a step from 1 on and a strategy, such as 10:B"
+            )
+        if found and int(step) <= max(found):
+            raise ArgumentTypeError(f"{text!r}: steps ascend, each once")
+        found[int(step)] = name
+    return found
+
+
+def _size(text: str) -> int:
+    try:
+        return int(BYTE_COUNT.read(text))
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not a size such as 64MiB") from None

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from ...pages.units import bytes_text
 from .checkpoint_flags import CHECKPOINT, RESUMED
+from .switch_flags import SWITCHED, UNREACHED
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -115,6 +117,11 @@ class RecordText:
             return [checkpoint_line(news)]
         if isinstance(resumed, dict):
             return [resumed_line(resumed)]
+        switched = record.get(SWITCHED)
+        if isinstance(switched, dict):
+            return [switch_line(switched)]
+        if UNREACHED in record:
+            return [unreached_line(record)]
         left = record.get(LEFT_OUT)
         if not isinstance(left, dict):
             return [step_line(record)]
@@ -138,6 +145,21 @@ def step_line(record: Record) -> str:
         f"{record['samples']} samples" if record["tokens"] is None else f"{record['tokens']} tokens",
     ]
     return "  ".join(parts)
+
+
+def switch_line(switched: Record) -> str:
+    """`before step 10: from A to B, 12.3 MB moved, 0.045 s`."""
+    moved = bytes_text(float(str(switched["moved_bytes"])))
+    ends = f"from {switched['source']} to {switched['target']}"
+    return f"before step {switched['step']}: {ends}, {moved} moved, {switched['seconds']:.3f} s"
+
+
+def unreached_line(record: Record) -> str:
+    """That switches were asked for before steps that the run has not taken."""
+    switches, taken = record[UNREACHED], record["taken"]
+    assert isinstance(switches, list) and isinstance(taken, list)
+    told = ", ".join(f"{step}:{name}" for step, name in switches)
+    return f"warning: the run took steps {taken[0]} to {taken[1]}, and made no switch {told}"
 
 
 def checkpoint_line(news: Record) -> str:
