@@ -79,7 +79,8 @@ class _PieceNumbers:
         found = self._by_id.get(key)
         if found is None:
             owned = shard.owned if shard.zero else ()
-            content = (shard.whole_view, shard.boxes, owned, shard.zero, shard.dtype, shard.compute, gradient)
+            whole, types = (shard.whole_shape, shard.whole_view), (shard.dtype, shard.compute, gradient)
+            content = (whole, shard.boxes, owned, shard.zero, types)
             found = self._by_content.setdefault(content, len(self.pieces))
             if found == len(self.pieces):
                 self.pieces.append(KeptPiece(shard, gradient))

@@ -22,6 +22,10 @@ from .max_flow import FlowNetwork
 Workers = tuple[int, ...]
 Division = dict[Workers, dict[int, int]]
 """Units of each demand by worker, those of 0 left out."""
+Times = Mapping[int, float]
+"""Seconds that some workers or pools have."""
+LEVELS = 8
+"""How many times over the busiest of the workers that are left is made less busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +44,14 @@ class LoadProblem:
 def divided(problem: LoadProblem) -> Division:
     """An optimal division, the same for equal problems."""
     network = _Network(problem)
-    most_s = network.least_s(None, None)
-    pool_s = network.least_s(most_s, None)
-    network.worker_s = 1.0  # any will do: workers are alike
-    network.least_s(None, pool_s)
+    most_s = network.least_s({}, {})
+    pool_s = network.least_s(dict.fromkeys(network.pool_of, most_s), {})
+    network.level(dict.fromkeys(network.pool_s, pool_s))
     return network.division()
 
 
 class _Network:
-    """Source, demands, workers, pools, sink."""
+    """Source, demands, workers, pools, sink. Times that are told by worker or pool limit it."""
 
     def __init__(self, problem: LoadProblem) -> None:
         self.demands, self.worker_s = problem.demands, problem.worker_s
@@ -61,6 +64,7 @@ class _Network:
         self.pool_of = {worker: problem.pools[worker] for worker in workers}
         source = len(self.at) + len(self.pool_at)
         self.flow = FlowNetwork(source + 2, source, source + 1)
+        self.held_back: list[int] = []
         self._connect(source)
 
     def _connect(self, source: int) -> None:
@@ -76,26 +80,36 @@ class _Network:
         }
         self.by_pool = {pool: flow.edge(start, flow.sink) for pool, start in self.pool_at.items()}
 
-    def least_s(self, worker_s: float | None, pool_s: float | None) -> float:
-        """The least largest time of workers and pools; where one of these is told, of the others alone.
+    def level(self, pools: Times) -> None:
+        """The fewest units for the busiest worker, then for the busiest of the others, some times over."""
+        self.worker_s = 1.0  # any will do: workers are alike
+        told: dict[int, float] = {}
+        for _ in range(LEVELS):
+            most = self.least_s(told, pools)
+            told |= dict.fromkeys(self.held_back, most)
+            if len(told) == len(self.pool_of):
+                return
 
-        What flows then takes no longer.
+    def least_s(self, workers: Times, pools: Times) -> float:
+        """The least largest time of the others, where these have the times that are told.
+
+        What flows then takes no longer. held_back: the workers of which this is the bound.
         """
         self.flow.clear()
+        self.held_back = []
         time_s = 0.0
         while True:
-            times = (time_s if worker_s is None else worker_s, time_s if pool_s is None else pool_s)
-            self._limit(*times)
+            self._limit(time_s, workers, pools)
             self.flow.fill()
-            if not any(self._is_cut_off(name) for name in self.demands):
+            if not any(map(self._is_cut_off, self.demands)):
                 return time_s
-            time_s = self._next_s(worker_s, pool_s)
+            time_s = self._next_s(workers, pools)
 
-    def _limit(self, worker_s: float, pool_s: float) -> None:
-        for edge in self.by_worker.values():
-            self.flow.limit(edge, self._units(worker_s, self.worker_s))
+    def _limit(self, time_s: float, workers: Times, pools: Times) -> None:
+        for worker, edge in self.by_worker.items():
+            self.flow.limit(edge, self._units(workers.get(worker, time_s), self.worker_s))
         for pool, edge in self.by_pool.items():
-            self.flow.limit(edge, self._units(pool_s, self.pool_s[pool]))
+            self.flow.limit(edge, self._units(pools.get(pool, time_s), self.pool_s[pool]))
 
     def _units(self, time_s: float, unit_s: float) -> int:
         return min(self.total, ceil(time_s / unit_s)) if unit_s else self.total
@@ -104,26 +118,29 @@ class _Network:
         """Whether a demand or worker is on the source's side of the cut: no more can flow from it."""
         return self.flow.levels[self.at[name]] >= 0
 
-    def _next_s(self, worker_s: float | None, pool_s: float | None) -> float:
+    def _next_s(self, workers: Times, pools: Times) -> float:
         """The bound of the demands that are cut off: their units at all rates in the cut."""
         left = sum(units for name, units in self.demands.items() if self._is_cut_off(name))
         rate = 0.0
-        for told_s, unit_s in self._cut(worker_s, pool_s):
+        for told_s, unit_s in self._cut(workers, pools):
             if told_s is None and unit_s:
                 rate += 1 / unit_s
             else:
                 left -= self._units(told_s or 0.0, unit_s)
+        self.held_back = [
+            worker for worker in self.pool_of if self._is_cut_off(worker) and worker not in workers
+        ]
         return left / rate
 
-    def _cut(self, worker_s: float | None, pool_s: float | None) -> Iterator[tuple[float | None, float]]:
+    def _cut(self, workers: Times, pools: Times) -> Iterator[tuple[float | None, float]]:
         """Of the workers and pools in the cut: the time that they have, if it is told, and that of a unit."""
         levels = self.flow.levels
         for worker, pool in self.pool_of.items():
             if self._is_cut_off(worker) and levels[self.pool_at[pool]] < 0:
-                yield worker_s, self.worker_s
+                yield workers.get(worker), self.worker_s
         for pool, unit_s in self.pool_s.items():
             if levels[self.pool_at[pool]] >= 0:
-                yield pool_s, unit_s
+                yield pools.get(pool), unit_s
 
     def division(self) -> Division:
         return {

@@ -54,11 +54,12 @@ def refuse_orphans(classes: Iterable[ElementClass], names: tuple[str, str]) -> N
         rows = [
             (name, ", ".join(f"{n:,} of {kind}" for kind, n in kinds.items())) for name, kinds in lost.items()
         ]
+        source = names[0] or "the first strategy"
         raise SwitchError(
-            f"no rank that {names[0] or 'the first strategy'} has left holds all of {len(lost)} parameters",
-            details=[("lost", "elements that no rank holds"), *shortened(rows)],
-            rule="a switch moves what some rank holds; with ZeRO one alone has an element of a moment",
-            fix="take them from a checkpoint, or train without ZeRO, where pipelines hold the same elements",
+            f"elements of {len(lost)} parameters are on no rank that {source} has left",
+            details=shortened(rows),
+            rule="a switch moves what some rank holds; with ZeRO a moment's element is on one rank alone",
+            fix="take these from a checkpoint; without ZeRO another pipeline's ranks hold them too",
         )
 
 
