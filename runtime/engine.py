@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 
@@ -17,9 +17,12 @@ from ..program.requests import LossReduce, OptimizerStep, Request
 from ..program.switch_plan import SwitchPlan
 from ..program.trained import started, store, trained_value
 from .active import ActiveProgram
+from .batches.buckets import CountedLabels
 from .batches.data import Batch, BatchShape
 from .collect import Collection
 from .gradient_norm import global_norm
+from .hot.hot_step import HotSteps
+from .hot.parts import LossKind, StepPart, weighed
 from .optimizer import ShardOptimizer
 from .saved.loaded_names import ModelNames, agreeing, match_names
 from .shards import ReadBox, boxes_of, fill_kept, fill_shard, owned_grads, owned_value
@@ -42,7 +45,8 @@ class Engine:
     element; it may be set between steps. places: host and device of each rank, and held_before: bytes that
     this one held before its parameters, where a launcher knows. timing: told what a step does; it may be set
     between steps. strategies: those that it can switch between, if there are several. strategy: the one
-    under which it takes steps. active: its program, and what this rank holds of it.
+    under which it takes steps. active: its program, and what this rank holds of it. hot: what `hot_step` has
+    made ready.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Engine:
         self.timing = Untimed()
         self._switchable = strategies or Strategies({"": StrategyProgram.only(program, transport.rank)})
         self._known: dict[str, ActiveProgram] = {}
+        self.hot: HotSteps | None = None
         self.strategy = strategy
         self.active = self._activated(strategy, self._switchable.named(strategy))
         self.active.state = started(self.active.shards, params)
@@ -150,6 +155,25 @@ class Engine:
         ):
             return self._run(micro_batches, checks)
 
+    @torch.no_grad()
+    def hot_step(
+        self,
+        parts: Sequence[StepPart],
+        kind: LossKind = LossKind.LABELS,
+        counted: CountedLabels | None = None,
+    ) -> float:
+        """Train on global batches of several strategies at once, and return the loss of all of them.
+
+        Parameters flow to each strategy and gradients back; the update is that of `strategy`, whose state of
+        the optimizer stays. kind, counted: what weights are made of, where parts have none.
+        """
+        weighed_parts = weighed(parts, kind, counted)
+        with self.transport.call("hot_step", meets=False):
+            if self.hot is None or self.hot.home != self.strategy:
+                known = self._switchable
+                self.hot = HotSteps(self, known, lambda name: self._activated(name, known.named(name)))
+            return self.hot.step(weighed_parts)
+
     @property
     def settings(self) -> dict[str, str]:
         """What all ranks must take a step with alike."""
@@ -210,7 +234,7 @@ class Engine:
     def _idle(self, checks: StepChecks) -> float:
         """What a step asks of a process that the program doesn't use."""
         loss = checks.sum_of(torch.zeros((), dtype=torch.float64, device=self.transport.device))
-        self._update()
+        self.update()
         return float(loss)
 
     def _run(self, micro_batches: list[Batch], checks: StepChecks) -> float:
@@ -227,18 +251,17 @@ class Engine:
         self,
         run: Generator[Request[Tensor], Tensor | None, Tensor | None],
         checks: StepChecks | None = None,
-        transport: Transport | None = None,
     ) -> Tensor | None:
-        """Answer a step, or a part of one, to its end; what it ends with. transport: of its ranks."""
+        """Answer a step, or a part of one, to its end; what it ends with."""
         answer: Tensor | None = None
         try:
             while True:
                 request = run.send(answer)
                 answer = None
                 if isinstance(request, OptimizerStep):
-                    self._update()
+                    self.update()
                 else:
-                    asked = partial(self._answer, request, checks, transport or self.transport)
+                    asked = partial(self._answer, request, checks)
                     answer = self.timing.exchanges(request, asked)
                     del asked
                 del request
@@ -248,11 +271,10 @@ class Engine:
         except IndexError as error:  # from an operator that refuses such an index itself
             raise outside_error([("an index", str(error), "")]) from error
 
-    @staticmethod
-    def _answer(request: Request[Tensor], checks: StepChecks | None, transport: Transport) -> Tensor | None:
+    def _answer(self, request: Request[Tensor], checks: StepChecks | None) -> Tensor | None:
         if isinstance(request, LossReduce) and checks is not None:
             return checks.sum_of(request.value)
-        return transport.answer(request)
+        return self.transport.answer(request)
 
     def state_dict(self, everywhere: bool = True) -> dict[str, Tensor]:
         """The whole model by its own names, aliases too, on the CPU of every rank, or of rank 0 only.
@@ -358,7 +380,7 @@ class Engine:
         aliases = {alias: name for alias, name in self.program.aliases.items() if name in gathered}
         return gathered | {alias: gathered[name] for alias, name in aliases.items()}
 
-    def _update(self) -> None:
+    def update(self) -> None:
         """Clip, then update the shards from the synchronised gradients."""
         # What is being sent may share memory with a parameter.
         self.timing.exchanges(None, self.transport.finish_sends)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..errors import RunError
 from ..program.program import Program, RankProgram
-from ..program.switch_plan import SwitchPlan
+from ..program.switch_plan import SwitchPlan, SwitchScope
 from .members import ProgramMembers
 from .switching.stages import ROUND_BYTES
 
-PlanOf = Callable[[str, str], SwitchPlan]
+
+class PlanOf(Protocol):
+    """The plan of a switch from one strategy to another, as a bundle gives it."""
+
+    def __call__(self, source: str, target: str, scope: SwitchScope = ..., /) -> SwitchPlan: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,7 @@ class StrategyProgram:
         return cls(program, own, ProgramMembers.all_of(program.world_size))
 
 
-def _no_plan(source: str, target: str) -> SwitchPlan:
+def _no_plan(source: str, target: str, scope: SwitchScope = SwitchScope.STATE) -> SwitchPlan:
     raise RunError(
         f"there is no plan of a switch from {source or 'this strategy'} to {target}",
         rule="a switch needs its compiled plan",

@@ -7,7 +7,7 @@ parts come last. Then home updates, once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -18,16 +18,17 @@ import torch
 from ...base.by_key import by_key
 from ...errors import RunError
 from ...program.execute import RankState
-from ...program.switch_plan import SwitchPlan
+from ...program.switch_plan import SwitchPlan, SwitchScope
 from ..active import ActiveProgram
 from ..batches.data import Batch
+from ..members import ProgramMembers
 from ..step_checks import checking
+from ..strategies import Strategies
 from ..switching.carry import carry
-from ..switching.held import HeldState, StateLayout
-from ..transport import Transport
+from ..switching.held import CarriedState, StateLayout
 from .gradient_sum import GradientSum
 from .parts import WeighedPart
-from .refusals import counts_of
+from .refusals import PartRefusal, counts_of, reasons, refuse
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -43,14 +44,14 @@ ReadyPart = tuple[WeighedPart, list[Batch]]
 
 @dataclass(frozen=True, slots=True)
 class HotStrategy:
-    """A strategy that runs parts of a step. transport: between its own ranks.
+    """A strategy that runs parts of a step. members: the processes that it uses.
 
     out, back: plans of its parameters and gradients; None for the strategy at home.
     """
 
     name: str
     active: ActiveProgram
-    transport: Transport
+    members: ProgramMembers
     out: SwitchPlan | None = None
     back: SwitchPlan | None = None
 
@@ -63,17 +64,42 @@ class HotStrategy:
 
 
 class HotSteps:
-    """Steps of an engine whose optimizer's state stays at home. engine: at home.
+    """Steps of an engine whose optimizer's state stays where it is: at home. Every rank makes it.
 
-    strategies: by name, that of home among them. seconds: of the last step, by what was done.
+    activated: a strategy's program on this process. seconds: of the last step, by what was done.
     """
 
-    def __init__(self, engine: Engine, home: str, strategies: Mapping[str, HotStrategy]) -> None:
-        self.home = home
-        self.strategies = strategies
+    def __init__(
+        self, engine: Engine, strategies: Strategies, activated: Callable[[str], ActiveProgram]
+    ) -> None:
+        self.home = engine.strategy
         self.seconds: dict[str, float] = {}
         self._engine = engine
+        self._strategies = strategies
+        self._activated = activated
+        self._known: dict[str, HotStrategy] = {}
         self._miscounted: list[tuple[str, str]] = []
+        self._refuse()
+
+    def _refuse(self) -> None:
+        """RunError on every rank where any has a program that can't be run on a part of a batch."""
+        found = []
+        for name in self._strategies.programs:
+            active = self._activated(name)
+            found += [] if active.is_idle else reasons(active.own, active.shared)
+        told = self._engine.transport.gather_objects(found)
+        refuse(each for of in cast(list[list[PartRefusal]], told) for each in of)
+
+    def _strategy(self, name: str) -> HotStrategy:
+        """A strategy with its plans, which are read when it is first used."""
+        if name not in self._known:
+            of = self._strategies.named(name)
+            plans: list[SwitchPlan] = []
+            if name != self.home:
+                plans.append(self._strategies.plan(self.home, name, SwitchScope.PARAMS))
+                plans.append(self._strategies.plan(name, self.home, SwitchScope.GRADS))
+            self._known[name] = HotStrategy(name, self._activated(name), of.members, *plans)
+        return self._known[name]
 
     @torch.no_grad()
     def step(self, parts: Sequence[WeighedPart]) -> float:
@@ -87,48 +113,55 @@ class HotSteps:
         by_strategy = by_key((part.strategy, (part, batch)) for part, batch in ready)
         total, loss = GradientSum(), 0.0
         for name in sorted(by_strategy, key=lambda name: name == self.home):
-            own = self.strategies[name]
-            if name == self.home:
-                loss += self._gradients(own, by_strategy[name], total)
-            else:
-                loss += self._away(own, by_strategy[name], total)
-        home = self.strategies[self.home].active
-        home.state.synced = total.total
+            own = self._strategy(name)
+            run = self._gradients if name == self.home else self._away
+            loss += run(own, by_strategy[name], total)
         self._check_counts(parts)
         with self._timed(UPDATE):
-            self._engine.drive(home.update(self._engine.timing.finished))
+            self._update(total)
         return loss
+
+    def _update(self, total: GradientSum) -> None:
+        """The update of home, from the sum of all parts."""
+        home = self._strategy(self.home)
+        self._serve(home)
+        home.active.state.synced = total.total
+        if home.active.is_idle:
+            self._engine.update()
+        else:
+            self._engine.drive(home.active.update(self._engine.timing.finished))
+
+    def _serve(self, own: HotStrategy) -> None:
+        self._engine.transport.finish_sends()
+        self._engine.transport.serve(own.members)
 
     def _checked(self, parts: Sequence[WeighedPart]) -> list[list[Batch]]:
         """This rank's micro-batches of each part, before anything moves."""
-        unknown = sorted({part.strategy for part in parts} - self.strategies.keys())
-        if unknown:
-            raise RunError(
-                f"no strategy {', '.join(unknown)}",
-                details=[("strategies", ", ".join(self.strategies))],
-                rule="a part of a step names a strategy of the bundle",
-            )
-        return [self.strategies[part.strategy].active.of_global(part.batch) for part in parts]
+        return [self._strategy(part.strategy).active.of_global(part.batch) for part in parts]
 
     def _away(self, own: HotStrategy, parts: Sequence[ReadyPart], total: GradientSum) -> float:
         """Parts of another strategy: its parameters come, the sum of its gradients goes."""
         assert own.out is not None and own.back is not None, "only home has no plans"
-        home = self.strategies[self.home]
+        home = self._strategy(self.home)
         mover = self._engine.transport
         with self._timed(OUT):
-            held = HeldState(home.layout, home.active.state)
-            own.active.state = carry(own.out, mover.rank, held, own.layout, mover, keep_source=True).state
+            held = CarriedState(home.layout, home.active.state)
+            at_once = self._strategies.round_bytes
+            own.active.state = carry(
+                own.out, mover.rank, held, own.layout, mover, at_once, keep_source=True
+            ).state
         summed = GradientSum()
         loss = self._gradients(own, parts, summed)
         own.active.state = RankState({})
         with self._timed(BACK):
-            held = HeldState(own.layout, RankState({}, synced=summed.total))
-            total.add(carry(own.back, mover.rank, held, home.layout, mover).state.synced)
+            held = CarriedState(own.layout, RankState({}, synced=summed.total))
+            total.add(carry(own.back, mover.rank, held, home.layout, mover, at_once).state.synced)
         return loss
 
     def _gradients(self, own: HotStrategy, parts: Sequence[ReadyPart], total: GradientSum) -> float:
         """Add the weighted gradients of parts; their weighted loss."""
         loss = 0.0
+        self._serve(own)
         for part, batch in parts:
             with self._timed(COMPUTE):
                 loss += part.weight * self._loss(own, part, batch)
@@ -150,8 +183,8 @@ class HotSteps:
                 nothing = torch.zeros((), dtype=torch.float64, device=engine.transport.device)
                 return float(checks.sum_of(nothing))
             run = active.gradients(batch, engine.seed, engine.steps, part.first, engine.timing.finished)
-            engine.drive(run, checks, own.transport)
-        own.transport.finish_sends()
+            engine.drive(run, checks)
+        engine.transport.finish_sends()
         self._note_counts(own, part)
         assert active.state.loss is not None, "a step sums its loss"
         return float(active.state.loss)

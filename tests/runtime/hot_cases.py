@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import permutations
 from typing import cast
 
 import torch
@@ -11,13 +12,13 @@ from torch import Tensor, nn
 
 from hspmd_compiler.options import OptimizerConfig
 from hspmd_compiler.program.program import Program
-from hspmd_compiler.program.switch_plan import SwitchScope
-from hspmd_compiler.runtime.active import ActiveProgram
+from hspmd_compiler.program.switch_plan import SwitchPlan, SwitchScope
 from hspmd_compiler.runtime.batches.buckets import CountedLabels
 from hspmd_compiler.runtime.engine import Engine
-from hspmd_compiler.runtime.hot.hot_step import HotSteps, HotStrategy
-from hspmd_compiler.runtime.hot.parts import LossKind, StepPart, weighed
+from hspmd_compiler.runtime.hot.parts import LossKind, StepPart
+from hspmd_compiler.runtime.members import ProgramMembers
 from hspmd_compiler.runtime.shards import cut_shard
+from hspmd_compiler.runtime.strategies import PlanOf, Strategies, StrategyProgram
 from hspmd_compiler.switching.links import links_of_nodes
 from hspmd_compiler.switching.plan import plan_switch
 from hspmd_compiler.verify.eager import eager_model, eager_step, whole_state
@@ -38,13 +39,6 @@ class Trained:
     grads: list[Tensors]
     params: Tensors
     moments: dict[str, Tensors]
-    moved: int = field(default=0, compare=False)
-
-
-def by_world(program: Program, devices: Sequence[int]) -> dict[int, int]:
-    """Own rank of a program by world rank."""
-    index = {device: rank for rank, device in enumerate(devices)}
-    return {index[own.device]: own.rank for own in program.ranks}
 
 
 def train_in_parts(
@@ -59,53 +53,55 @@ def train_in_parts(
 ) -> Trained:
     """Real engines, one thread for each device that any of the strategies uses."""
     devices = sorted({own.device for program in programs.values() for own in program.ranks})
-    ranks = {name: by_world(program, devices) for name, program in programs.items()}
-    held = {
-        name: {world: program.ranks[own] for world, own in ranks[name].items()}
-        for name, program in programs.items()
-    }
-    links = links_of_nodes([world // 3 for world in range(len(devices))])
-    plans = {
-        name: (
-            plan_switch(held[home], held[name], links, names=(home, name), scope=SwitchScope.PARAMS),
-            plan_switch(held[name], held[home], links, names=(name, home), scope=SwitchScope.GRADS),
-        )
-        for name in programs
-        if name != home
-    }
-    meeting = Meeting()
+    plan, meeting = planner(programs, devices), Meeting()
 
     def job(world: int) -> Trained:
-        transport = ThreadTransport(meeting, world, range(len(devices)))
-        own = programs[home].ranks[ranks[home][world]]
-        params = {shard.name: cut_shard(shard, state[shard.name], transport.device) for shard in own.shards}
-        engine = Engine(programs[home], config, transport, params)
-        strategies = {}
-        for name, program in programs.items():
-            members = sorted(ranks[name], key=lambda rank: ranks[name][rank])
-            rank = ranks[name].get(world)
-            between = ThreadTransport(meeting, rank or 0, members)
-            active = (
-                engine.active
-                if name == home
-                else ActiveProgram(program, rank, transport, type(engine.active.state)({}))
-            )
-            strategies[name] = HotStrategy(name, active, between, *plans.get(name, (None, None)))
-        hot = HotSteps(engine, home, strategies)
+        known = {name: used_by(program, devices, world) for name, program in programs.items()}
+        own = known[home].own
+        shards = [] if own is None else own.shards
+        params = {shard.name: cut_shard(shard, state[shard.name], torch.device("cpu")) for shard in shards}
+        transport = ThreadTransport(meeting, world, len(devices))
+        transport.serve(known[home].members)
+        engine = Engine(Strategies(known, plan), home, config, transport, params)
         losses, norms, grads = [], [], []
-        with torch.no_grad():
-            for parts in steps:
-                losses.append(hot.step(weighed(parts, kind, counted)))
-                norms.append(engine.grad_norm)
-                grads.append(engine.grads())
-            return Trained(
-                losses, norms, grads, engine.state_dict(), engine.optimizer_state_dict(), transport.moved
-            )
+        for parts in steps:
+            losses.append(engine.hot_step(parts, kind, counted))
+            norms.append(engine.grad_norm)
+            grads.append(engine.grads())
+        return Trained(losses, norms, grads, engine.state_dict(), engine.optimizer_state_dict())
 
     with default_type(dtype):
         found = in_threads(len(devices), meeting, job)
     assert all(each.losses == found[0].losses for each in found), "ranks have different losses"
     return found[0]
+
+
+def used_by(program: Program, devices: Sequence[int], world: int) -> StrategyProgram:
+    """A program as one process takes part in it."""
+    members = ProgramMembers([devices.index(own.device) for own in program.ranks])
+    rank = members.rank_at(world)
+    return StrategyProgram(program, None if rank is None else program.ranks[rank], members)
+
+
+def planner(programs: Mapping[str, Program], devices: Sequence[int]) -> PlanOf:
+    """Compiled plans between strategies, on nodes of three devices; each is made once."""
+    by_world = {
+        name: {devices.index(own.device): own for own in program.ranks} for name, program in programs.items()
+    }
+    links = links_of_nodes([world // 3 for world in range(len(devices))])
+    scopes = (SwitchScope.PARAMS, SwitchScope.GRADS)
+    plans = {
+        (one, other, scope): plan_switch(
+            by_world[one], by_world[other], links, names=(one, other), scope=scope
+        )
+        for one, other in permutations(programs, 2)
+        for scope in scopes
+    }
+
+    def plan(source: str, target: str, scope: SwitchScope = SwitchScope.STATE, /) -> SwitchPlan:
+        return plans[source, target, scope]
+
+    return plan
 
 
 def train_eagerly(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from queue import Empty, Queue
@@ -18,6 +18,7 @@ from hspmd_compiler.base.comm_plan import Combine, CommStep
 from hspmd_compiler.errors import InternalError
 from hspmd_compiler.program.arrays import TorchArrays
 from hspmd_compiler.program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Request, Send
+from hspmd_compiler.runtime.members import ProgramMembers
 from hspmd_compiler.runtime.transport import PeerLost
 
 PATIENCE = 60.0
@@ -51,34 +52,38 @@ class Meeting:
 
 
 class ThreadTransport:
-    """A rank's side. members: the world rank of each rank that requests name."""
+    """A rank's side of a run of so many ranks."""
 
-    def __init__(self, meeting: Meeting, rank: int, members: Sequence[int]) -> None:
+    def __init__(self, meeting: Meeting, rank: int, count: int) -> None:
         self.rank = rank
-        self.world_size = len(members)
+        self.world_size = count
         self.device = torch.device("cpu")
         self.moved = 0
         self._meeting = meeting
-        self._members = members
+        self._members = ProgramMembers.all_of(count)
         self._arrays = TorchArrays()
+
+    def serve(self, members: ProgramMembers) -> None:
+        self._members = members
 
     def answer(self, request: Request[Tensor]) -> Tensor | None:
         match request:
             case AllReduce(step, value, _):
-                return self._reduce(value, step.group, step.combine)
+                return self._reduce(value, self._members.group(step.group), step.combine)
             case GradReduce(bucket, flat):
-                return self._reduce(flat, bucket.group, Combine.SUM)
+                return self._reduce(flat, self._members.group(bucket.group), Combine.SUM)
             case LossReduce(share):
                 return self.sum_over_ranks(share)
             case Exchange(step, source):
-                return self._exchange(step, source)
+                return self._exchange(self._members.step(step), source)
             case Send(step, value, tag):
-                for peer, row in self._arrays.cut(step, value).items():
+                for peer, row in self._arrays.cut(self._members.step(step), value).items():
                     self._put(peer, tag, row.clone())
                 return None
             case Recv(step, tag):
-                arrived = {piece.peer: self._take(piece.peer, tag) for piece in step.recvs}
-                return self._arrays.paste(step, arrived)
+                mine = self._members.step(step)
+                arrived = {piece.peer: self._take(piece.peer, tag) for piece in mine.recvs}
+                return self._arrays.paste(mine, arrived)
         raise InternalError(f"no transport answers {type(request).__name__}")
 
     def finish_sends(self) -> None: ...
@@ -132,10 +137,10 @@ class ThreadTransport:
         return {peer: self._take(peer, group) for peer in group}
 
     def _put(self, peer: int, key: object, value: object) -> None:
-        self._meeting.put((self._members[self.rank], self._members[peer], key), value)
+        self._meeting.put((self.rank, peer, key), value)
 
     def _take(self, peer: int, key: object) -> T:  # type: ignore[type-var]
-        return self._meeting.take((self._members[peer], self._members[self.rank], key))  # type: ignore[return-value]
+        return self._meeting.take((peer, self.rank, key))  # type: ignore[return-value]
 
 
 def in_threads(count: int, meeting: Meeting, job: Callable[[int], T]) -> list[T]:
