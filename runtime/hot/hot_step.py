@@ -25,7 +25,7 @@ from ..members import ProgramMembers
 from ..step_checks import checking
 from ..strategies import Strategies
 from ..switching.carry import carry
-from ..switching.held import CarriedState, StateLayout
+from ..switching.held import HeldState, StateLayout
 from .gradient_sum import GradientSum
 from .parts import WeighedPart
 from .refusals import PartRefusal, counts_of, reasons, refuse
@@ -145,7 +145,7 @@ class HotSteps:
         home = self._strategy(self.home)
         mover = self._engine.transport
         with self._timed(OUT):
-            held = CarriedState(home.layout, home.active.state)
+            held = HeldState(home.layout, home.active.state)
             at_once = self._strategies.round_bytes
             own.active.state = carry(
                 own.out, mover.rank, held, own.layout, mover, at_once, keep_source=True
@@ -154,7 +154,7 @@ class HotSteps:
         loss = self._gradients(own, parts, summed)
         own.active.state = RankState({})
         with self._timed(BACK):
-            held = CarriedState(own.layout, RankState({}, synced=summed.total))
+            held = HeldState(own.layout, RankState({}, synced=summed.total))
             total.add(carry(own.back, mover.rank, held, home.layout, mover, at_once).state.synced)
         return loss
 

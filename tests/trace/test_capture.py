@@ -10,7 +10,7 @@ from hspmd_compiler.ir.graph import LogicalGraph
 from hspmd_compiler.ir.printer import operator_text
 from hspmd_compiler.trace import capture
 from hspmd_compiler.trace.loss_output import loss_of
-from hspmd_compiler.trace.state.held_state import HeldState
+from hspmd_compiler.trace.state.held_state import ReachableState
 
 Made = tuple[nn.Module, dict[str, torch.Tensor]]
 
@@ -44,7 +44,7 @@ def test_nodes_carry_module_phase_number_and_place(mlp: Made) -> None:
     with mode:
         inputs = {name: torch.empty_like(tensor, device="cpu") for name, tensor in batch.items()}
     fake = capture.fake_copy(model, mode)
-    joint = capture.capture_joint(fake, inputs, mode, loss_of, HeldState(fake))
+    joint = capture.capture_joint(fake, inputs, mode, loss_of, ReachableState(fake))
     nodes = [n for n in joint.graph.nodes if n.op == "call_function"]
     assert all(capture.stack_trace(n) for n in nodes)
     assert all(capture.sequence_number(n) is not None for n in nodes)

@@ -45,7 +45,7 @@ class Stand:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SaveReport:
     """What one rank tells the others at the end of a phase. stand: of rank 0."""
 
     files: Mapping[str, FileEntry]
@@ -140,12 +140,12 @@ class Save:
         """End what this rank is doing."""
         self._work.give_up()
 
-    def _told(self, transport: Transport) -> list[Told]:
+    def _told(self, transport: Transport) -> list[SaveReport]:
         stand = self._stand if transport.rank == ROOT and self.phase is SavePhase.WRITE else None
-        own = Told(self._work.value or {}, self._work.problem, stand)
-        return cast(list[Told], transport.gather_objects(own))
+        own = SaveReport(self._work.value or {}, self._work.problem, stand)
+        return cast(list[SaveReport], transport.gather_objects(own))
 
-    def _place(self, told: list[Told]) -> None:
+    def _place(self, told: list[SaveReport]) -> None:
         files = {name: entry for each in told for name, entry in each.files.items()}
         self.size_bytes = sum(entry.size for entry in files.values())
         stand = told[ROOT].stand
