@@ -13,7 +13,7 @@ from ..program.arrays import TorchArrays
 from ..program.codegen import SegmentCache
 from ..program.execute import RankPlan, RankState, Walk, plan_rank, run_step
 from ..program.kernels.random_kernels import step_keys
-from ..program.program import ClassProgram, InputKind, Program, RankProgram, Shard
+from ..program.program import ZERO_PARAMS, ClassProgram, InputKind, Op, Program, RankProgram, Shard
 from ..program.requests import Request, StepRun
 from ..program.segments import CompiledSegments
 from .batches.batch_check import BatchCheck
@@ -104,6 +104,22 @@ class ActiveProgram:
     def _walk(self, micro_batches: list[Batch], finished: Callable[[int], None]) -> Walk[Tensor]:
         assert self._plan is not None and self._segments is not None, "a process that is idle runs no step"
         return Walk(self._plan, self.state, micro_batches, self._segments, self._arrays, finished)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether local copies come from other ranks behind the update."""
+        ops = [] if self._plan is None else [each.op for each in self._plan.program.instructions]
+        return Op.OPTIMIZER in ops and Op.PARAM_GATHER in ops[ops.index(Op.OPTIMIZER) :]
+
+    def abandon(self) -> None:
+        """Forget what a step that came to no end has left: it can be taken anew then."""
+        state = self.state
+        for left in (state.micro, state.steps, state.grads, state.owned_grads, state.synced, state.buffers):
+            left.clear()
+        state.loss = None
+        for shard in self.shards:
+            if shard.zero >= ZERO_PARAMS:
+                state.params.pop(shard.name, None)
 
     def of_global(self, batch: Mapping[str, Tensor]) -> list[Batch]:
         """This rank's micro-batches of a global batch, checked."""

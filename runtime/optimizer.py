@@ -50,6 +50,16 @@ class ShardOptimizer:
         return (MOMENTUM,) if self.config.momentum else ()
 
     @torch.no_grad()
+    def allocate(self, params: Mapping[str, Tensor]) -> None:
+        """Make room for the moments of these parameters, zeros where they are new."""
+        for name, param in params.items():
+            if param.numel():
+                of = self.state.setdefault(name, {})
+                for moment in self.moments:
+                    if moment not in of:
+                        of[moment] = torch.zeros_like(param)
+
+    @torch.no_grad()
     def update(self, params: Mapping[str, Tensor], grads: Mapping[str, Tensor], lr: float) -> None:
         """One update of every parameter that has a gradient."""
         self.steps += 1

@@ -10,6 +10,7 @@ from ..base.comm_plan import Box, CommKind, CommStep, GatherForm, GradBucket, Pa
 from ..base.dtypes import BYTES
 from ..errors import ArtifactError
 from .arguments import holes_of
+from .check_order import order_problems
 from .check_segment import comm_slots, problems_of_segment
 from .exchange_plan import gathered_sizes
 from .program import (
@@ -145,6 +146,7 @@ def _rank_problems(
     for index, instruction in enumerate(own.instructions):
         found = _instruction_problems(instruction, own, shared)
         yield from (f"instruction {index} {instruction.op.value}: {text}" for text in found)
+    yield from order_problems(own)
 
 
 @dataclass(frozen=True, slots=True)

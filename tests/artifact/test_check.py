@@ -39,6 +39,15 @@ def append_instruction(step: Instruction) -> Callable[[Program], None]:
     return lambda program: program.ranks[2].instructions.append(step)
 
 
+def in_order(*ops: Op) -> Callable[[Program], None]:
+    """The last instructions of a rank are these instead."""
+
+    def change(program: Program) -> None:
+        program.ranks[2].instructions[-3:] = [Instruction(op) for op in ops]
+
+    return change
+
+
 def replace_comm(**fields: object) -> Callable[[Program], None]:
     def change(program: Program) -> None:
         own = program.ranks[2]
@@ -141,6 +150,26 @@ CASES: list[tuple[str, Callable[[Program], None], str]] = [
     ),
     ("no tag", append_instruction(Instruction(Op.RECV, value=2, slot=0, mb=0)), "no tag"),
     ("no reduce", append_instruction(Instruction(Op.STEP_REDUCE, value=4, slot=2)), "no slot 2 in comms"),
+    (
+        "vote before the gradients",
+        in_order(Op.LOSS, Op.GRAD_SYNC, Op.OPTIMIZER),
+        "instruction 4 GRAD_SYNC stands behind LOSS (instruction 3)",
+    ),
+    (
+        "scattered behind the vote",
+        in_order(Op.GRAD_SYNC, Op.LOSS, Op.GRAD_SCATTER, Op.OPTIMIZER),
+        "instruction 5 GRAD_SCATTER stands behind LOSS (instruction 4)",
+    ),
+    (
+        "gathered before the update",
+        in_order(Op.GRAD_SYNC, Op.LOSS, Op.PARAM_GATHER, Op.OPTIMIZER),
+        "instruction 5 PARAM_GATHER stands behind LOSS",
+    ),
+    ("gathered behind the update", in_order(Op.GRAD_SYNC, Op.LOSS, Op.OPTIMIZER, Op.PARAM_GATHER), ""),
+    ("update before the vote", in_order(Op.GRAD_SYNC, Op.OPTIMIZER, Op.LOSS), "1 LOSS, of which one stands"),
+    ("two votes", in_order(Op.LOSS, Op.GRAD_SYNC, Op.LOSS, Op.OPTIMIZER), "2 LOSS, of which one stands"),
+    ("no vote", in_order(Op.GRAD_SYNC, Op.OPTIMIZER), "0 LOSS, of which one stands before OPTIMIZER"),
+    ("two updates", in_order(Op.GRAD_SYNC, Op.LOSS, Op.OPTIMIZER, Op.OPTIMIZER), "more than one OPTIMIZER"),
     ("no literals", drop("literals"), ""),
     ("no shards", drop("shards"), "no shard of w1"),
     ("class", bad_class, "class gone is not in the artifact"),
@@ -177,7 +206,7 @@ def test_what_is_not_there_is_named(change: Callable[[Program], None], text: str
 def test_all_places_are_told_and_counted() -> None:
     program = sample.program()
     for own in program.ranks:
-        own.instructions += [Instruction(Op.FORWARD, segment=9, mb=9)] * 5
+        own.instructions[:0] = [Instruction(Op.FORWARD, segment=9, mb=9)] * 5
     with pytest.raises(ArtifactError) as caught:
         check(program)
     assert "(40 places)" in caught.value.what
