@@ -62,7 +62,7 @@ def train_in_parts(
         params = {shard.name: cut_shard(shard, state[shard.name], torch.device("cpu")) for shard in shards}
         transport = ThreadTransport(meeting, world, len(devices))
         transport.serve(known[home].members)
-        engine = Engine(Strategies(known, plan), home, config, transport, params)
+        engine = Engine(known[home].program, config, transport, params, Strategies(known, plan), home)
         losses, norms, grads = [], [], []
         for parts in steps:
             losses.append(engine.hot_step(parts, kind, counted))
