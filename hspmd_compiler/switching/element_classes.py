@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..base.comm_plan import Box
@@ -12,7 +12,7 @@ from ..program.state.part_places import common_view, in_view
 from ..program.state.state_elements import StateExtent, element_type, held, kinds_of, needed, pairs
 from ..program.switch_plan import COPY, VALUE, StatePart, SwitchScope
 from .demand import SwitchDemand
-from .kept_state import KeptKey, KeptPiece, KeptState
+from .kept_state import KeptKey, KeptPiece, KeptState, RankRow
 from .overlay import Members, overlay
 
 Extents = dict[int, StateExtent]
@@ -46,18 +46,30 @@ class _KindGroup:
     kinds: list[str] = field(default_factory=list)
 
 
+BoxRanks = dict[Box, list[int]]
+"""The ranks of each box, ascending; no element is in two boxes of one rank."""
+
+
 @dataclass(slots=True)
-class _Ranks:
-    """Of a box, or of a cell: ranks that hold it, need it, and cast it."""
+class _PlacedBoxes:
+    """Boxes of a parameter by the ranks that hold them, need them, and cast them from their VALUE."""
 
-    holders: set[int] = field(default_factory=set)
-    needers: set[int] = field(default_factory=set)
-    casting: set[int] = field(default_factory=set)
+    holders: BoxRanks = field(default_factory=dict)
+    needers: BoxRanks = field(default_factory=dict)
+    casting: BoxRanks = field(default_factory=dict)
 
-    def add(self, other: _Ranks) -> None:
-        self.holders |= other.holders
-        self.needers |= other.needers
-        self.casting |= other.casting
+    def of(self, inside: Sequence[Box]) -> tuple[Members, Members]:
+        """The holders and needers of a cell that is inside these boxes."""
+        casting = _ranks(self.casting, inside) if self.casting else ()
+        needers = _ranks(self.needers, inside)
+        if casting:
+            needers = tuple(rank for rank in needers if rank not in casting)
+        return _ranks(self.holders, inside), needers
+
+
+def _ranks(of: BoxRanks, boxes: Sequence[Box]) -> Members:
+    lists = [of[box] for box in boxes if box in of]
+    return tuple(lists[0]) if len(lists) == 1 else tuple(sorted(rank for each in lists for rank in each))
 
 
 def element_classes(kept: KeptState, scope: SwitchScope, moments: tuple[str, ...]) -> Iterator[ElementClass]:
@@ -140,41 +152,34 @@ def _cells(
     pieces: list[KeptPiece], key: KeptKey, group: _KindGroup, view: View
 ) -> dict[tuple[Members, Members], tuple[Box, ...]]:
     """The boxes of a parameter that somebody needs, by (holders, needers)."""
-    placed = _placed(pieces, key, group, view)
-    boxes, ranks = list(placed), list(placed.values())
+    before, after = key
+    placed = _PlacedBoxes(
+        _placed(pieces, before, group.held, view),
+        _placed(pieces, after, group.needed, view),
+        _placed(pieces, after, group.cast, view) if group.cast else {},
+    )
+    boxes = [*dict.fromkeys((*placed.holders, *placed.needers, *placed.casting))]
     joined: dict[Members, tuple[Members, Members]] = {}
     found: dict[tuple[Members, Members], list[Box]] = {}
     for cell, members in overlay(boxes) if boxes else ():
-        if members not in joined:
-            joined[members] = _holders_and_needers([ranks[index] for index in members])
-        if joined[members][1]:
-            found.setdefault(joined[members], []).append(cell)
+        same = joined.get(members)
+        if same is None:
+            same = joined[members] = placed.of([boxes[index] for index in members])
+        if same[1]:
+            found.setdefault(same, []).append(cell)
     return {same: tuple(cells) for same, cells in found.items()}
 
 
-def _placed(pieces: list[KeptPiece], key: KeptKey, group: _KindGroup, view: View) -> dict[Box, _Ranks]:
-    """Every box that a rank has or needs, with these ranks."""
-    before, after = key
-    found: dict[Box, _Ranks] = {}
-
-    def place(rank: int, number: int, extents: Extents, role: str) -> None:
+def _placed(pieces: list[KeptPiece], rows: Sequence[RankRow], extents: Extents, view: View) -> BoxRanks:
+    """The boxes of these rows, in a common view, with their ranks; empty ones left out."""
+    by_number: dict[int, list[int]] = {}
+    for rank, number in rows:
+        by_number.setdefault(number, []).append(rank)
+    found: BoxRanks = {}
+    for number, ranks in by_number.items():
         shard = pieces[number].shard
         for whole, _ in pairs(shard, extents[number]):
             if all(low < high for low, high in whole):
                 for box in in_view(whole, shard.whole_view, view):
-                    getattr(found.setdefault(box, _Ranks()), role).add(rank)
-
-    for rank, number in before:
-        place(rank, number, group.held, "holders")
-    for rank, number in after:
-        place(rank, number, group.needed, "needers")
-        if group.cast:
-            place(rank, number, group.cast, "casting")
-    return found
-
-
-def _holders_and_needers(held_by: list[_Ranks]) -> tuple[Members, Members]:
-    together = _Ranks()
-    for each in held_by:
-        together.add(each)
-    return tuple(sorted(together.holders)), tuple(sorted(together.needers - together.casting))
+                    found.setdefault(box, []).extend(ranks)
+    return {box: sorted(ranks) for box, ranks in found.items()}

@@ -18,8 +18,9 @@ def overlay(boxes: Sequence[Box]) -> Cells:
 
 
 def _cells(boxes: Sequence[Box], among: Members, dim: int, known: dict[tuple[Members, int], Cells]) -> Cells:
-    if dim == len(boxes[among[0]]):
-        return [((), among)]
+    rest = boxes[among[0]][dim:]
+    if all(boxes[index][dim:] == rest for index in among):
+        return [(rest, among)]
     if (among, dim) not in known:
         known[among, dim] = [
             ((interval, *rest), inside)
