@@ -15,7 +15,7 @@ import yaml
 from ..errors import HspmdError, first_line
 from .bad_values import Problem, ProblemSubject
 from .limits import MOST_VALUES
-from .plain_content import PlainLoader, inner_nodes, long_text, problems_of, problems_of_node
+from .plain_content import PlainLoader, inner_nodes, long_text, problems_of, problems_of_node, text_of
 
 YAML_SUFFIXES = (".yaml", ".yml")
 ONCE = "a key stands once"
@@ -30,6 +30,19 @@ def write_text(path: Path, text: str, error: type[HspmdError]) -> None:
     except OSError as found:
         unfinished.unlink(missing_ok=True)
         raise error(f"can't write {path}: {found.strerror}") from found
+
+
+def read_file(path: Path, subject: ProblemSubject, what: str) -> object:
+    """The content of a file: YAML where its suffix says so, else JSON. what: for an error, `the pace`."""
+    at = str(path)
+    try:
+        text = text_of(path)
+    except OSError as error:
+        raise subject.error(f"can't read {what} of {path}: {error.strerror}", fix=subject.fix) from error
+    except UnicodeDecodeError as error:
+        reason = f"{path} isn't a text: byte {error.start} is not UTF-8"
+        raise subject.error(reason, fix=subject.fix) from error
+    return read_yaml(text, subject, at) if path.suffix in YAML_SUFFIXES else read_json(text, subject, at)
 
 
 @dataclass(slots=True)

@@ -12,8 +12,7 @@ from typing import Annotated
 from ..errors import OptionError
 from .bad_values import Problem, ProblemSubject
 from .forms import VERSION, Version, problems_of
-from .json_yaml import read_json, write_text
-from .plain_content import text_of
+from .json_yaml import read_file, write_text
 from .typed import Misfits, Wanted, read
 
 LONGEST_S = 3600.0
@@ -56,12 +55,7 @@ def write_pace(pace: Pace, path: Path) -> None:
 def read_pace(path: Path) -> Pace:
     """The pace of a file; one error lists every bad value."""
     at = str(path)
-    try:
-        content = read_json(text_of(path), PACE, at)
-    except OSError as error:
-        raise OptionError(f"can't read the pace of {path}: {error.strerror}", fix=PACE.fix) from error
-    except UnicodeDecodeError as error:
-        raise OptionError(f"{path} isn't a text: byte {error.start} is not UTF-8", fix=PACE.fix) from error
+    content = read_file(path, PACE, "the pace")
     try:
         form = read(PaceForm, content)
     except Misfits as error:

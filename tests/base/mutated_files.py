@@ -33,6 +33,7 @@ if __name__ == "__main__":
 from hspmd_compiler.artifact.json_text import fingerprint
 from hspmd_compiler.base.trace_file import read_trace
 from hspmd_compiler.cli.main import main
+from hspmd_compiler.cluster.device_trace import read_device_trace
 from hspmd_compiler.cluster.overview import overview
 from hspmd_compiler.cluster.read import read_cluster
 from hspmd_compiler.cluster.slurm import job_nodes
@@ -170,6 +171,9 @@ def machines() -> Iterator[Subject]:
     )
     yield text_subject("cluster", cluster, lambda path: overview(read_cluster(path)), ".yaml")
     yield text_subject("hostfile", '# nodes\na slots=2\nb slots=4 kind="cuda x"\n', read_cluster)
+
+    trace = "moments:\n- {step: 0, present: '0-3'}\n- {step: 7, present: [0, 2], slow: {2: 1.5}}\n"
+    yield text_subject("device trace", trace, read_device_trace, ".yaml")
 
     def job(path: Path) -> object:
         names, gpus, tasks, *_ = (*path.read_bytes().decode("utf-8", "replace").split("\n"), "", "", "")
