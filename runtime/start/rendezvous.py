@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore, rendezvous  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from ...errors import RankLost, RunError
 from ...program.program import Op
@@ -30,6 +30,7 @@ from .roll_call import HEARING_SECONDS, Report, Roll, Store, call_roll, shortcut
 LOCAL_HOST = "127.0.0.1"
 LIBRARY_S = 2.0
 """What a call into the store may take beyond its own timeout."""
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -182,7 +183,7 @@ def _store(place: RankPlace, timeouts: Timeouts) -> Store:
 
 def _open_store(place: RankPlace, timeouts: Timeouts) -> Store:
     if is_under_torchrun() and place.listener is None:
-        return cast(Store, next(rendezvous("env://", timeout=timeouts.start))[0])
+        return _of_this_start(next(rendezvous("env://", timeout=timeouts.start))[0])
     store = TCPStore(
         place.address,
         place.port,
@@ -193,6 +194,12 @@ def _open_store(place: RankPlace, timeouts: Timeouts) -> Store:
         master_listen_fd=place.listener if place.rank == 0 else None,
     )
     return cast(Store, store)
+
+
+def _of_this_start(store: Any) -> Store:
+    """Keys of their own for each start: torchrun's agent keeps the store of the ranks that died before."""
+    start = os.environ.get(RESTARTS, "0")
+    return cast(Store, store if start == "0" else PrefixStore(f"start {start}", store))
 
 
 def _roll(store: Store, report: Report, place: RankPlace, timeouts: Timeouts) -> Roll:

@@ -46,7 +46,7 @@ def slow(seed, epoch):
 
 def killed(seed, epoch):
     for step, batch in enumerate(slow(seed, epoch), 1):
-        if step == 5 and dist.get_rank() == 1:
+        if step == 5 and dist.get_rank() == 1 and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
             os.kill(os.getpid(), signal.SIGKILL)
         yield batch
 """
@@ -209,6 +209,37 @@ def test_one_command_begins_and_goes_on(run: Run) -> None:
     assert "goes on from kept/step-00000003" in checked(run(*command))
     refused = run("first", "--steps", "1", *KEEP)
     assert refused.returncode == 2 and "holds checkpoints already" in refused.stderr
+
+
+@pytest.mark.slow
+def test_under_torchrun_it_is_started_again(run: Run, artifacts: Path) -> None:
+    """Its agent ends all ranks where one dies, and starts them anew: from the newest checkpoint."""
+    checked(run("first", "--steps", "6", "--save", "whole.safetensors"))
+    root = str(Path(__file__).resolve().parents[2])
+    ranks = ["-m", "torch.distributed.run", "--nproc-per-node", "3", "--standalone", "--max-restarts", "1"]
+    command = [sys.executable, *ranks, "-m", "hspmd_compiler", "run", str(artifacts / "first")]
+    flags = ["--data", "own_data:killed", "--steps", "6", *KEEP, "--resume", "kept"]
+    environment = {**os.environ, "PYTHONPATH": f"{root}:{Path.cwd()}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, *flags], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "goes on from kept/step-00000002" in done.stdout
+    checked(
+        run(
+            "first",
+            "--steps",
+            "1",
+            "--resume",
+            "kept/step-00000006",
+            "--lr",
+            "0",
+            "--save",
+            "same.safetensors",
+        )
+    )
+    whole, same = parameters("whole.safetensors"), parameters("same.safetensors")
+    assert all(torch.equal(same[name], value) for name, value in whole.items())
 
 
 def test_bad_values(run: Run) -> None:

@@ -10,6 +10,7 @@ from typing import cast
 from ....errors import RunError
 from ...collect import ROOT
 from ...transport import Transport
+from .folders import sync_folder
 
 
 def is_keeper(transport: Transport, directory: Path) -> bool:
@@ -24,6 +25,8 @@ def is_keeper(transport: Transport, directory: Path) -> bool:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         marks[transport.rank].touch()
+        with suppress(OSError):  # of a parent that can't be opened
+            sync_folder(directory.parent)
     except OSError as error:
         problem = error.strerror or str(error)
     problems = cast(list[str], transport.gather_objects(problem))
