@@ -183,11 +183,13 @@ def planned(
     """A strategy for a model on a cluster. cluster: with where it comes from."""
     from .synthesizer.planner.hap_programs import HapSearcher
     from .synthesizer.planner.plan import plan_graph
+    from .synthesizer.planner.planned_devices import check_machines
     from .synthesizer.planner.searching import find_candidates
 
     spec, at = cluster
     batch = _batch(global_batch)
     subject = subject_of(model, example_inputs)
+    check_machines(spec, _types(subject.model, precision), at)
     if batch is None:
         batch = len(next(iter(subject.inputs.values()))) * max(len(list(spec.slots)), 1)
     with without_collection():
@@ -196,6 +198,14 @@ def planned(
         is_full = choice.space is PlanSpace.FULL
         searcher = find_candidates if is_full else HapSearcher(choice, subject.model, subject.inputs)
         return plan_graph(graph, spec, optimizer, searcher=searcher, at=at, fills=is_full)
+
+
+def _types(model: nn.Module, precision: Precision) -> list[str]:
+    """Element types that products are computed in, before there is a graph to read them from."""
+    if precision is not Precision.MODEL:
+        return [precision.value]
+    held = {param.dtype for param in model.parameters() if param.is_floating_point()}
+    return sorted(str(dtype).removeprefix("torch.") for dtype in held)
 
 
 def _batch(given: object) -> int | None:

@@ -43,9 +43,10 @@ def check_ranks(
     cluster: ClusterSpec,
     slots: Mapping[int, NodeSlot],
     rates: Mapping[int, DeviceRates],
-    dtypes: Sequence[str],
+    dtypes: Sequence[str] | None,
 ) -> None:
-    """As `check_figures`, of ranks that may all meet, before there is a program."""
+    """As `check_figures`, of ranks that may all meet, before there is a program. dtypes: None before there is
+    a model, too."""
     _check(cluster, slots, rates, dtypes, _meeting([tuple(slots)], slots))
 
 
@@ -53,7 +54,7 @@ def _check(
     cluster: ClusterSpec,
     slots: Mapping[int, NodeSlot],
     rates: Mapping[int, DeviceRates],
-    dtypes: Sequence[str],
+    dtypes: Sequence[str] | None,
     pairs: Iterable[tuple[int, int]],
 ) -> None:
     missing: dict[str, set[int]] = {}
@@ -100,14 +101,16 @@ def _lacking(missing: Mapping[str, set[int]], devices: Sequence[DeviceSpec], rul
     )
 
 
-def _of_device(rate: DeviceRates, dtypes: Sequence[str]) -> Iterator[str]:
+def _of_device(rate: DeviceRates, dtypes: Sequence[str] | None) -> Iterator[str]:
     device = rate.device
     name = device.kind or rate.family
     if device.memory is None:
         yield f"memory of {name}"
     if rate.measured:
         return
-    for dtype in dtypes:
+    if dtypes is None and not device.peaks and device.flops is None:
+        yield f"peaks of {name}"
+    for dtype in dtypes or ():
         if device.peak(dtype) is None:
             yield f"peak in {dtype} of {name}"
     if device.memory_bandwidth is None:

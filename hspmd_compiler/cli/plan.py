@@ -74,6 +74,11 @@ def run(args: Namespace) -> int:
     """Plans, writes, draws."""
     optimizer, arguments = optimizer_from(args), model_arguments(args)
 
+    from ..cluster.read import read_cluster
+    from ..synthesizer.planner.planned_devices import check_machines
+
+    check_machines(read_cluster(args.cluster), at=str(args.cluster))  # before PyTorch is loaded
+
     from ..api import plan
     from ..models.models import load_model
     from ..pages.plan_page import plan_sections

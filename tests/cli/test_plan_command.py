@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,3 +85,30 @@ def test_mistakes_end_with_2(
 ) -> None:
     assert main(["plan", "mlp", "--cluster", "cluster.yaml", *flags]) == 2
     expect(f"plan/{name}", capsys.readouterr().err.rstrip("\n"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("link: {bandwidth: 1GB/s, latency: 10us}\n", "", "link a - b"),
+        ("memory: 8GiB, ", "", "memory of cpu"),
+        ("peaks: {float32: 1GFLOP/s}, ", "", "peaks of cpu"),
+        ("{float32: 1GFLOP/s}", "{float32: 0GFLOP/s}", "nodes[1].devices"),
+    ],
+    ids=["link", "memory", "peaks", "speed_0"],
+)
+def test_what_a_cluster_lacks_is_told_before_anything_is_loaded(
+    workplace: Path, old: str, new: str, said: str
+) -> None:
+    """Neither PyTorch nor the model, which takes seconds."""
+    assert old in CLUSTER
+    Path("cluster.yaml").write_text(CLUSTER.replace(old, new))
+    code = (
+        "import sys\n"
+        "from hspmd_compiler.cli.main import main\n"
+        f"code = main({PLAN!r})\n"
+        "print(code, 'torch' in sys.modules)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.stdout == "2 False\n"
+    assert said in ended.stderr

@@ -125,6 +125,18 @@ def test_all_that_a_cluster_lacks_is_one_error(expect: Expect) -> None:
     expect("plan/no_figures", error.value.text())
 
 
+@pytest.mark.parametrize("precision", ["model", "bfloat16"])
+def test_a_peak_that_the_models_type_needs_is_told_before_the_trace(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = {"model": "float64", "bfloat16": "float32"}[precision]
+    needed = {"model": "float32", "bfloat16": "bfloat16"}[precision]
+    spec = cluster([replace(device(), kind="cuda A100-SXM4-80GB", peaks={other: 1e12})])
+    monkeypatch.setattr("hspmd_compiler.compiler.trace_graph", None)
+    with pytest.raises(EstimateError, match=f"peak in {needed} of"):
+        plan(build, cluster=spec, precision=precision)
+
+
 def test_devices_of_speed_0_are_one_error(expect: Expect) -> None:
     still = DeviceSpec("cpu", memory=GIB, peaks={"float32": 0.0}, memory_bandwidth=1e9)
     endless = device(pace=0.0)

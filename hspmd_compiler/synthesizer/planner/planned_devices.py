@@ -9,7 +9,7 @@ from functools import cached_property
 from ...base.devices import DeviceKind, family_of
 from ...cluster.check import check_cluster
 from ...cluster.cluster import ClusterSpec, DeviceSpec, NodeSlot
-from ...cluster.completed import completed_cluster
+from ...cluster.completed import CompletedCluster, completed_cluster
 from ...cost_models.compute import DeviceRates
 from ...cost_models.steps.figures import check_ranks
 from ...ir.graph import LogicalGraph
@@ -70,18 +70,24 @@ class PlannedDevices:
 
 
 def devices_of(cluster: ClusterSpec, graph: LogicalGraph, at: str = "") -> PlannedDevices:
-    """All devices, checked: one error lists all values that break a rule, else one all figures that lack.
+    """All devices, checked as `check_machines` does. at: where the cluster comes from, for errors."""
+    found = check_machines(cluster, _product_types(graph), at)
+    devices = sorted(_devices(found.cluster), key=lambda device: device.id)
+    return PlannedDevices(found.cluster, tuple(devices), found.notes)
 
-    at: where the cluster comes from, for errors.
+
+def check_machines(
+    cluster: ClusterSpec, types: Sequence[str] | None = None, at: str = ""
+) -> CompletedCluster:
+    """The cluster as a plan needs it: one error lists all values that break a rule, else one all figures that
+    lack. types: that products are computed in; None: not known yet, which a peak in any type satisfies.
     """
     check_cluster(cluster, at)
-    types = _product_types(graph)
-    found = completed_cluster(cluster, tuple(cluster.slots), types)
+    found = completed_cluster(cluster, tuple(cluster.slots), types or ())
     slots = dict(enumerate(found.cluster.slots))
     rates = {rank: _rates(found.cluster, slot) for rank, slot in slots.items()}
     check_ranks(found.cluster, slots, rates, types)
-    devices = sorted(_devices(found.cluster), key=lambda device: device.id)
-    return PlannedDevices(found.cluster, tuple(devices), found.notes)
+    return found
 
 
 def _rates(cluster: ClusterSpec, slot: NodeSlot) -> DeviceRates:
