@@ -241,6 +241,8 @@ def _explanation(one: Explanation, for_scripts: bool) -> Table:
         for way in one.ways
     ]
     title = f"{one.name}: the best program with each way of holding it"
+    if one.made_whole:
+        title += f"; {one.made_whole} has no rule, so every rank of a group computes it whole"
     return Table(
         f"explain {one.name}", title, ("held as", "step, as planned", "above the best", "taken"), tuple(rows)
     )

@@ -13,7 +13,9 @@ from .priced_steps import PricedSteps, StepChoice
 from .space.codes import cut_of, is_cut, type_of
 from .space.cuts import ValueCut
 from .space.forward_rows import RowStep
+from .space.movable import maker
 from .space.row_ways import NOTHING
+from .space.search_space import SearchSpace
 from .static_tables import StaticWay, products_of
 from .value_types import FoundExchange, FoundProgram, Holding, ParamChoice, ValueType
 
@@ -49,6 +51,7 @@ class FoundChoices:
             memory_bytes=tuple(map(round, self.held)),
             stats=dict(stats),
             whole=tuple(space.walk.ways.unruled),
+            made_whole=dict(_made_whole(space)),
             recompute=tuple(sorted(layer for layer in again_layers if layer is not None)),
             inputs=input_cuts(space, machine, self.choices),
         )
@@ -146,6 +149,16 @@ class FoundChoices:
     @property
     def _vertices(self) -> int:
         return len(self.priced.prices.machine.vertices)
+
+
+def _made_whole(space: SearchSpace) -> Iterator[tuple[str, str]]:
+    """Names of places where values may move that an operator without a rule makes, with its name."""
+    unruled = set(space.walk.ways.unruled)
+    for name, place in anchors(space.steps) if unruled else ():
+        row = space.steps[place].row
+        made_by = maker(space.walk, space.walk.facts.facts.operands[row.id][0]) if row.op == ANCHOR else row
+        if made_by.id in unruled:
+            yield name, made_by.op
 
 
 def param_type(way: ParamWay, cuts: tuple[ValueCut, ...], vertices: int) -> ValueType:

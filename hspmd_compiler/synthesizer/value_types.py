@@ -97,8 +97,9 @@ class FoundProgram:
     which is compute_s, exchange_s and gradient_s together. bound_s: no program of the space is quicker;
     equal to price_s where the optimum is proven. memory_bytes: of each rank. stats: what the search did.
     considered: per anchor and parameter what the best program with each type there costs. whole: rows
-    that no rule splits, which every rank computes whole. recompute: layers that keep their inputs alone.
-    memory_s: what all memory was priced at so that it fits, 0 where it fits anyway.
+    that no rule splits, which every rank computes whole. made_whole: by anchor the operator of such a row
+    that makes its value. recompute: layers that keep their inputs alone. memory_s: what all memory was
+    priced at so that it fits, 0 where it fits anyway.
     """
 
     ranks: int
@@ -113,6 +114,7 @@ class FoundProgram:
     stats: Mapping[str, int] = field(default_factory=dict)
     considered: Mapping[str, tuple[tuple[ValueType, float], ...]] = field(default_factory=dict, repr=False)
     whole: tuple[int, ...] = ()
+    made_whole: Mapping[str, str] = field(default_factory=dict)
     recompute: tuple[int, ...] = ()
     inputs: tuple[FoundInput, ...] = ()
     memory_s: float = 0.0

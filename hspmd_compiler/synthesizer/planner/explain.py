@@ -25,10 +25,14 @@ class ConsideredType:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A parameter or an anchor, and the ways that were considered, the cheapest first."""
+    """A parameter or an anchor, and the ways that were considered, the cheapest first.
+
+    made_whole: the operator without a rule that makes it on every rank, "" for none.
+    """
 
     name: str
     ways: tuple[ConsideredType, ...]
+    made_whole: str = ""
 
 
 def explain_all(
@@ -58,7 +62,10 @@ def explain(found: FoundProgram | None, name: str) -> tuple[Explanation, ...]:
     if not names:
         raise _unknown(name, found.considered)
     chosen = dict(_chosen(found))
-    return tuple(_explanation(one, found.considered[one], chosen.get(one)) for one in names)
+    return tuple(
+        _explanation(one, found.considered[one], chosen.get(one), found.made_whole.get(one, ""))
+        for one in names
+    )
 
 
 def _chosen(found: FoundProgram) -> Iterator[tuple[str, ValueType]]:
@@ -69,11 +76,12 @@ def _chosen(found: FoundProgram) -> Iterator[tuple[str, ValueType]]:
 
 
 def _explanation(
-    name: str, considered: tuple[tuple[ValueType, float], ...], chosen: ValueType | None
+    name: str, considered: tuple[tuple[ValueType, float], ...], chosen: ValueType | None, made_whole: str
 ) -> Explanation:
     ordered = sorted(considered, key=lambda item: item[1])
     taken = chosen if chosen is not None else ordered[0][0] if ordered else None
-    return Explanation(name, tuple(ConsideredType(kind, price, kind == taken) for kind, price in ordered))
+    ways = tuple(ConsideredType(kind, price, kind == taken) for kind, price in ordered)
+    return Explanation(name, ways, made_whole)
 
 
 def _unknown(name: str, considered: WaysByName) -> OptionError:

@@ -52,8 +52,8 @@ def moves(walk: ForwardWalk, row: Row) -> bool:
     if walk.anchored:
         if row.op != ANCHOR:
             return False
-        maker = _maker(walk, walk.facts.facts.operands[row.id][0])
-        return maker.op not in (ANCHOR, "placeholder") and _is_worth(walk, maker, row.id)
+        made_by = maker(walk, walk.facts.facts.operands[row.id][0])
+        return made_by.op not in (ANCHOR, "placeholder") and _is_worth(walk, made_by, row.id)
     return not _shows(row.op) and _is_worth(walk, row, row.id)
 
 
@@ -61,7 +61,7 @@ def _shows(op: str) -> bool:
     return op != ANCHOR and (op in SAME_VALUE or is_view(op))
 
 
-def _maker(walk: ForwardWalk, value: int) -> Row:
+def maker(walk: ForwardWalk, value: int) -> Row:
     """The row whose elements views show."""
     row = walk.graph.rows[value]
     while _shows(row.op) and walk.facts.facts.operands[row.id]:
@@ -69,13 +69,13 @@ def _maker(walk: ForwardWalk, value: int) -> Row:
     return row
 
 
-def _is_worth(walk: ForwardWalk, maker: Row, value: int) -> bool:
-    if class_of(maker.op) in MAKERS or maker.op in ALSO or walk.facts.facts.kinds.static[value]:
+def _is_worth(walk: ForwardWalk, made_by: Row, value: int) -> bool:
+    if class_of(made_by.op) in MAKERS or made_by.op in ALSO or walk.facts.facts.kinds.static[value]:
         return True
     readers = _readers(walk, value)
     if any(class_of(op) in PRODUCTS for op in readers):
         return True
-    return maker.op == ADD and (len(readers) > 1 or any(class_of(op) in MAKERS for op in readers))
+    return made_by.op == ADD and (len(readers) > 1 or any(class_of(op) in MAKERS for op in readers))
 
 
 def _readers(walk: ForwardWalk, value: int) -> list[str]:
