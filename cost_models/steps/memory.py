@@ -10,6 +10,7 @@ from ...base.comm_plan import CommStep, GatherForm, GradBucket, GradPiece
 from ...base.dtypes import BYTES
 from ...cluster.calibration import HeldMemory
 from ...options import OptimizerConfig, OptimizerName
+from ...program.arrays import synced_shape
 from ...program.boxes import full_box, volume
 from ...program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes
 from ...program.lifetimes import last_pieces
@@ -92,6 +93,9 @@ class _Ledger:
             batch=sum(rows * prod(dims[1:]) * BYTES[dtype] for dims, dtype in program.inputs.values()),
         )
         self.grads: dict[str, int] = {}
+        self.filled: set[str] = set()
+        self.answer = 0
+        self.is_synced = False
         self.until_sent = 0
         self.peaks: list[int] = []
         self.held: list[int] = []
@@ -141,16 +145,21 @@ class _Ledger:
 
     def _reduce(self, instruction: Instruction) -> MemoryParts:
         """Bucket after bucket: its flat form beside the sums, which go when no later bucket reads them."""
-        most = self.now
+        most, before = self.now, self.now.gradients
         scattered = self.own.scattered
+        gone, self.answer, self.filled = 0, 0, set()
         for bucket, done in zip(self.own.grad_buckets, last_pieces(self.own.grad_buckets), strict=True):
             is_scattered = bool(bucket.pieces) and bucket.pieces[0].param in scattered
             if instruction.op is Op.GRAD_SCATTER and not is_scattered:
                 continue
             peak = self._reduce_bucket(bucket)
             most = max(most, peak, key=lambda parts: parts.total)
-            gone = sum(self.grads.pop(name, 0) for name in done)
-            self.now = replace(self.now, gradients=self.now.gradients - gone)
+            ended = sum(self.grads.pop(name, 0) for name in done)
+            gone += ended
+            self.now = replace(self.now, gradients=self.now.gradients - ended)
+        if self.is_synced:  # added to what was handed over before
+            self.now = replace(self.now, gradients=before - gone)
+        self.is_synced = True
         if instruction.op is Op.GRAD_SYNC:
             left = sum(self.grads.values())
             self.grads.clear()
@@ -158,27 +167,40 @@ class _Ledger:
         return most
 
     def _reduce_bucket(self, bucket: GradBucket) -> MemoryParts:
-        """What it holds at most; the sums that it leaves are gradients from then on."""
+        """What it holds at most; the sums that it leaves are gradients from then on.
+
+        The answer of the bucket before stays until the rank asks again: while this one is packed.
+        """
         size = BYTES[bucket.dtype]
         given = sum(piece.length for piece in bucket.given) * size
         kept = sum(piece.length for piece in bucket.kept) * size
-        filled = sum(piece.length for piece in bucket.kept if not _is_whole(piece)) * size
+        filled = self._filled(bucket) * size
+        whole = sum(piece.length for piece in bucket.kept if _is_whole(piece)) * size
         copied = sum(piece.length for piece in bucket.given if not _is_given_whole(piece)) * size
         if len(bucket.group) == 1:
-            peak = replace(self.now, buffers=self.now.buffers + copied)
-            held = kept
+            peak = replace(self.now, buffers=self.now.buffers + self.answer + copied + filled)
+            held = filled + whole
         elif bucket.slot >= 0:  # the flat bucket, what arrives, and what is pasted of it
             step = self.own.comms[bucket.slot]
             arrived = kept * len(step.recvs)
             beside = kept if ExchangePlan.of(step).shortcut is Shortcut.REDUCE_SCATTER else max(given, kept)
-            peak = replace(self.now, buffers=self.now.buffers + given + max(copied, arrived + beside))
-            held = kept
+            beside = max(copied + self.answer, arrived + beside, kept + filled)
+            peak = replace(self.now, buffers=self.now.buffers + given + beside)
+            held, self.answer = (filled + kept, 0) if whole else (filled, kept)
         else:
             twice = given if len(bucket.pieces) == 1 else 0
-            peak = replace(self.now, buffers=self.now.buffers + given + max(copied, twice, filled))
-            held = filled + (given if kept > filled else 0)
+            beside = max(copied + self.answer, twice, filled)
+            peak = replace(self.now, buffers=self.now.buffers + given + beside)
+            held, self.answer = (filled + given, 0) if whole else (filled, given)
         self.now = replace(self.now, gradients=self.now.gradients + held)
         return peak
+
+    def _filled(self, bucket: GradBucket) -> int:
+        """Elements of summed gradients that are put together of pieces, and begin with this bucket."""
+        begun = {piece.param for piece in bucket.kept if not _is_whole(piece)} - self.filled
+        self.filled |= begun
+        views = {piece.param: piece.dst_view for piece in bucket.kept}
+        return sum(prod(synced_shape(views[name] or (), self.shards[name])) for name in begun)
 
     def _update(self) -> MemoryParts:
         """Sends are over; then the update's own tensors, at worst one for each element that is trained."""

@@ -24,6 +24,11 @@ WEIGHTED = [
     {"stages": [{"devices": [at], "layers": 4, "zero_shares": [weight]}], "micro_batches": [2, 2][: 2 - at]}
     for at, weight in enumerate((1, 3))
 ]
+TP_BESIDE_ONE = [
+    {"stages": [{"devices": [0, 1], "layers": 4}], "micro_batches": [2, 2]},
+    {"stages": [{"devices": [2], "layers": 4}], "micro_batches": [1]},
+]
+"""Gradients of whole parameters are put together of two buckets' pieces."""
 CASES: list[tuple[str, str, list[Any], dict[str, Any]]] = [
     ("three ranks", "model", TP3, {}),
     ("sequence parallel", "bfloat16", TP, {"sequence_parallel": True}),
@@ -32,6 +37,10 @@ CASES: list[tuple[str, str, list[Any], dict[str, Any]]] = [
     ("zero 3", "bfloat16", DP, {"zero": 3}),
     ("zero 1 by weights", "model", WEIGHTED, {"zero": 1}),
     ("zero 3 by weights", "model", WEIGHTED, {"zero": 3}),
+    ("pieces", "model", TP_BESIDE_ONE, {}),
+    ("pieces, zero 1", "model", TP_BESIDE_ONE, {"zero": 1}),
+    ("pieces, zero 2", "bfloat16", TP_BESIDE_ONE, {"zero": 2}),
+    ("pieces, zero 3", "model", TP_BESIDE_ONE, {"zero": 3}),
 ]
 
 
