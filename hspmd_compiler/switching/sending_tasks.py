@@ -1,25 +1,34 @@
-"""What is to be sent across nodes and inside them, and how its senders divide it."""
+"""Sending of classes as tasks of ranks that may do them, and how these divide it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
-from math import gcd
+from dataclasses import dataclass
+from enum import Enum
 
-from .demand import SwitchDemand
-from .links import SwitchLinks
 from .load_flow import LoadProblem, Workers, divided
 
 RankInterval = tuple[int, int, int]
 """A rank, and [low, high) of what it sends: of units, or of elements."""
-TaskKey = tuple[int, int]
-"""A node, and the number of a class."""
+
+
+class SendingRole(Enum):
+    """DIRECT: all copies from holders. Else FIRST: one copy, from a holder to one rank of the node; OTHERS:
+    from there, or from a holder, to all other ranks of the node.
+    """
+
+    DIRECT = "direct"
+    FIRST = "first"
+    OTHERS = "others"
+
+
+TaskKey = tuple[int, SendingRole]
+"""The number of a class, and a role."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendingTask:
-    """Sending of a class for one node, done by any of `senders`. copies: how often each element is sent.
+    """Sending of a class to one node, done by any of `senders`. copies: how often each element is sent.
 
     element_units: what an element counts, so that classes with elements of other bytes are comparable.
     """
@@ -33,73 +42,35 @@ class SendingTask:
     def units(self) -> int:
         return self.elements * self.copies * self.element_units
 
+    def elements_of(self, units: Sequence[RankInterval]) -> list[RankInterval]:
+        """Intervals of units as intervals of elements; one that two share goes to the second."""
+        size = self.copies * self.element_units
+        cut = ((rank, low // size, high // size) for rank, low, high in units)
+        return [(rank, low, high) for rank, low, high in cut if low < high]
 
-Tasks = dict[TaskKey, SendingTask]
 
+def divide_tasks(
+    tasks: Mapping[tuple[int, TaskKey], SendingTask],
+    pools: Mapping[int, int],
+    worker_s: float,
+    pool_s: Mapping[int, float],
+) -> dict[tuple[int, TaskKey], list[RankInterval]]:
+    """Who sends which units of each task.
 
-@dataclass(slots=True)
-class SendingTasks:
-    """crossing: to nodes without a holder. inside: from holders to ranks of their node, and relays.
-
-    lacking: by node, the ranks of each class that lack it.
+    Tasks of the same senders lie one after the other, and each sender does one interval of all their units.
     """
-
-    crossing: Tasks = field(default_factory=dict)
-    inside: Tasks = field(default_factory=dict)
-    lacking: list[dict[int, tuple[int, ...]]] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, demands: Sequence[SwitchDemand], nodes: Sequence[int]) -> SendingTasks:
-        made = cls()
-        unit = reduce(gcd, (each.element_bytes for each in demands), 0) or 1
-        for number, each in enumerate(demands):
-            held = by_node(each.holders, nodes)
-            made.lacking.append(by_node(each.missing, nodes) if held else {})
-            for node, targets in made.lacking[-1].items():
-                units = each.element_bytes // unit
-                if node not in held:
-                    made.crossing[node, number] = SendingTask(each.holders, each.elements, 1, units)
-                copies = len(targets) if node in held else len(targets) - 1
-                if copies:
-                    senders = held.get(node, targets)
-                    made.inside[node, number] = SendingTask(senders, each.elements, copies, units)
-        return made
-
-    def divided(self, links: SwitchLinks) -> tuple[dict[TaskKey, list[RankInterval]], ...]:
-        """Of all crossing, then of all inside: who sends which of its units."""
-        pools = dict(enumerate(links.nodes))
-        crossing = _divided(self.crossing, pools, links.far_s, dict(enumerate(links.nic_s)))
-        inside: dict[TaskKey, list[RankInterval]] = {}
-        for node in sorted({node for node, _ in self.inside}):
-            own = {key: task for key, task in self.inside.items() if key[0] == node}
-            inside |= _divided(own, pools, links.near_s[node], {node: 0.0})
-        return crossing, inside
-
-
-def by_node(ranks: Sequence[int], nodes: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Ranks by their node, both in the order given."""
-    found: dict[int, tuple[int, ...]] = {}
-    for rank in ranks:
-        found[nodes[rank]] = (*found.get(nodes[rank], ()), rank)
-    return found
-
-
-def _divided(
-    tasks: Tasks, pools: Mapping[int, int], worker_s: float, pool_s: Mapping[int, float]
-) -> dict[TaskKey, list[RankInterval]]:
-    """Tasks of the same senders lie one after the other, and each sender does one interval of their units."""
-    alike: dict[Workers, list[TaskKey]] = {}
-    for key in sorted(tasks):
-        alike.setdefault(tasks[key].senders, []).append(key)
+    alike: dict[Workers, list[tuple[int, TaskKey]]] = {}
+    for key, task in tasks.items():
+        alike.setdefault(task.senders, []).append(key)
     demands = {senders: sum(tasks[key].units for key in keys) for senders, keys in alike.items()}
     division = divided(LoadProblem(demands, pools, worker_s, pool_s))
-    found: dict[TaskKey, list[RankInterval]] = {}
+    found: dict[tuple[int, TaskKey], list[RankInterval]] = {}
     for senders, keys in alike.items():
         start = 0
         for key in keys:
-            units = tasks[key].units
-            found[key] = list(_between(division[senders], start, start + units))
-            start += units
+            stop = start + tasks[key].units
+            found[key] = list(_between(division[senders], start, stop))
+            start = stop
     return found
 
 

@@ -9,7 +9,7 @@ from ..program.boxes import volume
 from ..program.switch_plan import Move, SwitchClass, SwitchPlan
 from .demand import SwitchDemand
 from .links import SwitchLinks
-from .sending_tasks import by_node
+from .sending_shares import by_node
 
 SentBetween = Mapping[tuple[int, int], int]
 """Bytes by (source, target)."""

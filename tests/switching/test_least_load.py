@@ -15,7 +15,7 @@ from hspmd_compiler.switching.demand import SwitchDemand
 from hspmd_compiler.switching.least_load import least_load
 from hspmd_compiler.switching.links import SwitchLinks, links_of, links_of_nodes
 from hspmd_compiler.switching.load_flow import LoadProblem, divided
-from hspmd_compiler.switching.sending_tasks import by_node
+from hspmd_compiler.switching.sending_shares import by_node
 from hspmd_compiler.switching.totals import largest_s, totals_of
 
 from .by_element import check_moves
@@ -79,12 +79,10 @@ def ways_of(
     holders: Sequence[int], targets: Sequence[int], links: SwitchLinks
 ) -> Iterator[list[tuple[int, int]]]:
     near = [holder for holder in holders if links.nodes[holder] == links.nodes[targets[0]]]
-    if near:
-        for sources in product(near, repeat=len(targets)):
-            yield list(zip(sources, targets, strict=True))
-        return
-    for source, entry in product(holders, targets):
-        yield [(source, entry), *((entry, target) for target in targets if target != entry)]
+    for source, entry in product(near or holders, targets):
+        rest = [target for target in targets if target != entry]
+        for sources in product((*near, entry), repeat=len(rest)):
+            yield [(source, entry), *zip(sources, rest, strict=True)]
 
 
 @st.composite
@@ -153,6 +151,18 @@ def test_a_huge_plan_is_divided_at_once() -> None:
         for move in moves:
             sent[move.source] += (move.high - move.low) * each.element_bytes
     assert max(sent.values()) - min(sent.values()) <= 12
+
+
+def test_ranks_relay_in_their_own_node_where_a_lone_holder_would_be_waited_for() -> None:
+    """Of one holder and seven ranks of its node each sends about as much; the holder sends all once."""
+    links = links_of_nodes([0] * 8)
+    demand = SwitchDemand(700, 4, (0,), tuple(range(1, 8)))
+    (moves,) = least_load([demand], links)
+    sent = {rank: sum(move.high - move.low for move in moves if move.source == rank) for rank in range(8)}
+    assert max(sent.values()) <= 720
+    near, apart = SwitchDemand(7, 4, (0,), (1, 2)), SwitchDemand(700, 4, (8,), (1, 2))
+    moves, _ = least_load([near, apart], links_of_nodes([0] * 8 + [1]))
+    assert set(moves) == {Move(0, 1, 0, 7), Move(0, 2, 0, 7)}, "none waits for it, so that it needs no relay"
 
 
 def test_what_one_rank_must_send_does_not_unbalance_the_others() -> None:
