@@ -10,17 +10,30 @@ if not (Path(__file__).parent / "passes").is_dir():  # links lost, as in a zip: 
     __path__.append(str(Path(__file__).parents[1]))
 
 if TYPE_CHECKING:
-    from .api import compile, load, plan
+    from .api import compile, compile_bundle, load, plan
+    from .compiled_bundle import BundleEntry
     from .ir.comm_marker import comm
     from .rules.own_rules import rule, rule_for
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "comm", "compile", "load", "plan", "rule", "rule_for"]
+__all__ = [
+    "BundleEntry",
+    "__version__",
+    "comm",
+    "compile",
+    "compile_bundle",
+    "load",
+    "plan",
+    "rule",
+    "rule_for",
+]
 
 _HOMES = {
+    "BundleEntry": "compiled_bundle",
     "comm": "ir.comm_marker",
     "compile": "api",
+    "compile_bundle": "api",
     "load": "api",
     "plan": "api",
     "rule": "rules.own_rules",

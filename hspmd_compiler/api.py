@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +26,8 @@ from .strategy.strategy import Strategy
 
 if TYPE_CHECKING:
     from .artifact.store import Artifact
-    from .base.comm_plan import CostModel
     from .cluster.cluster import ClusterSpec
+    from .compiled_bundle import BundleEntry, CompiledBundle, GivenStrategy
     from .compiler import Compiled, Factory
     from .cost_models.estimate import Estimate
     from .models.models import ModelSource
@@ -60,9 +60,10 @@ class CompiledProgram:
     ) -> None:
         """Write the artifact; weights: those of a live model too. rank: only what this rank needs."""
         from .artifact.write import write
+        from .compiler import whole_weights
 
         live = self._compiled.live
-        held = _weights(live) if live is not None and weights else None
+        held = whole_weights(live) if live is not None and weights else None
         self._compiled.artifact = write(directory, self.artifact, weights=held, rank=rank, force=force)
 
     def inspect(self, *, rank: int | None = None, tensor: str | None = None) -> list[Section]:
@@ -107,9 +108,10 @@ class CompiledProgram:
 
     def estimate(self, cluster: ClusterSpec | str | Path | Mapping[str, object]) -> Estimate:
         """The price of a step on a cluster, given as a file, its form or a ClusterSpec."""
+        from .compiler import cluster_from
         from .cost_models.estimate import estimate_artifact
 
-        return estimate_artifact(self.artifact, *_cluster_from(cluster))
+        return estimate_artifact(self.artifact, *cluster_from(cluster))
 
     def fx(self, rank: int) -> torch.fx.GraphModule:
         """The program of one rank as a runnable GraphModule."""
@@ -143,20 +145,15 @@ def compile(
     cluster: machines whose links decide between ways of converting a layout that are equally right, as a
     file, its form or a ClusterSpec; gradients and ZeRO's rows are exchanged the same way on all.
     """
-    from .compiler import compile_model
+    from .compiler import compile_model, cost_on
     from .strategy.formats.read import read_strategy
 
-    choices = {
-        "device": (DeviceKind, device),
-        "capture": (Capture, capture),
-        "precision": (Precision, precision),
-    }
-    check_choices("compile", choices)
+    _check_compile(device, capture, precision)
     if not isinstance(strategy, (Strategy, str, Path, Mapping)):
         raise OptionError(
             f"the strategy is a {type(strategy).__name__}",
             rule="a strategy is a file, a text, a dict, or a Strategy",
-            fix="docs/strategy.md shows each",
+            fix="docs/strategy.md shows each; several are compiled by hspmd.compile_bundle",
         )
     plan = strategy if isinstance(strategy, Strategy) else read_strategy(strategy)
     config = OptimizerConfig.of(optimizer)
@@ -169,9 +166,57 @@ def compile(
         None if dump is None else Path(dump),
         Capture(capture),
         Precision(precision),
-        *(() if cluster is None else _cost_on(cluster, plan)),
+        *(() if cluster is None else cost_on(cluster, plan)),
     )
     return CompiledProgram(compiled)
+
+
+def compile_bundle(
+    model: ModelSource | Factory | nn.Module | str,
+    example_inputs: Inputs | None = None,
+    *,
+    strategies: Mapping[str, GivenStrategy | BundleEntry] | Sequence[GivenStrategy | BundleEntry],
+    switch: str | Iterable[tuple[str, str]] | None = None,
+    home: str | None = None,
+    optimizer: OptimizerConfig | str | Mapping[str, object] | None = None,
+    device: DeviceKind | str = DeviceKind.CPU,
+    dump: str | Path | None = None,
+    capture: Capture | str = Capture.AUTO,
+    precision: Precision | str = Precision.MODEL,
+    cluster: ClusterSpec | str | Path | Mapping[str, object] | None = None,
+) -> CompiledBundle:
+    """Compile a model for several strategies, and the plans of switches between them.
+
+    strategies: by name, or files, which are called as the file without its ending; a BundleEntry has inputs
+    of its own. switch: `"A:B,B:A"`, or pairs of names; None: every ordered pair. home: the strategy that
+    keeps the optimizer's state in steps of two layouts. Else as `compile`.
+    """
+    from .compiled_bundle import compile_entries, named_entries
+    from .compiler import cluster_from
+
+    _check_compile(device, capture, precision)
+    return compile_entries(
+        model,
+        example_inputs,
+        named_entries(strategies),
+        switch,
+        home,
+        OptimizerConfig.of(optimizer),
+        DeviceKind(device),
+        None if dump is None else Path(dump),
+        Capture(capture),
+        Precision(precision),
+        None if cluster is None else cluster_from(cluster),
+    )
+
+
+def _check_compile(device: DeviceKind | str, capture: Capture | str, precision: Precision | str) -> None:
+    choices = {
+        "device": (DeviceKind, device),
+        "capture": (Capture, capture),
+        "precision": (Precision, precision),
+    }
+    check_choices("compile", choices)
 
 
 def plan(
@@ -194,7 +239,7 @@ def plan(
     without it the example's for each device. space: programs that are searched, all that the rules of
     operators allow or HAP's. cost: what they are compared by before the best few are compiled and priced.
     """
-    from .compiler import planned
+    from .compiler import cluster_from, planned
 
     choices = {
         "method": (PlanMethod, method),
@@ -207,34 +252,13 @@ def plan(
     return planned(
         model,
         example_inputs,
-        _cluster_from(cluster),
+        cluster_from(cluster),
         OptimizerConfig.of(optimizer),
         PlanChoice(PlanSpace(space), PlanCost(cost)),
         global_batch,
         Capture(capture),
         Precision(precision),
     )
-
-
-def _cost_on(
-    cluster: ClusterSpec | str | Path | Mapping[str, object], strategy: Strategy
-) -> tuple[CostModel, object]:
-    """What communication costs there, and the form of the cluster, which the artifact keeps."""
-    from .cluster.written import cluster_form
-    from .cost_models.steps.figures import cost_of_ranks
-
-    machines, at = _cluster_from(cluster)
-    return cost_of_ranks(machines, at, strategy.devices), cluster_form(machines)
-
-
-def _cluster_from(cluster: ClusterSpec | str | Path | Mapping[str, object]) -> tuple[ClusterSpec, str]:
-    """The cluster, and the file that it comes from."""
-    from .cluster.cluster import ClusterSpec
-    from .cluster.read import read_cluster
-
-    if isinstance(cluster, ClusterSpec):
-        return cluster, ""
-    return read_cluster(cluster), "" if isinstance(cluster, Mapping) else str(cluster)
 
 
 def verify(
@@ -296,9 +320,3 @@ def _given(artifact: Artifact, batch: Inputs | Iterable[Inputs] | None) -> list[
     from .verify.proof_data import given_to
 
     return [] if batch is None else given_to(artifact.program, batch, STEPS)
-
-
-def _weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by their first names."""
-    held = (*model.named_parameters(), *model.named_buffers())
-    return {name: value.detach().resolve_conj().resolve_neg() for name, value in held}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,9 @@ Inputs = Mapping[str, torch.Tensor]
 Made = tuple[nn.Module, dict[str, torch.Tensor]]
 Factory = Callable[[], Made]
 
+
+Traces = dict[tuple[int, int, int, tuple[str, ...] | None], Traced]
+"""By identities of model and inputs, samples of a step, and which places get an anchor."""
 
 DYNAMO = "torch._dynamo."
 """Where the class of what torch.compile makes lives; importing it takes long."""
@@ -98,6 +101,57 @@ def compile_model(
     return made
 
 
+@dataclass(frozen=True, slots=True)
+class CompileJob:
+    """One of several strategies, as `compile_model` takes it. cost: what ways are compared by."""
+
+    strategy: Strategy
+    model: ModelSource | Factory | nn.Module | str
+    example_inputs: Inputs | None = None
+    cost: CostModel | None = None
+
+
+def compile_several(
+    jobs: Mapping[str, CompileJob],
+    optimizer: OptimizerConfig,
+    device: DeviceKind,
+    dump: Path | None = None,
+    capture: Capture = Capture.AUTO,
+    precision: Precision = Precision.MODEL,
+    cluster: object = None,
+) -> dict[str, Compiled]:
+    """As `compile_model` of each; what they share is built, and traced, once.
+
+    dump: has a folder for each; the texts of a shared trace are in that of the first.
+    """
+    for job in jobs.values():
+        check(job.strategy)
+    subjects: dict[int, CompileSubject] = {}
+    traces: Traces = {}
+    made: dict[str, Compiled] = {}
+    with without_collection():
+        for name, job in jobs.items():
+            subject = _subject(job, subjects)
+            to = Dump(None if dump is None else dump / name)
+            with task(f"compile {name}"):
+                made[name] = _compiled(
+                    subject, job.strategy, optimizer, device, to, capture, precision, job.cost, traces
+                )
+            made[name].artifact.cluster = cluster
+    return made
+
+
+def _subject(job: CompileJob, known: dict[int, CompileSubject]) -> CompileSubject:
+    """What a job compiles: the model is built once, and taken with the inputs of each."""
+    own = job.example_inputs
+    if isinstance(job.model, nn.Module):
+        return subject_of(job.model, own)
+    if id(job.model) not in known:
+        known[id(job.model)] = subject_of(job.model, None)
+    found = known[id(job.model)]
+    return found if own is None else replace(found, inputs=own, examples=own)
+
+
 def _compiled(
     subject: CompileSubject,
     strategy: Strategy,
@@ -107,11 +161,16 @@ def _compiled(
     capture: Capture,
     precision: Precision,
     cost: CostModel | None,
+    traces: Traces | None = None,
 ) -> Compiled:
-    batch = strategy.global_batch
-    traced = trace_graph(
-        subject.model, subject.inputs, batch, capture, precision, dump, strategy.anchor_globs
-    )
+    """traces: of other strategies of the same options; a new one is put there."""
+    batch, anchors = strategy.global_batch, strategy.anchor_globs
+    key = (id(subject.model), id(subject.inputs), batch, anchors)
+    traced = None if traces is None else traces.get(key)
+    if traced is None:
+        traced = trace_graph(subject.model, subject.inputs, batch, capture, precision, dump, anchors)
+    if traces is not None:
+        traces[key] = traced
     graph = _bound(traced.graph, strategy, subject, capture)
     check_optimizer(optimizer, graph.params)
     lowered = lower_graph(graph, strategy, device, dump, cost)
@@ -267,3 +326,30 @@ def source_of(factory: ModelSource | Factory | str) -> ModelSource:
             fix="hspmd.compile(model, {'x': ..., 'y': ...}, strategy=...)",
         )
     return source_of_factory(factory)
+
+
+def cost_on(
+    cluster: ClusterSpec | str | Path | Mapping[str, object], strategy: Strategy
+) -> tuple[CostModel, object]:
+    """What communication costs there, and the form of the cluster, which the artifact keeps."""
+    from .cluster.written import cluster_form
+    from .cost_models.steps.figures import cost_of_ranks
+
+    machines, at = cluster_from(cluster)
+    return cost_of_ranks(machines, at, strategy.devices), cluster_form(machines)
+
+
+def cluster_from(cluster: ClusterSpec | str | Path | Mapping[str, object]) -> tuple[ClusterSpec, str]:
+    """The cluster, and the file that it comes from."""
+    from .cluster.cluster import ClusterSpec
+    from .cluster.read import read_cluster
+
+    if isinstance(cluster, ClusterSpec):
+        return cluster, ""
+    return read_cluster(cluster), "" if isinstance(cluster, Mapping) else str(cluster)
+
+
+def whole_weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by their first names."""
+    held = (*model.named_parameters(), *model.named_buffers())
+    return {name: value.detach().resolve_conj().resolve_neg() for name, value in held}

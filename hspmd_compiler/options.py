@@ -18,6 +18,7 @@ Clash = tuple[str, str]
 
 OPTIMIZER = "optimizer"
 BETAS, EPS = (0.9, 0.999), 1e-8
+FIRST_MOMENT, SECOND_MOMENT, MOMENTUM = "exp_avg", "exp_avg_sq", "momentum_buffer"
 Norm: TypeAlias = Annotated[
     float, Either((str,), Literal["inf"], float), Wanted("a number, or the text inf"), Converted(float)
 ]
@@ -179,6 +180,13 @@ class OptimizerConfig:
         if isinstance(globs, str):  # whose letters would be globs
             object.__setattr__(self, "no_decay", (globs,))
         raise_clashes(OPTIMIZER, list(self._clashes()))
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """Torch's names of the tensors that are kept for each parameter."""
+        if self.name is OptimizerName.ADAMW:
+            return FIRST_MOMENT, SECOND_MOMENT
+        return (MOMENTUM,) if self.momentum else ()
 
     def decay_of(self, parameter: str) -> float:
         """The weight decay of one parameter."""

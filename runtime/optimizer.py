@@ -12,11 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..options import OptimizerConfig, OptimizerName
-
-FIRST_MOMENT = "exp_avg"
-SECOND_MOMENT = "exp_avg_sq"
-MOMENTUM = "momentum_buffer"
+from ..options import FIRST_MOMENT, MOMENTUM, SECOND_MOMENT, OptimizerConfig, OptimizerName
 
 
 @dataclass(slots=True)
@@ -45,9 +41,7 @@ class ShardOptimizer:
     @property
     def moments(self) -> tuple[str, ...]:
         """Names of the tensors that are kept for each parameter."""
-        if self.config.name is OptimizerName.ADAMW:
-            return FIRST_MOMENT, SECOND_MOMENT
-        return (MOMENTUM,) if self.config.momentum else ()
+        return self.config.moments
 
     @torch.no_grad()
     def allocate(self, params: Mapping[str, Tensor]) -> None:

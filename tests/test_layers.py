@@ -46,6 +46,7 @@ FLOORS = {
     "profiling": 19,
     "verify": 19,
     "coverage": 20,
+    "compiled_bundle": 20,
     "api": 21,
     "cli": 22,
     "__main__": 23,

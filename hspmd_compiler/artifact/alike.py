@@ -6,70 +6,72 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 
 from ..base.codec import shown
+from ..base.name_groups import shortened
 from ..errors import ArtifactError
 from .manifest import parameters_of
 from .store import Artifact
 
-SHOWN_ROWS = 20
-
-Rows = Iterator[tuple[str, str]]
 ParamFacts = dict[str, tuple[object, ...]]
-USES = ("type", "shape", "is trained", "is a buffer", "is saved")
+FACTS = ("type", "shape", "is trained", "is a buffer", "is saved")
 
 
 def check_alike(artifacts: Mapping[str, Artifact]) -> None:
     """Raises one error that names all that differs between the strategies, each beside the first."""
     (first, one), *others = artifacts.items()
-    rows = [row for name, other in others for row in _differences(first, one, name, other)]
-    if not rows:
-        return
-    left = len(rows) - SHOWN_ROWS
-    raise ArtifactError(
-        "strategies of one bundle train different things",
-        details=[*rows[:SHOWN_ROWS], *([("...", f"{left} more")] if left > 0 else [])],
-        rule="a switch goes on with the same parameters, types, optimizer and precision",
-        fix="compile them into artifacts of their own, or from the same model with the same options",
-    )
+    rows = []
+    for name, other in others:
+        pair = _Pair(first, one, name, other)
+        rows += [*pair.options(), *shortened([*pair.parameters(), *pair.ties()])]
+    if rows:
+        raise ArtifactError(
+            "strategies of one bundle train different things",
+            details=rows,
+            rule="a switch goes on with the same parameters, types, optimizer and precision",
+            fix="compile them into artifacts of their own, or from the same model with the same options",
+        )
 
 
-def _differences(first: str, one: Artifact, name: str, other: Artifact) -> Rows:
-    ours, theirs = _parameters(one), _parameters(other)
-    for where, absent in ((first, theirs), (name, ours)):
-        here = ours if where == first else theirs
-        yield from ((each, f"in {where} only") for each in here if each not in absent)
-    for each in sorted(ours.keys() & theirs.keys()):
-        changed = [
-            f"{use} {shown(was)} in {first}, {shown(now)} in {name}"
-            for use, was, now in zip(USES, ours[each], theirs[each], strict=True)
-            if was != now
-        ]
-        yield from ((each, text) for text in changed)
-    tied, retied = one.program.aliases, other.program.aliases
-    for each in sorted(tied.keys() | retied.keys()):
-        if tied.get(each) != retied.get(each):
-            yield (
-                each,
-                f"is {tied.get(each, 'of its own')} in {first}, {retied.get(each, 'of its own')} in {name}",
+class _Pair:
+    """Two strategies, the second beside the first."""
+
+    def __init__(self, first: str, one: Artifact, second: str, other: Artifact) -> None:
+        self._names = first, second
+        self._both = one, other
+
+    def options(self) -> Iterator[tuple[str, str]]:
+        """What of the optimizer and of the precision differs."""
+        one, other = (artifact.manifest for artifact in self._both)
+        used, now = one.optimizer.to_json(), other.optimizer.to_json()
+        for key in sorted(used.keys() | now.keys()):
+            if used.get(key) != now.get(key):
+                yield f"optimizer {key}", self._beside(shown(used.get(key)), shown(now.get(key)))
+        if one.precision is not other.precision:
+            yield "precision", self._beside(one.precision.value, other.precision.value)
+
+    def parameters(self) -> Iterator[tuple[str, str]]:
+        """Parameters and buffers that differ, or are in one of the two only."""
+        first, second = self._names
+        ours, theirs = (_parameters(artifact) for artifact in self._both)
+        yield from ((name, f"in {first} only") for name in ours if name not in theirs)
+        yield from ((name, f"in {second} only") for name in theirs if name not in ours)
+        for name in (name for name in ours if name in theirs and ours[name] != theirs[name]):
+            facts = zip(FACTS, ours[name], theirs[name], strict=True)
+            told = (
+                f"{fact} {self._beside(shown(was), shown(is_))}" for fact, was, is_ in facts if was != is_
             )
-    yield from _options(first, one, name, other)
+            yield name, "; ".join(told)
+
+    def ties(self) -> Iterator[tuple[str, str]]:
+        """Names that are of one parameter in one of the two only."""
+        one, other = (artifact.program.aliases for artifact in self._both)
+        for name in sorted(one.keys() | other.keys()):
+            if one.get(name) != other.get(name):
+                yield name, "is " + self._beside(one.get(name, "its own"), other.get(name, "its own"))
+
+    def _beside(self, one: str, other: str) -> str:
+        return f"{one} in {self._names[0]}, {other} in {self._names[1]}"
 
 
 def _parameters(artifact: Artifact) -> ParamFacts:
     rows = cast("list[list[object]]", parameters_of(artifact.program)["parameters"])
     return {str(name): tuple(rest) for name, *rest in rows}
-
-
-def _options(first: str, one: Artifact, name: str, other: Artifact) -> Rows:
-    used, now = one.manifest.optimizer.to_json(), other.manifest.optimizer.to_json()
-    if used != now:
-        for key in sorted(used.keys() | now.keys()):
-            if used.get(key) != now.get(key):
-                yield (
-                    f"optimizer {key}",
-                    f"{shown(used.get(key))} in {first}, {shown(now.get(key))} in {name}",
-                )
-    if one.manifest.precision is not other.manifest.precision:
-        yield (
-            "precision",
-            f"{one.manifest.precision.value} in {first}, {other.manifest.precision.value} in {name}",
-        )

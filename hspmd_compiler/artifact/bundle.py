@@ -25,7 +25,7 @@ from .bundle_paths import (
 from .checked_files import MANIFEST_LIMIT, CheckedFiles, check_directory, read_limited
 from .json_text import parse
 from .manifest import FileEntry, check_torch, fingerprint_parameters, without_own_hash
-from .store import FILE_LIMIT, Artifact, load
+from .store import FILE_LIMIT, Artifact, ArtifactHead, load, load_head
 from .switch_file import plan_from
 
 SCHEMA = 1
@@ -126,6 +126,12 @@ class Bundle:
             self._check_parameters(name, found)
         return found
 
+    def head(self, name: str) -> ArtifactHead:
+        """What a strategy's artifact says of all of its ranks."""
+        self.devices_of(name)
+        self._files().checked(manifest_file(name))
+        return load_head(self.strategies[name])
+
     def _check_parameters(self, name: str, found: Artifact) -> None:
         if fingerprint_parameters(found.program) != self.listing.model_fingerprint:
             raise ArtifactError(
@@ -140,7 +146,8 @@ class Bundle:
         before, after = (frozenset(self.world_rank_of(name)) for name in (source, target))
         file = plan_file(source, target, scope)
         if file not in self.listing.files:
-            raise self._no_plan(source, target, scope)
+            known = [(each.source, each.target, each.scope) for each in self.listing.plans]
+            raise no_plan(source, target, scope, known)
         content = read_limited(self._files().checked(file), file, FILE_LIMIT)
         plan = plan_from(content, file, before, after)
         if (plan.source, plan.target, plan.scope) != (source, target, scope):
@@ -148,19 +155,6 @@ class Bundle:
             wanted = f"the plan of a switch from {source} to {target} of scope {scope.value}"
             raise damaged(file, [((), named, wanted)])
         return plan
-
-    def _no_plan(self, source: str, target: str, scope: SwitchScope) -> ArtifactError:
-        known = [f"{each.source}:{each.target}" for each in self.listing.plans if each.scope is scope]
-        if scope is SwitchScope.STATE:
-            fix = f"compile again with --switch {source}:{target}, or without --switch, for all of them"
-        else:
-            fix = f"compile again with --home {source if scope is SwitchScope.PARAMS else target}"
-        return ArtifactError(
-            f"the bundle has no plan from {source} to {target} (scope {scope.value})",
-            details=[("plans", ", ".join(known) or "none of this scope")],
-            rule="a switch needs its compiled plan",
-            fix=fix,
-        )
 
     def _files(self) -> CheckedFiles:
         return CheckedFiles(self.directory, self.listing.files, BUNDLE, is_in_bundle)
@@ -234,6 +228,23 @@ def no_strategy(name: str, known: Iterable[str]) -> ArtifactError:
         details=[("strategies", ", ".join(known))],
         rule="a strategy has the name of its file, without the ending, or the one that it was given",
         fix="name one of these; `hspmd inspect DIR` shows them",
+    )
+
+
+def no_plan(
+    source: str, target: str, scope: SwitchScope, known: Iterable[tuple[str, str, SwitchScope]]
+) -> ArtifactError:
+    """The error for a switch that a bundle has no plan of."""
+    of_scope = [f"{before}:{after}" for before, after, each in known if each is scope]
+    if scope is SwitchScope.STATE:
+        fix = f"compile again with --switch {source}:{target}, or without --switch, for all of them"
+    else:
+        fix = f"compile again with --home {source if scope is SwitchScope.PARAMS else target}"
+    return ArtifactError(
+        f"the bundle has no plan from {source} to {target} (scope {scope.value})",
+        details=[("plans", ", ".join(of_scope) or "none of this scope")],
+        rule="a switch needs its compiled plan",
+        fix=fix,
     )
 
 

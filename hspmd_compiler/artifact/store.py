@@ -32,6 +32,20 @@ class ProgramHead:
     aliases: dict[str, str]
     groups: list[tuple[int, ...]]
 
+    @classmethod
+    def of(cls, program: Program) -> ProgramHead:
+        """The head of a program."""
+        return cls(program.world_size, program.batch, program.inputs, program.aliases, program.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactHead:
+    """What an artifact says of all of its ranks. cluster: as in Artifact."""
+
+    manifest: Manifest
+    program: ProgramHead
+    cluster: object
+
 
 @dataclass(slots=True)
 class Artifact:
@@ -78,6 +92,13 @@ def load(directory: str | Path, rank: int | None = None, *, with_graph: bool = T
             details=[("directory", str(directory))],
             fix="compile again with this version of hspmd_compiler",
         ) from error
+
+
+def load_head(directory: str | Path) -> ArtifactHead:
+    """What stands in an artifact beside its ranks, checked as `load` checks it."""
+    files = Files(Path(directory))
+    cluster = files.json(paths.CLUSTER) if paths.CLUSTER in files.manifest.files else None
+    return ArtifactHead(files.manifest, _read_head(files), cluster)
 
 
 def _loaded(directory: str | Path, rank: int | None, with_graph: bool) -> Artifact:
@@ -135,12 +156,17 @@ def _read_rank(files: Files, sharing: SharingReader, rank: int) -> RankProgram:
     return own
 
 
-def _read_program(files: Files, ranks: list[RankProgram]) -> Program:
+def _read_head(files: Files) -> ProgramHead:
     content = files.json(paths.PROGRAM)
     head = decode(ProgramHead, content, paths.PROGRAM)
     if head.world_size != len(files.manifest.device_kinds):
         wanted = "a world_size that is the number of the manifest's device_kinds"
         raise damaged(paths.PROGRAM, [((), content, wanted)])
+    return head
+
+
+def _read_program(files: Files, ranks: list[RankProgram]) -> Program:
+    head = _read_head(files)
     classes = {}
     for name in sorted({own.class_name for own in ranks}):
         path = paths.class_file(name)

@@ -73,8 +73,7 @@ def write(
 def _texts(artifact: Artifact, own: list[RankProgram], rank: int | None) -> Iterator[tuple[str, str]]:
     """(path, text) of every JSON file that isn't a rank's, but the manifest."""
     program = artifact.program
-    head = ProgramHead(program.world_size, program.batch, program.inputs, program.aliases, program.groups)
-    yield paths.PROGRAM, to_text(encode(head), TOP_DEPTH)
+    yield paths.PROGRAM, to_text(encode(ProgramHead.of(program)), TOP_DEPTH)
     for name in sorted({each.class_name for each in own}):
         yield paths.class_file(name), to_text(encode(program.classes[name]), CLASS_DEPTH)
     yield paths.STRATEGY, to_text(artifact.strategy, STRATEGY_DEPTH)

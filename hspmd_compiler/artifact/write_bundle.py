@@ -86,7 +86,11 @@ def _listing(content: BundleContent, files: dict[str, FileEntry]) -> BundleListi
 def check_names(names: Sequence[str]) -> None:
     """Refuses names that folders of a bundle can't have, or that are of two strategies."""
     lower = [name.lower() for name in names]
-    bad = [(shown(name), "no name of a folder") for name in names if not is_name(name)]
+    bad = [
+        (shown(name), "no name of a folder" if name else "a name is missing")
+        for name in names
+        if not is_name(name)
+    ]
     bad += [
         (shown(name), "the name of more than one strategy")
         for name, as_folder in dict.fromkeys(zip(names, lower, strict=True))
@@ -97,5 +101,5 @@ def check_names(names: Sequence[str]) -> None:
             "strategies of a bundle can't have these names",
             details=bad,
             rule=f"each has a folder of its own: {NAME_RULE}",
-            fix="rename the files, or give names: hspmd.compile(model, strategy={'A': ..., 'B': ...})",
+            fix="rename the files, or name them: hspmd.compile_bundle(model, strategies={'A': ...})",
         )

@@ -59,6 +59,12 @@ def add_capture(parser: ArgumentParser) -> None:
     )
 
 
+def add_strategy_name(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--strategy-name", metavar="NAME", help="this strategy, where DIR holds several; or give DIR/NAME"
+    )
+
+
 def add_json(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON for scripts")
 

@@ -1,4 +1,4 @@
-"""`hspmd compile`: a model and a strategy become an artifact."""
+"""`hspmd compile`: a model and a strategy become an artifact, several strategies a bundle."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ..base.devices import DeviceKind
 from ..options import Precision
 from ..strategy.formats.read import read_strategy
 from .command import Command, add_capture, add_json, add_model, model_arguments
+from .compile_several import add_bundle_flags, is_of_several, run_several
 from .optimizer_flags import add_optimizer_flags, optimizer_from
 from .show import progress, show_sections
 
@@ -16,7 +17,12 @@ from .show import progress, show_sections
 def add_flags(parser: ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument(
-        "--strategy", type=Path, required=True, metavar="FILE", help="JSON, YAML or KEY=VALUE lines"
+        "--strategy",
+        type=Path,
+        required=True,
+        action="append",
+        metavar="FILE",
+        help="JSON, YAML or KEY=VALUE lines; several make a bundle, with the plans of switches between them",
     )
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="DIR", help="where the artifact goes"
@@ -46,11 +52,14 @@ def add_flags(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--force", action="store_true", help="replace DIR even if it is not an artifact")
     add_json(parser)
+    add_bundle_flags(parser)
     add_optimizer_flags(parser)
 
 
 def run(args: Namespace) -> int:
     """Compiles, writes, and shows what was written."""
+    if is_of_several(args):
+        return run_several(args)
     optimizer = optimizer_from(args)
     arguments = model_arguments(args)
 
@@ -60,7 +69,7 @@ def run(args: Namespace) -> int:
     from ..pages.inspect import overview
     from ..pages.sections import Listing
 
-    strategy = read_strategy(args.strategy)
+    strategy = read_strategy(args.strategy[0])
     if args.rank is not None and not 0 <= args.rank < strategy.world_size:
         raise no_rank(args.rank, range(strategy.world_size))
     check_target(args.output.resolve(), args.force)
@@ -85,4 +94,4 @@ def run(args: Namespace) -> int:
     return 0
 
 
-COMMAND = Command("compile", "compile a model and a strategy into one program per rank", add_flags, run)
+COMMAND = Command("compile", "compile a model and strategies into one program per rank", add_flags, run)

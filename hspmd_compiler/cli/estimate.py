@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 from ..base.devices import DeviceKind
 from ..errors import OptionError
 from ..options import Precision
-from .command import MODEL_HELP, Command, add_capture, add_json, add_model_arguments, model_arguments
+from .command import (
+    MODEL_HELP,
+    Command,
+    add_capture,
+    add_json,
+    add_model_arguments,
+    add_strategy_name,
+    model_arguments,
+)
 from .optimizer_flags import add_optimizer_flags, optimizer_from
 from .show import progress, show_sections
 
@@ -53,6 +61,7 @@ def add_flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--against", type=Path, metavar="FILE", help="a measured timeline, of hspmd run --trace"
     )
+    add_strategy_name(parser)
     add_model_arguments(parser)
     add_capture(parser)
     add_json(parser)
@@ -63,6 +72,7 @@ def run(args: Namespace) -> int:
     """Prices, shows, and writes what is asked for."""
     _check(args)
 
+    from ..artifact.bundle import folder_of
     from ..artifact.store import load
     from ..cluster.read import read_cluster
     from ..cost_models.estimate import estimate_artifact
@@ -71,7 +81,9 @@ def run(args: Namespace) -> int:
     cluster = read_cluster(args.cluster)
     with progress():
         artifact = (
-            _compiled(args, cluster) if args.directory is None else load(args.directory, with_graph=False)
+            _compiled(args, cluster)
+            if args.directory is None
+            else load(folder_of(args.directory, args.strategy_name), with_graph=False)
         )
         found = estimate_artifact(artifact, cluster, str(args.cluster))
     sections = [*estimate_sections(found, for_scripts=args.json), *_compared(args.against, found)]
@@ -83,6 +95,8 @@ def run(args: Namespace) -> int:
 def _check(args: Namespace) -> None:
     """An artifact, or a model with its strategy."""
     clashes = []
+    if args.directory is None and args.strategy_name is not None:
+        clashes.append(("--strategy-name", "goes with DIR"))
     if args.directory is None and args.model is None:
         clashes.append(("DIR", "not given, and no --model either"))
     if args.directory is not None:

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import OptionError
-from .command import MODEL_HELP, Command, add_json, add_model_arguments, model_arguments
+from .command import (
+    MODEL_HELP,
+    Command,
+    add_json,
+    add_model_arguments,
+    add_strategy_name,
+    model_arguments,
+)
 from .show import progress, show_json, show_rendered
 
 if TYPE_CHECKING:
@@ -18,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def add_flags(parser: ArgumentParser) -> None:
-    parser.add_argument("directory", type=Path, metavar="DIR", help="an artifact")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="an artifact, or a bundle of several")
     parser.add_argument(
         "--values", action="store_true", help="compare numbers with the eager model, in float64"
     )
@@ -41,6 +48,7 @@ def add_flags(parser: ArgumentParser) -> None:
         action="store_true",
         help="import and call the factory that the artifact names; only for an artifact of your own",
     )
+    add_strategy_name(parser)
     add_model_arguments(parser)
     add_json(parser)
 
@@ -59,11 +67,15 @@ def run(args: Namespace) -> int:
     if args.data is not None and not (args.values or args.rows):
         raise OptionError("--data is given without --values or --rows", fix="say what to compare on it")
 
+    from ..artifact.bundle import folder_of
+    from ..artifact.bundle_paths import is_bundle
     from ..artifact.store import load
     from ..models.models import load_model
 
+    if args.strategy_name is None and is_bundle(args.directory):
+        return _run_bundle(args, arguments)
     with progress():
-        artifact = load(args.directory)
+        artifact = load(folder_of(args.directory, args.strategy_name))
         source = None if args.model is None else load_model(args.model, arguments)
 
         from ..api import verify
@@ -87,6 +99,39 @@ def run(args: Namespace) -> int:
     else:
         show_rendered([part.rendered() for part in parts])
     return 0
+
+
+def _run_bundle(args: Namespace, arguments: dict[str, str]) -> int:
+    """Proves all strategies of a bundle, and the switches between them."""
+    of_one = [(flag, "goes with --strategy-name") for flag in ("--twin", "--data") if _is_given(args, flag)]
+    if of_one:
+        raise OptionError(
+            "one strategy is to be proved, and a bundle of several is given",
+            details=of_one,
+            rule="all strategies of a bundle, and its switches, are proved on random batches",
+            fix="name the strategy: --strategy-name NAME",
+        )
+
+    from ..artifact.bundle import read_bundle
+    from ..models.models import load_model
+    from ..verify.switching.bundle import ModelChoice, verify_bundle
+
+    with progress():
+        bundle = read_bundle(args.directory)
+        artifacts = {name: bundle.artifact(name) for name in bundle.strategies}
+        plans = [bundle.plan(each.source, each.target, each.scope) for each in bundle.listing.plans]
+        source = None if args.model is None else load_model(args.model, arguments)
+        choice = ModelChoice(dict.fromkeys(artifacts, source), args.trust_model, from_file=True)
+        report = verify_bundle(artifacts, plans, values=args.values, rows=args.rows, choice=choice)
+    if args.json:
+        show_json(report.to_json())
+    else:
+        show_rendered([report.rendered()])
+    return 0
+
+
+def _is_given(args: Namespace, flag: str) -> bool:
+    return bool(getattr(args, flag.removeprefix("--")))
 
 
 def _data(artifact: Artifact, name: str) -> list[Batch]:

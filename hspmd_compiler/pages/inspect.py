@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from ..artifact.manifest import Manifest
 from ..artifact.store import Artifact
 from ..base.comm_plan import Box, CommStep, GradBucket
 from ..base.dtypes import BYTES
@@ -28,7 +29,7 @@ def overview(artifact: Artifact) -> list[Section]:
     manifest, program = artifact.manifest, artifact.program
     warning = narrow_warning(program)
     facts: list[tuple[Cell, ...]] = [
-        ("model", _model_text(artifact)),
+        ("model", model_text(manifest)),
         ("model fingerprint", manifest.model_fingerprint[:16]),
         ("strategy fingerprint", manifest.strategy_fingerprint[:16]),
         ("torch", f">={manifest.torch[0]},<{manifest.torch[1]}"),
@@ -70,8 +71,9 @@ def _rank_row(own: RankProgram, sizes: Mapping[int, int]) -> tuple[Cell, ...]:
     return (*place, own.class_name, rows, held, len(own.instructions))
 
 
-def _model_text(artifact: Artifact) -> str:
-    model = artifact.manifest.model
+def model_text(manifest: Manifest) -> str:
+    """What the model is called."""
+    model = manifest.model
     return str(model["name"]) if isinstance(model, dict) and "name" in model else "a live model"
 
 

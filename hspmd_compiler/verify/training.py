@@ -78,8 +78,8 @@ class ValuesReport:
             "steps": [
                 {
                     "loss": step.loss.error,
-                    "gradients": _worst(step.grads),
-                    "parameters": _worst(step.params),
+                    "gradients": worst(step.grads),
+                    "parameters": worst(step.params),
                 }
                 for step in self.steps
             ],
@@ -106,7 +106,7 @@ class ValuesReport:
         for name in ("step", "loss", "gradients", "parameters"):
             table.add_column(name, justify="right")
         for number, step in enumerate(self.steps, 1):
-            errors = (step.loss.error, _worst(step.grads), _worst(step.params))
+            errors = (step.loss.error, worst(step.grads), worst(step.params))
             table.add_row(str(number), *(f"{error:.2g}" for error in errors))
         return table
 
@@ -122,17 +122,17 @@ def compare_training(
     program = widen_program(program)
     ranks = start_ranks(program, reference.state)
     unset = without_numbers(reference.state)
-    sides = _BothSides(config, model, ranks, EagerUpdate(config, model), ShardUpdate(config), unset)
+    sides = BothSides(config, model, ranks, EagerUpdate(config, model), ShardUpdate(config), unset)
     steps = []
     with task("compare values", len(batches)) as progress:
         for number, batch in enumerate(batches, 1):
             steps.append(sides.step(number, batch))
             progress.advance()
-    _compare_saved(saved_state(program, ranks), model_state(model), config, unset)
+    compare_saved(saved_state(program, ranks), model_state(model), config, unset)
     return ValuesReport(config, tuple(steps))
 
 
-def _compare_saved(
+def compare_saved(
     found: Mapping[str, Tensor],
     wanted: Mapping[str, Tensor],
     config: OptimizerConfig,
@@ -149,7 +149,7 @@ def widened_batch(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True, slots=True)
-class _BothSides:
+class BothSides:
     """The eager model and all ranks, from one step to the next.
 
     unset: what of the state had no number before the first step.
@@ -215,7 +215,8 @@ def _sides(
     ]
 
 
-def _worst(found: Sequence[Difference]) -> float:
+def worst(found: Sequence[Difference]) -> float:
+    """The largest of some differences."""
     return max((difference.error for difference in found), default=0.0)
 
 
@@ -243,6 +244,12 @@ class EagerUpdate:
         step_optimizer(self._optimizer, self._config.lr_at(self._step))
         self._step += 1
         return norm
+
+    def go_on_from(self, other: EagerUpdate) -> None:
+        """Take over the moments and the step of an update of the same parameters of another model."""
+        self._step = other._step
+        if self._optimizer is not None and other._optimizer is not None:
+            self._optimizer.load_state_dict(other._optimizer.state_dict())
 
 
 @dataclass(slots=True)

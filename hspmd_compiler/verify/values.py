@@ -85,6 +85,14 @@ def start_ranks(
     return [_start(plan, by_name, cache, observe) for plan in plan_ranks(program)]
 
 
+def ranks_from(program: Program, states: Mapping[int, RankState[Tensor]]) -> list[Rank]:
+    """All ranks with states that they got elsewhere, by rank."""
+    cache = SegmentCache()
+    return [
+        Rank(plan, states[plan.program.rank], CompiledSegments(plan, cache)) for plan in plan_ranks(program)
+    ]
+
+
 def lockstep_step(
     ranks: Sequence[Rank], batch: Mapping[str, Tensor], optimizer: Optimizer | None, step: int = 0
 ) -> tuple[float, tuple[Event, ...]]:

@@ -13,7 +13,7 @@ from hspmd_compiler.artifact.store import ProgramHead
 from hspmd_compiler.base.codec import decode, encode
 from hspmd_compiler.errors import ArtifactError
 from hspmd_compiler.program.check import check
-from hspmd_compiler.program.lifetimes import dead_after, fresh_grads, overwritable_comms
+from hspmd_compiler.program.lifetimes import dead_after, fresh_by_segment, overwritable_comms
 from hspmd_compiler.program.program import ClassProgram, Program, RankProgram
 from tests.artifact import sample
 
@@ -66,9 +66,10 @@ def test_a_changed_value_is_read_or_refused(data: st.DataObject) -> None:
 
 def look_at_memory(program: Program) -> None:
     """What lives how long, as code is made by it."""
-    for segment in (segment for shared in program.classes.values() for segment in shared.segments):
-        overwritable_comms(segment, dead_after(segment))
-        fresh_grads(segment)
+    for shared in program.classes.values():
+        fresh_by_segment(shared)
+        for segment in shared.segments:
+            overwritable_comms(segment, dead_after(segment))
 
 
 def test_a_view_of_nothing_is_no_failure_of_ours() -> None:
