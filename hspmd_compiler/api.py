@@ -291,10 +291,16 @@ def verify(
     )
 
 
-def load(directory: str | Path, *, timeout: float = 300.0, start_timeout: float = 120.0) -> Engine:
+def load(
+    directory: str | Path,
+    *,
+    strategy: str | None = None,
+    timeout: float = 300.0,
+    start_timeout: float = 120.0,
+) -> Engine:
     """The engine of this process's rank (from the environment that torchrun sets).
 
-    timeout: seconds that one message between ranks may take, and that a rank may be silent, before all
+    strategy: of a bundle of several, the name of the one to begin with; None: the first. timeout: seconds that one message between ranks may take, and that a rank may be silent, before all
     ranks end with an error that names it. start_timeout: seconds for all ranks to come up.
     """
     from .runtime.start.opening import StartOptions, open_engine
@@ -312,7 +318,7 @@ def load(directory: str | Path, *, timeout: float = 300.0, start_timeout: float 
     if wrong:
         raise RunError("the ranks can't be started", details=wrong)
     timeouts = Timeouts(timedelta(seconds=start_timeout), timedelta(seconds=timeout))
-    return open_engine(path, StartOptions(timeouts=timeouts, check=check_rank)).engine
+    return open_engine(path, StartOptions(timeouts=timeouts, check=check_rank, strategy=strategy)).engine
 
 
 def _given(artifact: Artifact, batch: Inputs | Iterable[Inputs] | None) -> list[Inputs]:
