@@ -240,7 +240,7 @@ class Engine:
 
     def _idle(self, checks: StepChecks) -> float:
         """What a step asks of a process that the program doesn't use."""
-        self._make_ready()
+        self.make_ready()
         loss = checks.sum_of(torch.zeros((), dtype=torch.float64, device=self.transport.device))
         self.update()
         return float(loss)
@@ -272,7 +272,7 @@ class Engine:
                     self.update()
                 else:
                     if isinstance(request, LossReduce) and checks is not None and checks.vote is not None:
-                        self._make_ready()
+                        self.make_ready()
                     asked = partial(self._answer, request, checks)
                     answer = self.timing.exchanges(request, asked)
                     del asked
@@ -406,7 +406,7 @@ class Engine:
         if not self.steps:
             self.optimizer.state = {}  # made ready for an update that has not come
 
-    def _make_ready(self) -> None:
+    def make_ready(self) -> None:
         """All of an update that needs other ranks, or may find no memory."""
         # What is being sent may share memory with a parameter.
         self.timing.exchanges(None, self.transport.finish_sends)
@@ -419,7 +419,7 @@ class Engine:
     def update(self) -> None:
         """Update the shards from the synchronised gradients: nothing here can lose a rank."""
         if not self.ready:
-            self._make_ready()
+            self.make_ready()
         apply_update(self.shards, self.active.state, self.optimizer, self.current_lr)
         self.ready, self.whole = False, not self.active.gathers
 

@@ -108,28 +108,34 @@ class HotSteps:
         RunError on every rank, before anything is updated, where ranks were given different parts.
         """
         self.seconds = dict.fromkeys((OUT, COMPUTE, BACK, UPDATE), 0.0)
+        self._engine.ready = False
         batches = self._checked(parts)
         ready = zip(parts, batches, strict=True)
         by_strategy = by_key((part.strategy, (part, batch)) for part, batch in ready)
         total, loss = GradientSum(), 0.0
-        for name in sorted(by_strategy, key=lambda name: name == self.home):
-            own = self._strategy(name)
-            run = self._gradients if name == self.home else self._away
-            loss += run(own, by_strategy[name], total)
-        self._check_counts(parts)
-        with self._timed(UPDATE):
-            self._update(total)
+        try:
+            for name in sorted(by_strategy, key=lambda name: name == self.home):
+                run = self._gradients if name == self.home else self._away
+                loss += run(self._strategy(name), by_strategy[name], total)
+            with self._timed(UPDATE):
+                self._update(total)
+        finally:
+            self._engine.transport.serve(self._strategy(self.home).members)
         return loss
 
     def _update(self, total: GradientSum) -> None:
-        """The update of home, from the sum of all parts."""
-        home = self._strategy(self.home)
+        """The update of home, from the sum of all parts; who has passed the vote can take it alone."""
+        engine, home = self._engine, self._strategy(self.home)
         self._serve(home)
         home.active.state.synced = total.total
+        engine.make_ready()
+        self._vote()
         if home.active.is_idle:
-            self._engine.update()
+            engine.update()
         else:
-            self._engine.drive(home.active.update(self._engine.timing.finished))
+            engine.drive(home.active.update(engine.timing.finished))
+        engine.transport.finish_sends()
+        engine.whole = True
 
     def _serve(self, own: HotStrategy) -> None:
         self._engine.transport.finish_sends()
@@ -197,21 +203,22 @@ class HotSteps:
                 said = f"its loss is the mean over {int(count)} labels, it weighs as {part.labels}"
                 self._miscounted.append((own.name, said))
 
-    def _check_counts(self, parts: Sequence[WeighedPart]) -> None:
-        """RunError on every rank where one has noted anything; ranks that count nothing hear of it."""
-        if all(part.labels is None for part in parts):
-            return
-        transport, noted = self._engine.transport, self._miscounted
+    def _vote(self) -> None:
+        """The last meeting of the step; RunError on every rank where one has noted a wrong count."""
+        transport, vote, noted = self._engine.transport, self._engine.vote, self._miscounted
         self._miscounted = []
-        if not float(transport.sum_over_ranks(torch.tensor(float(len(noted)), device=transport.device))):
-            return
-        told = cast(list[list[tuple[str, str]]], transport.gather_objects(noted))
-        raise RunError(
-            "parts of the step weigh other than their loss says",
-            details=sorted({each for noted in told for each in noted}),
-            rule="a part weighs as many labels as its loss is the mean over",
-            fix="say which labels count, CountedLabels(key=..., ignored=..., first=...), or give weights",
-        )
+        said = torch.tensor([float(len(noted)), float(vote.enter())], device=transport.device)
+        wrong, paused = transport.sum_over_ranks(said).tolist()
+        if wrong:
+            self._engine.abandon_step()
+            told = cast(list[list[tuple[str, str]]], transport.gather_objects(noted))
+            raise RunError(
+                "parts of the step weigh other than their loss says",
+                details=sorted({each for noted in told for each in noted}),
+                rule="a part weighs as many labels as its loss is the mean over",
+                fix="say which labels count, CountedLabels(key=..., ignored=..., first=...), or give weights",
+            )
+        vote.passed(bool(paused))
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
