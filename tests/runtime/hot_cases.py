@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import cast
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -22,12 +23,14 @@ from hspmd_compiler.runtime.strategies import PlanOf, Strategies, StrategyProgra
 from hspmd_compiler.switching.links import links_of_nodes
 from hspmd_compiler.switching.plan import plan_switch
 from hspmd_compiler.verify.eager import eager_model, eager_step, whole_state
+from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor
 from hspmd_compiler.verify.training import EagerUpdate
 from hspmd_compiler.verify.widen import default_type, widened
 
 from .thread_ranks import Meeting, ThreadTransport, in_threads
 
 Tensors = dict[str, Tensor]
+EXACT = 1e-10
 
 
 @dataclass(frozen=True)
@@ -138,3 +141,23 @@ def start_of(build: Callable[[], nn.Module]) -> Tensors:
         for parameter in model.parameters():
             parameter.normal_(std=0.3)
     return {name: cast(Tensor, widened(value.detach())) for name, value in whole_state(model).items()}
+
+
+def check_alike(found: Trained, wanted: Trained, lr: float) -> None:
+    """Losses, norms, gradients, parameters and moments."""
+    assert found.losses == pytest.approx(wanted.losses, rel=EXACT)
+    assert found.norms == pytest.approx(wanted.norms, rel=EXACT)
+    for mine, theirs in zip(found.grads, wanted.grads, strict=True):
+        alike("gradients", mine, theirs, gradient_floor(theirs))
+    alike("parameters", found.params, wanted.params, lr)
+    assert found.moments.keys() == wanted.moments.keys()
+    for moment, of in found.moments.items():
+        alike(moment, of, wanted.moments[moment], gradient_floor(wanted.moments[moment]))
+
+
+def alike(what: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], floor: float) -> None:
+    """Names that stand for another one are left out, and buffers that no model saves."""
+    names = found.keys() & wanted.keys()
+    assert names, what
+    one, other = ({name: of[name] for name in names} for of in (found, wanted))
+    check_equal(differences(one, other, floor), EXACT, what)

@@ -17,7 +17,6 @@ from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.program.program import Program
 from hspmd_compiler.runtime.batches.buckets import BucketFill, CountedLabels, LengthBucket
 from hspmd_compiler.runtime.hot.parts import HotPart, LossKind, StepPart
-from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor
 from hspmd_compiler.verify.widen import widen_program
 
 from ..training.test_zero_training import CASES
@@ -34,9 +33,8 @@ from ..training.training_cases import (
     program_for,
     traced,
 )
-from .hot_cases import Trained, start_of, train_eagerly, train_in_parts
+from .hot_cases import check_alike, start_of, train_eagerly, train_in_parts
 
-EXACT = 1e-10
 ADAMW = OptimizerConfig(lr=1e-2, eps=1e-2, weight_decay=0.1, max_grad_norm=0.5)
 """An eps by which a gradient that is rounding alone moves nothing."""
 SGD = OptimizerConfig(OptimizerName.SGD, lr=0.1, momentum=0.9, max_grad_norm=0.5)
@@ -62,26 +60,6 @@ def wide(batch: Mapping[str, Tensor]) -> Tensors:
 
 def joined(batches: Sequence[Mapping[str, Tensor]]) -> Tensors:
     return {key: torch.cat([each[key] for each in batches]) for key in batches[0]}
-
-
-def check_alike(found: Trained, wanted: Trained, lr: float) -> None:
-    """Losses, norms, gradients, parameters and moments."""
-    assert found.losses == pytest.approx(wanted.losses, rel=EXACT)
-    assert found.norms == pytest.approx(wanted.norms, rel=EXACT)
-    for mine, theirs in zip(found.grads, wanted.grads, strict=True):
-        alike("gradients", mine, theirs, gradient_floor(theirs))
-    alike("parameters", found.params, wanted.params, lr)
-    assert found.moments.keys() == wanted.moments.keys()
-    for moment, of in found.moments.items():
-        alike(moment, of, wanted.moments[moment], gradient_floor(wanted.moments[moment]))
-
-
-def alike(what: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], floor: float) -> None:
-    """Names that stand for another one are left out, and buffers that no model saves."""
-    names = found.keys() & wanted.keys()
-    assert names, what
-    one, other = ({name: of[name] for name in names} for of in (found, wanted))
-    check_equal(differences(one, other, floor), EXACT, what)
 
 
 def check_parts(
