@@ -22,6 +22,8 @@ from hspmd_compiler.options import OptimizerConfig
 from hspmd_compiler.runtime.saved.safetensors_file import SafetensorsWriter
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 
+from ..runtime.switch_cases import bundled
+
 BATCH, WIDTH, LAYERS = 6, 8, 2
 ALL = (0, LAYERS)
 FIRST = Strategy(
@@ -82,14 +84,19 @@ def example() -> dict[str, Tensor]:
     return {key: torch.zeros(BATCH, WIDTH, dtype=torch.float64) for key in "xy"}
 
 
+def factory() -> tuple[nn.Module, dict[str, Tensor]]:
+    return Blocks(), example()
+
+
 @pytest.fixture(scope="module")
 def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One model under two strategies."""
     home = tmp_path_factory.mktemp("artifacts")
     optimizer = OptimizerConfig(lr=1e-2, weight_decay=0.1, max_grad_norm=1.0)
-    for name, strategy in (("first", FIRST), ("second", SECOND)):
-        program = hspmd.compile(lambda: (Blocks(), example()), strategy=strategy, optimizer=optimizer)
-        program.save(home / name)
+    both = {"first": FIRST, "second": SECOND}
+    for name, strategy in both.items():
+        hspmd.compile(factory, strategy=strategy, optimizer=optimizer).save(home / name)
+    bundled(home / "both", factory, both, optimizer)
     return home
 
 
@@ -209,6 +216,19 @@ def test_one_command_begins_and_goes_on(run: Run) -> None:
     assert "goes on from kept/step-00000003" in checked(run(*command))
     refused = run("first", "--steps", "1", *KEEP)
     assert refused.returncode == 2 and "holds checkpoints already" in refused.stderr
+
+
+def test_a_strategy_that_leaves_a_rank_idle(run: Run) -> None:
+    """Behind a switch to it: the idle rank owns nothing, and any strategy goes on."""
+    checked(run("first", "--steps", "6", "--save", "whole.safetensors"))
+    told = checked(run("both", "--steps", "4", "--switch-at", "3:second", *KEEP))
+    assert "checkpoint of step 4" in told
+    files = {path.name for path in Path("kept/step-00000004").iterdir()}
+    assert files == {"index.json", "rank-0000.safetensors", "rank-0001.safetensors"}
+    again = ("both", "--start", "second", "--steps", "2", "--resume", "kept", "--save", "end.safetensors")
+    checked(run(*again))
+    for name, value in parameters("whole.safetensors").items():
+        torch.testing.assert_close(parameters("end.safetensors")[name], value, rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from hspmd_compiler.runtime.saved.safetensors_file import SafetensorsWriter
 
 from ...training.test_zero_training import CASES
 from ...training.training_cases import graph_of, program_for
-from .thread_ranks import Source, ThreadRanks
+from .drawn_ranks import Source, ThreadRanks
 
 ADAMW = OptimizerConfig()
 

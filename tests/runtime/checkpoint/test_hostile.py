@@ -25,7 +25,7 @@ from tests.base.mutated_files import Subject, mutated_json, try_one
 
 from ...training.test_zero_training import CASES
 from ...training.training_cases import graph_of, program_for
-from .thread_ranks import ThreadRanks
+from .drawn_ranks import ThreadRanks
 
 ROUNDS = 300
 

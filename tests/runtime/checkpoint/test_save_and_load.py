@@ -24,7 +24,7 @@ from hspmd_compiler.runtime.saved.checkpoint.reader import CheckpointReader
 from ...training.test_precision import narrow
 from ...training.test_zero_training import CASES
 from ...training.training_cases import STRATEGIES, graph_of, program_for
-from .thread_ranks import ThreadRanks, assert_same_state, wholes_of
+from .drawn_ranks import ThreadRanks, assert_same_state, wholes_of
 
 ADAMW = OptimizerConfig()
 EVERY = STRATEGIES | CASES

@@ -1,13 +1,10 @@
-"""Ranks as threads of one process: engines that hold drawn values, and meet where checkpoints ask all."""
+"""Ranks as threads, whose engines hold drawn values and take no steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from threading import Barrier, BrokenBarrierError
 from typing import Any, TypeVar, cast
 
 import torch
@@ -19,51 +16,10 @@ from hspmd_compiler.program.trained import trained_value
 from hspmd_compiler.runtime.engine import Engine
 from hspmd_compiler.runtime.saved.checkpoint.checkpointer import Checkpointer, CheckpointNews
 from hspmd_compiler.runtime.shards import boxes_of, fill_shard
-from hspmd_compiler.runtime.transport import Transport
+
+from ..thread_ranks import Meeting, ThreadTransport, in_threads
 
 T = TypeVar("T")
-PATIENCE_S = 30
-
-
-class Meeting:
-    """Where threads hand each other values."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._barrier = Barrier(count)
-        self._told: list[object] = [None] * count
-
-    def gather(self, rank: int, value: object) -> list[object]:
-        self._told[rank] = value
-        self._barrier.wait(PATIENCE_S)
-        told = list(self._told)
-        self._barrier.wait(PATIENCE_S)
-        return told
-
-    def leave(self) -> None:
-        self._barrier.abort()
-
-
-@dataclass
-class ThreadTransport:
-    """What a Checkpointer asks of a transport."""
-
-    rank: int
-    meeting: Meeting
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-
-    @property
-    def world_size(self) -> int:
-        return self.meeting.count
-
-    def gather_objects(self, value: object) -> list[object]:
-        return self.meeting.gather(self.rank, value)
-
-    def sum_over_ranks(self, value: Tensor) -> Tensor:
-        return torch.stack(cast(list[Tensor], self.meeting.gather(self.rank, value))).sum(0)
-
-    def call(self, name: str, meets: bool = True) -> AbstractContextManager[None]:
-        return nullcontext()
 
 
 @dataclass
@@ -104,14 +60,14 @@ class ThreadRanks:
     """The engines of a program, each of a thread."""
 
     def __init__(self, program: Program, config: OptimizerConfig, seed: int | None, steps: int = 0) -> None:
-        self.program, self.meeting = program, Meeting(program.world_size)
+        self.program, self.meeting = program, Meeting()
         self.engines = []
         wholes = wholes_of(program, 0 if seed is None else seed)
         if seed is None:
             wholes = {name: torch.zeros_like(whole) for name, whole in wholes.items()}
         moments = {moment: wholes_of(program, 100 + n) for n, moment in enumerate(("exp_avg", "exp_avg_sq"))}
         for own in program.ranks:
-            transport = cast(Transport, ThreadTransport(own.rank, self.meeting))
+            transport = ThreadTransport(self.meeting, own.rank, program.world_size)
             params = {
                 shard.name: fill_shard(shard, boxes_of(shard, wholes[shard.name]), transport.device)
                 for shard in own.shards
@@ -128,24 +84,8 @@ class ThreadRanks:
 
     def all(self, work: Callable[[Engine, Source], T]) -> list[T]:
         """`work` of every rank, at once; the first error ends all."""
-
-        def run(engine: Engine, data: Source) -> T:
-            try:
-                return work(engine, data)
-            except BaseException:
-                self.meeting.leave()
-                raise
-
-        with ThreadPoolExecutor(len(self.engines)) as pool:
-            futures = [
-                pool.submit(run, engine, data) for engine, data in zip(self.engines, self.data, strict=True)
-            ]
-        errors = [error for future in futures if (error := future.exception()) is not None]
-        for error in errors:
-            if not isinstance(error, BrokenBarrierError):
-                raise error
-        assert not errors, errors
-        return [future.result() for future in futures]
+        ranks = list(zip(self.engines, self.data, strict=True))
+        return in_threads(len(ranks), self.meeting, lambda rank: work(*ranks[rank]))
 
     def save(self, directory: Path, **options: Any) -> list[CheckpointNews]:
         """One checkpoint of all as they stand; what rank 0 is told."""
