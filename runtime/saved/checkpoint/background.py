@@ -42,5 +42,5 @@ class BackgroundWork(Generic[T]):
             self.value = work(self._given_up.is_set)
         except HspmdError as error:
             self.problem = "; ".join([error.what, *(text for _, text in error.details)])
-        except Exception as error:
+        except BaseException as error:  # nobody else hears of it
             self.problem = f"{type(error).__name__}: {error}"
