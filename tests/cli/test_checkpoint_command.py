@@ -21,8 +21,7 @@ from hspmd_compiler.cli.main import main
 from hspmd_compiler.options import OptimizerConfig
 from hspmd_compiler.runtime.saved.safetensors_file import SafetensorsWriter
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
-
-from ..runtime.switch_cases import bundled
+from tests.runtime.switch_cases import bundled
 
 BATCH, WIDTH, LAYERS = 6, 8, 2
 ALL = (0, LAYERS)
