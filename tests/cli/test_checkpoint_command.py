@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -158,14 +159,14 @@ def test_a_rank_killed_in_a_save(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
 
     def dying(self: SafetensorsWriter, name: str, tensor: Tensor) -> None:
         write(self, name, tensor)
-        if self._path.parent.name == "step-00000004.part" and self._path.name == "rank-0001.safetensors":
+        if self._path.parent.name.startswith("step-00000004") and self._path.name == "rank-0001.safetensors":
             os.kill(os.getpid(), signal.SIGKILL)
 
     with monkeypatch.context() as patch:
         patch.setattr(SafetensorsWriter, "write", dying)
         died = run("first", "--steps", "60", *KEEP, data="slow")
     assert died.returncode == 1 and "signal 9" in died.stderr
-    assert kept() == ["step-00000002", "step-00000004.part"]
+    assert [re.sub(r"\.[0-9a-f]+\.", ".", name) for name in kept()] == ["step-00000002", "step-00000004.part"]
     assert "goes on from kept/step-00000002" in checked(
         run("first", "--steps", "1", *KEEP, "--resume", "kept")
     )

@@ -33,9 +33,8 @@ class BackgroundWork(Generic[T]):
         self._thread.join(seconds)
 
     def give_up(self) -> None:
-        """Tell it to end early, and wait until it has."""
+        """Tell it to end early."""
         self._given_up.set()
-        self._thread.join()
 
     def _run(self, work: Callable[[Callable[[], bool]], T]) -> None:
         try:

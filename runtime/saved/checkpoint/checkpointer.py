@@ -15,7 +15,7 @@ from ..progress import Progress
 from .background import BackgroundWork
 from .folders import clear_left_over, kept_steps
 from .index import CheckpointIndex, fingerprint_tensors, of_all_ranks, saved_tensors
-from .keeper import is_keeper
+from .keeper import find_keeper
 from .save import KeptFolder, Save, SavePhase, Stand
 from .snapshot import take_snapshot
 
@@ -59,7 +59,7 @@ class Checkpointer:
     ) -> None:
         self._engine, self._data, self._every, self._tell = engine, data, every, tell
         with engine.transport.call("checkpoint"):
-            self._folder = KeptFolder(directory, keep, is_keeper(engine.transport, directory))
+            self._folder = KeptFolder(directory, keep, *find_keeper(engine.transport, directory))
             if self._folder.is_keeper:
                 clear_left_over(directory)
             self._tensors = of_all_ranks(engine.transport, saved_tensors(engine))
@@ -103,11 +103,13 @@ class Checkpointer:
             )
 
     def abandon(self) -> None:
-        """Give up what is under way, on this rank alone: ranks were lost, and another one goes on."""
+        """Give up what is under way, on this rank alone: ranks were lost, and another one goes on.
+
+        Writing is not waited for: a thread that still writes has a folder of its own, which goes meanwhile.
+        """
         if self._save is not None:
             self._save.give_up()
             self._save = None
-        self._cleaned()
 
     def _begin(self) -> None:
         begun = perf_counter()
@@ -120,7 +122,7 @@ class Checkpointer:
         """Wait until nothing is under way; no rank waits long for another in one reduction."""
         while self._save is not None:
             self._go_on(POLL_S)
-        self._cleaned()
+        self.finish_cleaning()
 
     def _go_on(self, wait_s: float = 0.0) -> None:
         save = self._save
@@ -128,14 +130,14 @@ class Checkpointer:
             return
         save.go_on(self._engine.transport, wait_s)
         if save.phase is SavePhase.OVER:
-            self._cleaned()
+            self.finish_cleaning()
             self._save, self._cleaning, self._problem = None, save.clean(), save.problem
             self._tell(
                 CheckpointNews(save.step, False, save.problem, save.size_bytes, save.seconds, save.copied_s)
             )
 
-    def _cleaned(self) -> None:
-        """What an earlier one left is deleted."""
+    def finish_cleaning(self) -> None:
+        """Wait until what earlier ones left is deleted."""
         if self._cleaning is not None:
             self._cleaning.wait()
 

@@ -12,7 +12,8 @@ INDEX = "index.json"
 UNFINISHED = ".part"
 """Ends the name of whatever may be deleted: a checkpoint that is being written, or being removed."""
 OF_STEP = re.compile(r"step-([0-9]{8,18})", re.ASCII)
-LEFT_OVER = re.compile(r"step-[0-9]{8,18}(\.old)?\.part", re.ASCII)
+LEFT_OVER = re.compile(r"step-[0-9]{8,18}\.[0-9a-z]+\.part", re.ASCII)
+OLD = "old"
 
 
 def folder_of(directory: Path, step: int) -> Path:
@@ -20,9 +21,9 @@ def folder_of(directory: Path, step: int) -> Path:
     return directory / f"step-{step:08d}"
 
 
-def unfinished(directory: Path, step: int) -> Path:
-    """Where it is written."""
-    return directory / f"step-{step:08d}{UNFINISHED}"
+def unfinished(directory: Path, step: int, run: str) -> Path:
+    """Where it is written, by a run with this name, or deleted."""
+    return directory / f"{folder_of(directory, step).name}.{run}{UNFINISHED}"
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -56,14 +57,14 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def put_in_place(directory: Path, step: int) -> None:
-    """Give a checkpoint that is written its name, in one rename.
+def put_in_place(directory: Path, step: int, run: str) -> None:
+    """Give a checkpoint that a run has written its name, in one rename.
 
     One of the same step, of a run that went on from an earlier one, makes room. Another rank may have
     renamed it already, where two don't see that their folder is one.
     """
-    written, target = unfinished(directory, step), folder_of(directory, step)
-    older = target.with_name(f"{target.name}.old{UNFINISHED}")
+    written, target = unfinished(directory, step, run), folder_of(directory, step)
+    older = unfinished(directory, step, OLD)
     if target.exists() and written.exists():
         target.rename(older)
     try:
@@ -78,7 +79,7 @@ def put_in_place(directory: Path, step: int) -> None:
 def remove(directory: Path, steps: Collection[int]) -> None:
     """Delete checkpoints; one that is deleted in part no longer has the name of one."""
     for step in sorted(steps):
-        target, doomed = folder_of(directory, step), unfinished(directory, step)
+        target, doomed = folder_of(directory, step), unfinished(directory, step, OLD)
         try:
             target.rename(doomed)
         except FileNotFoundError:

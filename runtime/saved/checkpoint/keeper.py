@@ -12,14 +12,17 @@ from ...collect import ROOT
 from ...transport import Transport
 from .folders import sync_folder
 
+NAME = 12
+"""Characters of a run's name."""
 
-def is_keeper(transport: Transport, directory: Path) -> bool:
-    """Whether this is the lowest rank that sees this folder; every rank calls this, and makes the folder.
 
-    RunError on all ranks where one can't write there. Each rank leaves a mark for a moment, and looks whose
-    marks it sees.
+def find_keeper(transport: Transport, directory: Path) -> tuple[bool, str]:
+    """Whether this is the lowest rank that sees this folder, and a name that all ranks have for this run.
+
+    Every rank calls this, and makes the folder. RunError on all ranks where one can't write there. Each rank
+    leaves a mark for a moment, and looks whose marks it sees.
     """
-    run = cast(list[str], transport.gather_objects(uuid.uuid4().hex))[ROOT]
+    run = cast(list[str], transport.gather_objects(uuid.uuid4().hex[:NAME]))[ROOT]
     marks = [directory / f".rank-{rank}-{run}" for rank in range(transport.world_size)]
     problem = ""
     try:
@@ -42,4 +45,4 @@ def is_keeper(transport: Transport, directory: Path) -> bool:
             rule="whether a folder can be written is checked before the work that it is to keep",
             fix="name a folder that every rank can write to",
         )
-    return lowest == transport.rank
+    return lowest == transport.rank, run

@@ -55,21 +55,26 @@ class SaveReport:
 
 @dataclass(slots=True)
 class KeptFolder:
-    """The folder of a run. keep: as many checkpoints stay, None: all. whole: steps of those that count.
+    """The folder of a run, which has a name. keep: as many checkpoints stay, None: all.
 
-    is_keeper: whether this rank gives the folder its names.
+    is_keeper: whether this rank gives the folder its names. whole: steps of those that count.
     """
 
     directory: Path
     keep: int | None
     is_keeper: bool
+    run: str
     whole: list[int] = field(default_factory=list)
+
+    def part(self, step: int) -> Path:
+        """Where the checkpoint of a step is written."""
+        return unfinished(self.directory, step, self.run)
 
     def place(self, step: int, index: CheckpointIndex) -> None:
         """A checkpoint whose files are all on the disk."""
         if self.is_keeper:
-            write_index(unfinished(self.directory, step), index)
-            put_in_place(self.directory, step)
+            write_index(self.part(step), index)
+            put_in_place(self.directory, step, self.run)
 
     def clean(self, step: int, has_failed: bool) -> None:
         """Delete what a newer one makes needless, or one that has failed."""
@@ -78,7 +83,7 @@ class KeptFolder:
         if not self.is_keeper:
             return
         if has_failed:
-            shutil.rmtree(unfinished(self.directory, step), ignore_errors=True)
+            shutil.rmtree(self.part(step), ignore_errors=True)
         elif self.keep is not None:
             there = [each for each in kept_steps(self.directory) if each <= step]
             remove(self.directory, set(there) - set(self.whole[-self.keep :]))
@@ -104,7 +109,7 @@ class Save:
         self._folder, self._describe = folder, describe
         self._begun, self.copied_s = begun, perf_counter() - begun
         self._stand = Stand(snapshot.progress, snapshot.random, snapshot.lr)
-        part = unfinished(folder.directory, self.step)
+        part = folder.part(self.step)
         self._work: BackgroundWork[Mapping[str, FileEntry]] = BackgroundWork(
             lambda is_given_up: write_snapshot(part, snapshot, is_given_up)
         )
@@ -137,8 +142,10 @@ class Save:
         return BackgroundWork(lambda _: self._folder.clean(self.step, bool(self.problem)))
 
     def give_up(self) -> None:
-        """End what this rank is doing."""
+        """End what this rank writes; one that is being given its name gets it."""
         self._work.give_up()
+        if self.phase is SavePhase.PLACE:
+            self._work.wait()
 
     def _told(self, transport: Transport) -> list[SaveReport]:
         stand = self._stand if transport.rank == ROOT and self.phase is SavePhase.WRITE else None

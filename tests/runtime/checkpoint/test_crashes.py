@@ -108,7 +108,7 @@ def test_all_is_on_the_disk_before_it_has_a_name(made: Program, tmp_path: Path) 
     with pytest.MonkeyPatch.context() as patch:
         machine = Machine(patch, None)
         three_saves(made, tmp_path / "kept")
-    name = "step-00000004.part"
+    name = next(each.split()[1] for each in machine.done if each.startswith("mkdir step-00000004."))
     placed = machine.done.index(f"rename {name}")
     before = machine.done[machine.done.index(f"mkdir {name}") : placed]
     assert [each for each in before if each.startswith("fsync")] == [
