@@ -63,7 +63,8 @@ class FinishSends:
 class Meet:
     """A collective or a barrier: begins when the last of the group has come, and ends at once for all.
 
-    It lasts as long as the longest `seconds` that a member gives.
+    It lasts as long as the longest `seconds` that a member gives. busy_s: of them, for which the member
+    works on a processor, which it may share with others.
     """
 
     key: Hashable
@@ -74,6 +75,7 @@ class Meet:
     position: int = -1
     mb: int = -1
     size_bytes: int = 0
+    busy_s: float = 0.0
 
 
 TimedAction = Compute | SendTo | PostRecv | RecvFrom | FinishSends | Meet

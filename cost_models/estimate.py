@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from ..artifact.store import Artifact
 from ..base.collection import without_collection
-from ..base.devices import DeviceKind, family_of
+from ..base.devices import family_of
 from ..base.log import task
 from ..base.timeline import MemoryPoint, SpanKind, Timeline
 from ..cluster.calibration import HeldMemory
@@ -32,6 +32,7 @@ from .steps.figures import check_figures, notes_on
 from .steps.memory import RankMemory, rank_memory
 from .steps.priced_actions import StepPricer
 from .steps.rank_shapes import RankShape, ShapeTable
+from .steps.shared_hosts import hosts_of
 from .steps.traffic import LinkBytes, link_bytes, rank_volumes
 
 FITS = 0.95
@@ -212,17 +213,8 @@ class StepEstimator:
 
     @property
     def hosts(self) -> Hosts:
-        """Nodes whose cpu ranks are more than their processors. A paced rank needs its part of one only."""
-        needs: dict[int, float] = {}
-        of: dict[int, int] = {}
-        for own, rate in zip(self.program.ranks, self.rates, strict=True):
-            node = self.slots[own.rank].node
-            if rate.family == DeviceKind.CPU and self.cluster.nodes[node].cores is not None:
-                needs[node] = needs.get(node, 0.0) + 1 / rate.device.pace
-                of[own.rank] = node
-        cores = {node: self.cluster.nodes[node].cores or 1 for node in needs}
-        crowded = {node for node, need in needs.items() if need > cores[node]}
-        return Hosts({rank: node for rank, node in of.items() if node in crowded}, cores)
+        """Nodes whose ranks share processors."""
+        return hosts_of(self.cluster, self.slots, dict(zip(self.slots, self.rates, strict=True)))
 
     def run(self, advise: bool = True) -> Estimate:
         """The step and all that is told of it."""

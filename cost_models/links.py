@@ -81,6 +81,11 @@ class ClusterCost:
         tree = 2 * ceil(log2(count)) * max(self._hop_s(*hop, size_bytes, rings) for hop in hops)
         return min(ring, tree)
 
+    def busy_part(self, kind: str, group: Sequence[int]) -> float:
+        """The part of a measured collective's seconds for which each member works on a processor."""
+        fit = self._fit(kind, tuple(group)) if len(group) > 1 else None
+        return min(1.0, fit.busy) if fit is not None else 0.0
+
     def ring_pass_s(
         self,
         group: Sequence[int],
@@ -257,7 +262,9 @@ class ClusterCost:
         fit, bytes_share = found[near], 1.0  # of an exchange what a member sends is counted already
         if kind in (CommKind.ALL_REDUCE.value, GRADIENT):
             bytes_share = ((count - 1) / count) / ((near - 1) / near)
-        return Fit(fit.fixed_s * (count - 1) / (near - 1), 0.0, fit.per_byte_s * bytes_share, fit.spread)
+        return Fit(
+            fit.fixed_s * (count - 1) / (near - 1), 0.0, fit.per_byte_s * bytes_share, fit.spread, fit.busy
+        )
 
 
 def _per_end(volumes: Volumes) -> Iterable[float]:

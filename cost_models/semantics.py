@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+Slowed = Callable[[int], float]
 NCCL_BUFFER_BYTES = 4 << 20
 """What NCCL takes from a sender before the receiver is there: the default of NCCL_BUFFSIZE."""
 
@@ -51,15 +52,21 @@ class SendSemantics:
 class Hosts:
     """Processors that ranks share: of n that compute on a host of c cores, each goes at min(1, c / n).
 
-    of: a rank's host; a rank that is not in it has a device for itself. cores: of each host.
+    of: a rank's host; a rank that is not in it has a device for itself. cores: of each host. slowed: of hosts
+    whose ranks slow each other also where each has a core, how many times longer n that compute at once take.
     """
 
     of: Mapping[int, int] = field(default_factory=dict)
     cores: Mapping[int, int] = field(default_factory=dict)
+    slowed: Mapping[int, Slowed] = field(default_factory=dict)
 
-    def crowded(self) -> dict[int, int]:
-        """rank -> host of the hosts with more ranks than cores."""
+    def shared(self) -> dict[int, int]:
+        """rank -> host of the hosts with more ranks than cores, or whose ranks slow each other."""
         ranks: dict[int, int] = {}
         for host in self.of.values():
             ranks[host] = ranks.get(host, 0) + 1
-        return {rank: host for rank, host in self.of.items() if ranks[host] > self.cores[host]}
+        return {
+            rank: host
+            for rank, host in self.of.items()
+            if host in self.slowed or ranks[host] > self.cores[host]
+        }

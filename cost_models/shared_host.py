@@ -1,19 +1,27 @@
-"""Processors that more ranks than they are many compute on at once: each gets the same share of them."""
+"""Processors that several ranks compute on at once: each gets the same share, and all slow each other."""
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
+
+
+def unslowed(ranks: int) -> float:
+    """Ranks that each have a core don't slow each other."""
+    return 1.0
 
 
 class SharedHost:
     """Processor sharing by a virtual clock: it advances as a rank that computes does.
 
+    slowed: how many times longer so many ranks that compute at once take, beside waiting for a core.
     A computation of s seconds that comes at virtual time v ends at v + s, however many come and go.
     version: which of the announced ends still holds.
     """
 
-    def __init__(self, cores: int) -> None:
+    def __init__(self, cores: int, slowed: Callable[[int], float] = unslowed) -> None:
         self.cores = cores
+        self._slowed = slowed
         self.version = 0
         self._time = self._virtual = 0.0
         self._running: list[tuple[float, int, int]] = []
@@ -21,7 +29,11 @@ class SharedHost:
 
     @property
     def _rate(self) -> float:
-        return min(1.0, self.cores / len(self._running)) if self._running else 1.0
+        return 1.0 / self.stretch(len(self._running)) if self._running else 1.0
+
+    def stretch(self, ranks: int) -> float:
+        """How many times longer so many take that compute at once."""
+        return max(1.0, ranks / self.cores) * self._slowed(ranks)
 
     def came(self, time: float, rank: int, seconds: float) -> None:
         """A rank begins to compute."""

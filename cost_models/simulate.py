@@ -10,7 +10,7 @@ from ..errors import EstimateError
 from .actions import Compute, FinishSends, Meet, PostRecv, RecvFrom, SendTo, TimedAction
 from .deadlock import stuck
 from .semantics import Hosts, SendSemantics
-from .shared_host import SharedHost
+from .shared_host import SharedHost, unslowed
 
 _Record = tuple[int, float, float, SpanKind, str, int, int, tuple[int, ...], int]
 
@@ -59,10 +59,21 @@ class _Channel:
         return self.messages[index]
 
 
+class _Meeting:
+    """A collective under way: its members, from when to when at least, and how many still work on it."""
+
+    __slots__ = ("begin", "end", "members", "working")
+
+    def __init__(self, members: list[tuple[int, Meet]], begin: float) -> None:
+        self.members, self.begin = members, begin
+        self.end = begin + max(part.seconds for _, part in members)
+        self.working = 0
+
+
 class _Simulation:
     """Ranks run in any order as far as they can: times follow from the instructions, not from that order.
 
-    Only what computes on a shared host goes by the clock, through `_events`; all that an event brings
+    Only what works on a shared host goes by the clock, through `_events`; all that an event brings
     about is later than it, so nothing comes too late for a host.
     """
 
@@ -84,8 +95,13 @@ class _Simulation:
         self.unfinished: dict[int, list[_Message]] = {rank: [] for rank in actions}
         self.finishing: set[int] = set()
         self.meetings: dict[Hashable, list[tuple[int, Meet]]] = {}
-        shared = {host: SharedHost(hosts.cores[host]) for host in set(hosts.crowded().values())}
-        self.host_of = {rank: shared[host] for rank, host in hosts.crowded().items()}
+        self.joined: dict[int, _Meeting] = {}
+        host_of = hosts.shared()
+        shared = {
+            host: SharedHost(hosts.cores[host], hosts.slowed.get(host, unslowed))
+            for host in set(host_of.values())
+        }
+        self.host_of = {rank: shared[host] for rank, host in host_of.items()}
         self._events: list[tuple[float, int, int | SharedHost, int]] = []
         self._count = 0
 
@@ -249,15 +265,38 @@ class _Simulation:
         if len(came) < len(action.group):
             return False
         del self.meetings[action.key]
-        begin = max(self.clock[one] for one, _ in came)
-        end = begin + max(part.seconds for _, part in came)
-        for one, part in came:
-            self._exchanged(one, part, begin, end, part.size_bytes)
-        self.ready += [one for one, _ in came if one != rank]
-        return True
+        meeting = _Meeting(came, max(self.clock[one] for one, _ in came))
+        working = [one for one, part in came if part.busy_s and one in self.host_of]
+        if not working:
+            self._met(meeting)
+            self.ready += [one for one, _ in came if one != rank]
+            return True
+        meeting.working = len(working)
+        for one in working:
+            self.joined[one] = meeting
+            self._later(meeting.begin, one)
+        return False
+
+    def _met(self, meeting: _Meeting) -> None:
+        for one, part in meeting.members:
+            self._exchanged(one, part, meeting.begin, meeting.end, part.size_bytes)
+
+    def _worked(self, rank: int, time: float) -> None:
+        """A member's processor has done its part; what its group waits for beside that comes on top.
+
+        Where the group has its hosts for itself it takes as long as the price says.
+        """
+        meeting, host = self.joined.pop(rank), self.host_of[rank]
+        here = sum(self.host_of.get(one) is host for one, _ in meeting.members)
+        seconds, busy_s = next((part.seconds, part.busy_s) for one, part in meeting.members if one == rank)
+        meeting.end = max(meeting.end, time + max(0.0, seconds - busy_s * host.stretch(here)))
+        meeting.working -= 1
+        if not meeting.working:
+            self._met(meeting)
+            self.ready += [one for one, _ in meeting.members]
 
     def _later(self, time: float, subject: int | SharedHost) -> None:
-        """A rank comes to its shared host, or a host's next computation ends."""
+        """A rank has work for its shared host, or a host's next work ends."""
         self._count += 1
         version = subject.version if isinstance(subject, SharedHost) else 0
         heapq.heappush(self._events, (time, self._count, subject, version))
@@ -269,13 +308,15 @@ class _Simulation:
                 return  # somebody came since: it ends at another time
             host, rank = subject, subject.ended(time)
             action = self.actions[rank][self.at[rank]]
-            assert isinstance(action, Compute), "only computing is shared"
-            self._done(rank, self.clock[rank], time, action.kind, action)
-            self.ready.append(rank)
+            if isinstance(action, Compute):
+                self._done(rank, self.clock[rank], time, action.kind, action)
+                self.ready.append(rank)
+            else:
+                self._worked(rank, time)
         else:
             host, action = self.host_of[subject], self.actions[subject][self.at[subject]]
-            assert isinstance(action, Compute), "only computing is shared"
-            host.came(time, subject, action.seconds)
+            assert isinstance(action, Compute | Meet), "only they work on a processor"
+            host.came(time, subject, action.seconds if isinstance(action, Compute) else action.busy_s)
         ends = host.next_end()
         if ends is not None:
             self._later(ends, host)

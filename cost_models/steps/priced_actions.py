@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 
-from ...base.comm_plan import ParamBucket
+from ...base.comm_plan import GradBucket, ParamBucket
 from ...base.dtypes import BYTES
 from ...base.timeline import Span, SpanKind, Timeline
+from ...cluster.calibration import GRADIENT
 from ...options import OptimizerConfig
 from ...program.boxes import volume
 from ...program.lifetimes import COMPUTE_OPS
@@ -128,7 +129,9 @@ class StepPricer:
         for run, after in zip(priced.runs, seconds[1:], strict=True):
             key, group = self._occurrence(rank, run.key), self._present(run.group)
             collective = SpanKind.COLLECTIVE
-            made.append(Meet(key, group, run.seconds, collective, name, position, mb, run.size_bytes))
+            made.append(
+                Meet(key, group, run.seconds, collective, name, position, mb, run.size_bytes, run.busy_s)
+            )
             made.append(Compute(after, kind, name, position, mb))
         return made
 
@@ -201,20 +204,33 @@ class StepPricer:
             packing = rates.named_s(PACK, bucket.dtype, size, len(bucket.given), COPIES)
             made.append(Compute(packing, kind, label, position))
             key = self._occurrence(rank, ("bucket", bucket.id))
-            seconds = self.comm.bucket_s(bucket, own.comms)
-            made.append(Meet(key, self._present(bucket.group), seconds, kind, label, position, -1, size))
+            made.append(self._bucket(rank, key, bucket, kind, label, position))
         return made
 
+    def _bucket(
+        self,
+        rank: int,
+        key: Hashable,
+        bucket: GradBucket | ParamBucket,
+        kind: SpanKind,
+        label: str,
+        position: int,
+    ) -> Meet:
+        comms = self.owns[rank].comms
+        seconds, size = self.comm.bucket_s(bucket, comms), self.comm.bucket_bytes(bucket)
+        of = comms[bucket.slot].kind.value if bucket.slot >= 0 else GRADIENT
+        busy_s = seconds * self.cost.busy_part(of, bucket.group)
+        return Meet(key, self._present(bucket.group), seconds, kind, label, position, -1, size, busy_s)
+
     def _gather(self, rank: int, position: int, bucket: ParamBucket) -> list[TimedAction]:
-        own, rates = self.owns[rank], self.rates[rank]
+        rates = self.rates[rank]
         kind, label = SpanKind.GATHER, f"parameters {bucket.id}"
         size = self.comm.bucket_bytes(bucket)
         copying = rates.named_s(UNPACK, bucket.dtype, size, len(bucket.pieces), COPIES)
         made: list[TimedAction] = [Compute(copying, kind, label, position)]
         if bucket.slot >= 0 and len(bucket.group) > 1:
             key = self._occurrence(rank, ("gather", bucket.id))
-            seconds = self.comm.bucket_s(bucket, own.comms)
-            made.append(Meet(key, self._present(bucket.group), seconds, kind, label, position, -1, size))
+            made.append(self._bucket(rank, key, bucket, kind, label, position))
         return made
 
     def _update(self, rank: int, position: int) -> list[TimedAction]:

@@ -20,13 +20,14 @@ COPIES = 2
 @dataclass(slots=True)
 class PricedRun:
     """Communication of one group, one after the other. seconds: of it and of what is computed between,
-    inner_s: of the latter."""
+    inner_s: of the latter. busy_s: that each member's processor works on it."""
 
     group: tuple[int, ...]
     key: Hashable
     seconds: float
     inner_s: float
     size_bytes: int
+    busy_s: float
 
 
 @dataclass(slots=True)
@@ -83,15 +84,17 @@ class SegmentPricer:
                 computed[-1] += self.rates[rank].moved_s(COPIES * moved) + piece
                 continue
             seconds = self.comm.step_s(step, comm.size)
+            busy_s = seconds * self.comm.cost.busy_part(step.kind.value, step.group)
             joined = not self._apart and step.group not in self._mixed
             if joined and runs and runs[-1].group == step.group:
                 last = runs[-1]
                 last.seconds += computed[-1] + seconds
                 last.inner_s += computed[-1]
                 last.size_bytes += comm.size
+                last.busy_s += busy_s
                 computed[-1] = piece
             else:
-                runs.append(PricedRun(step.group, (step.id, step.group), seconds, 0.0, comm.size))
+                runs.append(PricedRun(step.group, (step.id, step.group), seconds, 0.0, comm.size, busy_s))
                 computed.append(piece)
         return PricedSegment(computed, runs, sum(pieces))
 

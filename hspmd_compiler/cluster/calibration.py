@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Annotated, NamedTuple, TypeAlias
 
 from ..base.typed import Wanted
@@ -15,12 +16,16 @@ GRADIENT = "gradient"
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Seconds as a sum of three parts. spread: median deviation of what was measured from it, relative."""
+    """Seconds as a sum of three parts. spread: median deviation of what was measured from it, relative.
+
+    busy: of a collective, the part of its seconds for which each member works on a processor.
+    """
 
     fixed_s: Number
     per_flop_s: Number = 0.0
     per_byte_s: Number = 0.0
     spread: Number = 0.0
+    busy: Number = 0.0
 
     def seconds(self, flops: float = 0.0, bytes: float = 0.0) -> float:
         return self.fixed_s + flops * self.per_flop_s + bytes * self.per_byte_s
@@ -42,6 +47,17 @@ class LayerProfile:
     tp: int
     dtype: str
     times: tuple[LayerTime, ...]
+
+
+class AtOnce(NamedTuple):
+    """Where so many ranks of a machine compute at once, computing takes `factor` times what `operators` say.
+
+    Beside their waiting for a processor. spread: median deviation of what was measured from it, relative.
+    """
+
+    ranks: int
+    factor: Number
+    spread: Number = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +87,7 @@ class Calibration:
     with all communicators up.
     sends: whether a sender waits; it doesn't for a message of at most buffer_bytes. posted_ahead: whether
     a receive is posted before its value is needed. held: beyond tensors and platform, as trial runs showed.
+    at_once: by the number of ranks, ascending; none: ranks do not slow each other.
     """
 
     date: str
@@ -88,6 +105,18 @@ class Calibration:
     posted_ahead: bool = False
     layers: tuple[LayerProfile, ...] = ()
     held: HeldMemory = HeldMemory()
+    at_once: tuple[AtOnce, ...] = ()
+
+    def slowdown(self, ranks: int) -> float:
+        """The factor where so many compute at once: straight between what was measured, level outside."""
+        measured = self.at_once
+        if not measured:
+            return 1.0
+        for low, high in pairwise(measured):
+            if low.ranks <= ranks <= high.ranks:
+                part = (ranks - low.ranks) / (high.ranks - low.ranks)
+                return low.factor + part * (high.factor - low.factor)
+        return measured[0 if ranks < measured[0].ranks else -1].factor
 
     def is_of(self, kind: str) -> bool:
         """Whether it holds for a kind of device: one family, and one name a part of the other."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from ..base.bad_values import Problem
 from ..base.dtypes import BYTES
-from .calibration import SENDS, Calibration, Fit, LayerProfile
+from .calibration import SENDS, AtOnce, Calibration, Fit, LayerProfile
 from .cluster import DeviceSpec, NodeSpec
 from .link import LinkSpec
 
@@ -70,13 +70,23 @@ def find_bad_calibration(path: str, calibration: Calibration | None) -> Iterator
         fits: Mapping[str, Fit] = getattr(calibration, name)
         for key, fit in fits.items():
             yield from _bad_fit(f"{path}.{name}.{key}", fit)
+    yield from _bad_at_once(f"{path}.at_once", calibration.at_once)
     for index, layer in enumerate(calibration.layers):
         yield from _bad_layer(f"{path}.layers[{index}]", layer)
 
 
 def _bad_fit(path: str, fit: Fit) -> Iterator[Problem]:
     yield from _bad(path, FROM, fixed_s=fit.fixed_s, per_flop_s=fit.per_flop_s)
-    yield from _bad(path, FROM, per_byte_s=fit.per_byte_s, spread=fit.spread)
+    yield from _bad(path, FROM, per_byte_s=fit.per_byte_s, spread=fit.spread, busy=fit.busy)
+
+
+def _bad_at_once(path: str, measured: Sequence[AtOnce]) -> Iterator[Problem]:
+    for index, each in enumerate(measured):
+        yield from _bad(f"{path}[{index}]", WHOLE, ranks=each.ranks)
+        yield from _bad(f"{path}[{index}]", ABOVE, factor=each.factor)
+        yield from _bad(f"{path}[{index}]", FROM, spread=each.spread)
+    if any(low.ranks >= high.ranks for low, high in pairwise(measured)):
+        yield Problem(path, "numbers of ranks ascend, each once")
 
 
 def _bad_layer(path: str, layer: LayerProfile) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+import numpy as np
 import torch
 
 from ..base.devices import DeviceKind, family_of
@@ -84,10 +85,14 @@ def calibration_of(measured: Measurements, device: str, threads: int) -> Calibra
         sends="blocking" if measured.waits else "async",
         operators=measured.operators,
         exchange=exchange,
-        collectives={name: fit(samples) for name, samples in measured.collectives.items()},
+        collectives={
+            name: replace(fit(samples), busy=float(np.median(measured.busy[name])))
+            for name, samples in measured.collectives.items()
+        },
         buffer_bytes=measured.buffer_bytes,
         posted_ahead=False,
         layers=measured.layers,
+        at_once=measured.at_once,
     )
 
 

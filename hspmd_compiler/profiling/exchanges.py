@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import perf_counter, sleep
-from typing import cast
+from time import perf_counter, process_time, sleep
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -27,6 +27,21 @@ BUSY_S, WORK_WIDTH = 1.5e-3, 128
 """What ranks compute before a collective: at least so long, in products of such matrices."""
 LATE_S = 0.1
 """How long a receiver lets its sender wait, to see whether it does."""
+
+
+class TimedMeeting(NamedTuple):
+    """A collective's seconds, and for how many of them a member's processor works on it, in the mean."""
+
+    seconds: float
+    busy_s: float = 0.0
+
+
+class _Taken(NamedTuple):
+    """One member's part: when it came and went, and the work of its process in between."""
+
+    start_s: float
+    end_s: float
+    busy_s: float
 
 
 def transfer_step(number: int, source: int, target: int, elements: int, padded: bool = False) -> CommStep:
@@ -129,8 +144,10 @@ class Meetings:
         self.transport.finish_sends()
         return (posted - start, self._now() - posted) if self.transport.rank == source else (0.0, 0.0)
 
-    def collective_s(self, kind: CommKind, number: int, group: Sequence[int], size_bytes: int) -> float:
-        """Seconds of a collective, from when its last member comes; 0.0 without members. number: of the step.
+    def collective_s(
+        self, kind: CommKind, number: int, group: Sequence[int], size_bytes: int
+    ) -> TimedMeeting:
+        """A collective, from when its last member comes; 0.0 without members. number: of the step.
 
         Members come from computing, one after the other, with a tensor that is new, as in a training: ranks
         that wait have to be woken, which takes longer than the collective of idle ones. So the mean counts.
@@ -146,16 +163,16 @@ class Meetings:
             self.together()
             if mine:
                 self._work(BUSY_S * (1 + (self.transport.rank + turn) % 3))
-            start = self._now()
+            start, worked = self._now(), process_time()
             if mine and kind is CommKind.ALL_REDUCE:
                 self._answer(AllReduce(step, tensor, may_overwrite=True))
             elif mine:
                 self._answer(Exchange(step, tensor))
-            taken.append((start, self._now()))
+            taken.append(_Taken(start, self._now(), process_time() - worked))
         return self._from_the_last(taken[1:] if mine else [])
 
-    def gradient_s(self, number: int, group: Sequence[int], size_bytes: int) -> float:
-        """Seconds of the sum of a gradient bucket: as of an all-reduce, of what was packed just before."""
+    def gradient_s(self, number: int, group: Sequence[int], size_bytes: int) -> TimedMeeting:
+        """The sum of a gradient bucket: as of an all-reduce, of what was packed just before."""
         elements = max(len(group), size_bytes // ELEMENT_BYTES)
         step = collective_step(CommKind.ALL_REDUCE, number, group, elements)
         mine = self.transport.rank in group and len(group) > 1
@@ -166,10 +183,10 @@ class Meetings:
             if mine:
                 self._work(BUSY_S * (1 + (self.transport.rank + turn) % 3))
             bucket = torch.cat([half, half])
-            start = self._now()
+            start, worked = self._now(), process_time()
             if mine:
                 self._answer(AllReduce(step, bucket, may_overwrite=True))
-            taken.append((start, self._now()))
+            taken.append(_Taken(start, self._now(), process_time() - worked))
         return self._from_the_last(taken[1:] if mine else [])
 
     def _work(self, seconds: float) -> None:
@@ -179,23 +196,23 @@ class Meetings:
         while perf_counter() < end:
             one = (one @ one).clamp_(-1.0, 1.0)
 
-    def _from_the_last(self, taken: Sequence[tuple[float, float]]) -> float:
+    def _from_the_last(self, taken: Sequence[_Taken]) -> TimedMeeting:
         """Mean seconds between the last member's coming and the last one's going.
 
         Ranks of several machines have no common clock: each is told how long the shortest took, which is that
         of the member that came last.
         """
-        held = cast(list[list[tuple[float, float]]], self.transport.gather_objects(list(taken)))
-        turns: list[tuple[tuple[float, float], ...]] = list(
-            zip(*[each for each in held if each], strict=True)
-        )
-        if not turns:
-            return 0.0
+        held = cast(list[list[_Taken]], self.transport.gather_objects(list(taken)))
+        members = [each for each in held if each]
+        if not members:
+            return TimedMeeting(0.0)
+        turns = list(zip(*members, strict=True))
         if self.one_host:
-            spans = [max(end for _, end in turn) - max(start for start, _ in turn) for turn in turns]
+            spans = [max(one.end_s for one in turn) - max(one.start_s for one in turn) for turn in turns]
         else:
-            spans = [min(end - start for start, end in turn) for turn in turns]
-        return sum(spans) / len(spans)
+            spans = [min(one.end_s - one.start_s for one in turn) for turn in turns]
+        busy = [one.busy_s for turn in turns for one in turn]
+        return TimedMeeting(sum(spans) / len(spans), sum(busy) / len(busy))
 
     def _of_pairs(
         self,

@@ -40,6 +40,12 @@ class ProfilePlan:
         """Each model's program of one device."""
         return {model: compiled(model, sizes, self.kind) for model, sizes in self.models.items()}
 
+    def shared_work(self) -> Program:
+        """What ranks compute alone and at once: the largest model, in micro-batches of its middle size."""
+        model = max(self.models, key=lambda model: (model.width, model.length, -model.layers))
+        sizes = self.models[model]
+        return compiled(model, (sizes[len(sizes) // 2],) * 2, self.kind)
+
 
 def plan_for(kind: DeviceKind, quick: bool, most_message_bytes: int) -> ProfilePlan:
     """The plan for a kind of device. most_message_bytes: that fit into its memory."""

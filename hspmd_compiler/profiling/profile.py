@@ -140,6 +140,7 @@ def summary(cluster: ClusterSpec) -> list[str]:
         f" torch {calibration.torch}, {calibration.date}",
         *_operator_lines(calibration),
         *_message_lines(calibration),
+        *_at_once_lines(calibration),
         f"instruction {calibration.instruction_s * 1e6:.1f} us;"
         f" platform {calibration.platform_bytes / MIB:.0f} MiB; sends {calibration.sends}",
     ]
@@ -163,6 +164,15 @@ def _message_lines(calibration: Calibration) -> list[str]:
         + f", within {of.spread:.0%}"
         for name, of in both.items()
     ]
+
+
+def _at_once_lines(calibration: Calibration) -> list[str]:
+    if not calibration.at_once:
+        return []
+    told = [
+        f"{each.ranks}: {each.factor:.3f} times, within {each.spread:.1%}" for each in calibration.at_once
+    ]
+    return [f"ranks that compute at once: {'; '.join(told)}"]
 
 
 def _ranks_here(request: ProfileRequest) -> int:

@@ -9,12 +9,13 @@ from typing import cast
 import torch
 
 from ..base.comm_plan import CommKind
-from ..cluster.calibration import GRADIENT, Fit, LayerProfile, LayerTime
+from ..cluster.calibration import GRADIENT, AtOnce, Fit, LayerProfile, LayerTime
 from ..program.program import Op, Program
 from ..runtime.timing.resident import held_bytes
 from ..runtime.torch_transport import TorchDist
-from .exchanges import COLLECTIVES, LATE_S, Meetings
-from .fits import Sample, middle
+from .at_once import counts_at_once, slowed_by
+from .exchanges import COLLECTIVES, LATE_S, Meetings, TimedMeeting
+from .fits import SHORTEST_S, Sample, middle
 from .layer_models import LayerModel
 from .meeting import step_number
 from .one_rank import OneRank
@@ -32,8 +33,10 @@ OnProgress = Callable[[str, int, int], None]
 class Measurements:
     """What came out. messages, padded: seconds one way, by the link's class and what goes on at once.
 
-    collectives: by kind, members and place, samples by bytes. buffer_bytes: of the longest message that is
-    through before its receiver comes. waits: whether the call that sends waits for the receiver.
+    collectives: by kind, members and place, samples by bytes; busy: the parts of their seconds for which each
+    member's processor works. at_once: how ranks that compute at once slow each other. buffer_bytes: of the
+    longest message that is through before its receiver comes. waits: whether the call that sends waits for
+    its receiver.
     """
 
     operators: dict[str, Fit] = field(default_factory=dict)
@@ -44,6 +47,8 @@ class Measurements:
     messages: dict[str, list[Sample]] = field(default_factory=dict)
     padded: dict[str, list[Sample]] = field(default_factory=dict)
     collectives: dict[str, list[Sample]] = field(default_factory=dict)
+    busy: dict[str, list[float]] = field(default_factory=dict)
+    at_once: tuple[AtOnce, ...] = ()
     waits: bool = False
     buffer_bytes: int = 0
 
@@ -69,6 +74,7 @@ class Session:
         self._on_progress = told
         self._done = 0
         self._meetings = Meetings(transport, plan.repeats, len(set(hosts)) == 1)
+        self._cores = cores
         self._computes = transport.rank < cores or self._device.type != "cpu"
 
     def run(self) -> Measurements:
@@ -84,6 +90,7 @@ class Session:
         self._told("layers are compiled")
         self._compute(self._plan.programs() if self._computes else {})
         self._own_costs()
+        self._at_once()
         self._meetings.together()
         return self.measured
 
@@ -97,7 +104,7 @@ class Session:
 
     def _units(self) -> int:
         """Lines of progress from start to end."""
-        alone = 1 + 1 + self._plan.repeats + 1 + 1
+        alone = 1 + 1 + self._plan.repeats + 1 + 1 + int(self._has_threads_alone)
         if self._transport.world_size == 1:
             return alone
         links = sum(bool(pairs_of(self._hosts, across)) for across in (False, True))
@@ -154,10 +161,10 @@ class Session:
                 name = f"{kind.value}:{len(shape.ranks)}:{shape.place}"
                 for size in self._plan.collective_bytes:
                     step = step_number(number, kind)
-                    seconds = self._slowest(self._meetings.collective_s(kind, step, shape.ranks, size))
+                    met = self._meetings.collective_s(kind, step, shape.ranks, size)
                     count = len(shape.ranks)
                     moved = size if kind is CommKind.ALL_REDUCE else size * (count - 1) // count
-                    self._add(self.measured.collectives, name, seconds, moved)
+                    self._add_met(name, met, moved)
             self._gradients(number, shape)
 
     def _gradients(self, number: int, shape: GroupShape) -> None:
@@ -165,9 +172,8 @@ class Session:
         self._told(f"gradients of {len(shape.ranks)} ranks")
         step = step_number(number, CommKind.ALL_REDUCE)
         for size in self._plan.collective_bytes:
-            seconds = self._slowest(self._meetings.gradient_s(step, shape.ranks, size))
-            name = f"{GRADIENT}:{len(shape.ranks)}:{shape.place}"
-            self._add(self.measured.collectives, name, seconds, size)
+            met = self._meetings.gradient_s(step, shape.ranks, size)
+            self._add_met(f"{GRADIENT}:{len(shape.ranks)}:{shape.place}", met, size)
 
     def _compute(self, programs: Mapping[LayerModel, Program]) -> None:
         """Layers and operators in turn, so that a slow while meets all of them alike."""
@@ -193,6 +199,36 @@ class Session:
             self.measured.instruction_s = instruction_s(self._device, repeats)
             self.measured.update = update_fit(self._device, "float32", repeats)
             self.measured.operators |= gradient_fits(self._device, "float32", repeats)
+
+    def _at_once(self) -> None:
+        """The same work by one rank, by several, by all of a host."""
+        if not self._has_threads_alone:
+            return
+        here = self._transport.rank - self._hosts.index(self._hosts[self._transport.rank])
+        ranks = self._hosts.count(self._hosts[0])
+        counts = counts_at_once(ranks, self._cores)
+        self._told("ranks that compute at once")
+        work = OneRank(self._plan.shared_work(), self._device)
+        work.step()
+        taken: list[dict[int, float]] = []
+        for _ in range(self._plan.repeats):
+            taken.append({})
+            for count in counts:
+                self._meetings.together()
+                if here < count:
+                    taken[-1][count] = sum(by_position(work).values())
+        held = cast(list[list[dict[int, float]]], self._transport.gather_objects(taken))
+        self.measured.at_once = slowed_by(held[:ranks], min(ranks, self._cores))
+
+    @property
+    def _has_threads_alone(self) -> bool:
+        """Whether ranks are single threads of CPUs, of which each is timed by its own work."""
+        return self._device.type == "cpu" and torch.get_num_threads() == 1
+
+    def _add_met(self, name: str, met: TimedMeeting, size: int) -> None:
+        seconds = self._slowest(met.seconds)
+        self._add(self.measured.collectives, name, seconds, size)
+        self.measured.busy.setdefault(name, []).append(met.busy_s / max(seconds, SHORTEST_S))
 
     def _slowest(self, seconds: float) -> float:
         """Of all ranks."""

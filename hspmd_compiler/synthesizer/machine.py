@@ -14,11 +14,12 @@ from math import inf
 
 from ..base.comm_plan import CommKind, Traffic
 from ..base.devices import DeviceKind, family_of
-from ..cluster.cluster import ClusterSpec, NodeSlot
+from ..cluster.cluster import ClusterSpec, DeviceSpec, NodeSlot
 from ..cluster.completed import completed_cluster
 from ..cost_models.compute import DeviceRates
 from ..cost_models.links import ClusterCost
 from ..cost_models.steps.figures import check_ranks
+from ..cost_models.steps.shared_hosts import stretches
 
 Shares = tuple[float, ...]
 SMALL_BYTES, LARGE_BYTES = 1 << 12, 1 << 30
@@ -132,17 +133,21 @@ def _normal(weights: Sequence[float]) -> Shares:
 
 
 def _rates(cluster: ClusterSpec, slots: Mapping[int, NodeSlot]) -> dict[int, DeviceRates]:
-    """One object for devices that are alike."""
+    """One object for devices that are alike. Ranks that share processors are slower by a closed form."""
     made: dict[str, DeviceRates] = {}
-    found = {}
-    for rank, slot in slots.items():
-        device = replace(cluster.device_of(slot), id=None)
+
+    def rates(device: DeviceSpec) -> DeviceRates:
         key = repr(device)
         if key not in made:
             family = family_of(device.kind or DeviceKind.CPU.value)
             made[key] = DeviceRates.of(device, family, cluster.calibration)
-        found[rank] = made[key]
-    return found
+        return made[key]
+
+    devices = {rank: replace(cluster.device_of(slot), id=None) for rank, slot in slots.items()}
+    stretched = stretches(cluster, slots, {rank: rates(device) for rank, device in devices.items()})
+    return {
+        rank: rates(replace(device, pace=device.pace * stretched[rank])) for rank, device in devices.items()
+    }
 
 
 def _lanes(

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from hspmd_compiler.cluster.calibration import SENDS, Calibration, Fit, HeldMemory, LayerProfile, LayerTime
+from hspmd_compiler.cluster.calibration import (
+    SENDS,
+    AtOnce,
+    Calibration,
+    Fit,
+    HeldMemory,
+    LayerProfile,
+    LayerTime,
+)
 from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec, LinkBetween, NodeSpec
 from hspmd_compiler.cluster.link import Curve, LinkKind, LinkSpec
 
@@ -51,7 +59,7 @@ nodes = st.builds(
     zone=st.none() | NAME,
     price_per_hour=st.none() | FROM_ZERO,
 )
-fits = st.builds(Fit, FROM_ZERO, FROM_ZERO, FROM_ZERO, FROM_ZERO)
+fits = st.builds(Fit, FROM_ZERO, FROM_ZERO, FROM_ZERO, FROM_ZERO, FROM_ZERO)
 layers = st.builds(
     LayerProfile,
     kind=NAME,
@@ -78,6 +86,9 @@ calibrations = st.builds(
     posted_ahead=st.booleans(),
     layers=st.lists(layers, max_size=2).map(tuple),
     held=st.builds(HeldMemory, st.integers(0, 1 << 40), FROM_ZERO, FROM_ZERO),
+    at_once=st.sets(st.integers(1, 64), max_size=3).map(
+        lambda counts: tuple(AtOnce(count, 1 + count / 64, 0.01) for count in sorted(counts))
+    ),
 )
 
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from hspmd_compiler.base import quantities
 from hspmd_compiler.base.quantities import Quantity
-from hspmd_compiler.cluster.calibration import Calibration, Fit
+from hspmd_compiler.cluster.calibration import AtOnce, Calibration, Fit
 from hspmd_compiler.cluster.check import check_cluster, find_cluster_problems
+from hspmd_compiler.cluster.check_figures import find_bad_calibration
 from hspmd_compiler.cluster.cluster import (
     EFFICIENCY,
     MEMORY_EFFICIENCY,
@@ -274,6 +275,31 @@ def test_ranks_sit_where_the_launch_puts_them() -> None:
     assert bind_ranks([3, 5, 9], ["cuda"] * 3, network()) == (A, A1, B)
     numbered = ClusterSpec((NodeSpec("a", (DeviceSpec(id=9), DeviceSpec(id=3))),))
     assert bind_ranks([3, 9], ["cpu"] * 2, numbered) == (A1, A)
+
+
+def test_ranks_at_once_are_slowed_as_measured_and_evenly_between() -> None:
+    bare = Calibration("2026-11-28", "2.11.0", "cpu", 1, {}, {}, {}, Fit(0.0), 0.0, 0, "async")
+    found = replace(bare, at_once=(AtOnce(2, 1.0), AtOnce(4, 1.5), AtOnce(8, 1.25)))
+    assert [bare.slowdown(count) for count in (1, 2, 64)] == [1.0] * 3
+    assert [found.slowdown(count) for count in (1, 2, 3, 4, 6, 8, 9)] == [1, 1, 1.25, 1.5, 1.375, 1.25, 1.25]
+
+
+def test_bad_figures_of_ranks_at_once_are_told() -> None:
+    fit = Fit(0.0)
+    told = (AtOnce(4, 0.0), AtOnce(0, 1.0, -1.0))
+    bad = replace(
+        Calibration("2026-11-28", "2.11.0", "cpu", 1, {}, {}, {}, fit, 0.0, 0, "async"),
+        at_once=told,
+        collectives={"all_reduce:2:one_node": Fit(1.0, busy=float("nan"))},
+    )
+    places = [problem.path for problem in find_bad_calibration("c", bad)]
+    assert places == [
+        "c.collectives.all_reduce:2:one_node.busy",
+        "c.at_once[0].factor",
+        "c.at_once[1].ranks",
+        "c.at_once[1].spread",
+        "c.at_once",
+    ]
 
 
 def test_a_profile_from_elsewhere_says_so() -> None:

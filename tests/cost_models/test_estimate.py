@@ -14,14 +14,16 @@ from hspmd_compiler.api import compile
 from hspmd_compiler.artifact.store import Artifact, load
 from hspmd_compiler.artifact.write import write
 from hspmd_compiler.base.timeline import SpanKind
-from hspmd_compiler.cluster.calibration import Calibration, Fit, HeldMemory
+from hspmd_compiler.cluster.calibration import AtOnce, Calibration, Fit, HeldMemory
 from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec
 from hspmd_compiler.cluster.link import LinkSpec
 from hspmd_compiler.cluster.read import write_cluster
 from hspmd_compiler.cluster.written import cluster_form
 from hspmd_compiler.cost_models import estimate as module
+from hspmd_compiler.cost_models.compute import DeviceRates
 from hspmd_compiler.cost_models.estimate import Estimate, estimate, estimate_artifact
 from hspmd_compiler.cost_models.steps import advice
+from hspmd_compiler.cost_models.steps.shared_hosts import stretches
 from hspmd_compiler.errors import ClusterError, EstimateError
 from hspmd_compiler.program.program import Op
 from tests.cost_models.priced import DP, MIXED, NIC, PP, TP, cluster, compiled, device, layers_of
@@ -31,6 +33,8 @@ SAME = [
     {"stages": [{"devices": [0], "layers": 2}, {"devices": [1], "layers": 2}], "micro_batches": [1, 1]},
     {"stages": [{"devices": [2], "layers": 2}, {"devices": [3], "layers": 2}], "micro_batches": [1, 1]},
 ]
+
+FOUR = [{"stages": [{"devices": [at], "layers": 4}], "micro_batches": [2]} for at in range(4)]
 
 
 def priced(artifact: Artifact, spec: ClusterSpec, **more: Any) -> Estimate:
@@ -169,6 +173,69 @@ def test_cpu_ranks_share_the_processors_of_their_node() -> None:
     crowded = replace(spec, nodes=tuple(replace(node, cores=1) for node in spec.nodes))
     free, shared = priced(compiled(DP), spec), priced(compiled(DP), crowded)
     assert shared.step_s > 1.2 * free.step_s
+
+
+def with_cores(spec: ClusterSpec, cores: int) -> ClusterSpec:
+    return replace(spec, nodes=tuple(replace(node, cores=cores) for node in spec.nodes))
+
+
+def computed_s(found: Estimate) -> float:
+    return max(rank.phases_s[SpanKind.FORWARD] + rank.phases_s[SpanKind.BACKWARD] for rank in found.ranks)
+
+
+def test_ranks_that_compute_at_once_slow_each_other_as_measured() -> None:
+    """Two replicas always compute at once; a rank alone is what it was measured alone."""
+    at_once = (AtOnce(1, 0.8), AtOnce(2, 1.0), AtOnce(4, 1.25))
+    plain, measured = (
+        replace(with_cores(cluster([device()] * 4), 4), calibration=fits(at_once=held))
+        for held in ((), at_once)
+    )
+    for pipelines, factor in ((FOUR[:1], 0.8), (FOUR[:2], 1.0), (FOUR, 1.25)):
+        before, after = (computed_s(priced(compiled(pipelines), spec)) for spec in (plain, measured))
+        assert after == pytest.approx(factor * before, rel=1e-6)
+    crowded = computed_s(priced(compiled(FOUR), with_cores(measured, 2)))
+    assert crowded == pytest.approx(2 * 1.25 * before, rel=1e-6)
+
+
+def test_a_paced_rank_slows_nobody_where_there_are_processors_enough() -> None:
+    """It sleeps most of the time."""
+    spec = replace(
+        with_cores(cluster([device(pace=4.0)] * 2), 2),
+        calibration=fits(at_once=(AtOnce(1, 0.5), AtOnce(2, 2.0))),
+    )
+    bare = replace(spec, calibration=fits())
+    assert priced(compiled(DP), spec).step_s == priced(compiled(DP), bare).step_s
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4])
+@pytest.mark.parametrize("pipelines", [FOUR[:2], PP, FOUR], ids=["replicas", "stages", "four"])
+def test_the_closed_form_of_sharing_is_never_shorter_than_simulated(pipelines: list[Any], cores: int) -> None:
+    """Exact where all ranks always compute; with stages longer, as some wait while others compute."""
+    at_once = (AtOnce(1, 0.9), AtOnce(2, 1.0), AtOnce(4, 1.2))
+    count = len({d for one in pipelines for stage in one["stages"] for d in stage["devices"]})
+    spec = replace(with_cores(cluster([device()] * count), cores), calibration=fits(at_once=at_once))
+    rates = DeviceRates.of(device(), "cpu", spec.calibration)
+    slots = dict(enumerate(spec.slots))
+    (factor,) = set(stretches(spec, slots, dict.fromkeys(slots, rates)).values())
+    alone = replace(spec, nodes=tuple(replace(node, cores=None) for node in spec.nodes))
+    free, shared = (computed_s(priced(compiled(pipelines), one)) for one in (alone, spec))
+    assert shared <= factor * free * (1 + 1e-9)
+    if pipelines is not PP:
+        assert shared == pytest.approx(factor * free, rel=1e-6)
+
+
+def test_collectives_take_processors_from_ranks_that_compute() -> None:
+    """Four ranks of two groups on two cores: one group sums while the other computes."""
+    busy, idle = (
+        replace(
+            with_cores(cluster([device()] * 4), 2),
+            calibration=fits(collectives={"all_reduce:2:one_node": Fit(4e-3, busy=share)}),
+        )
+        for share in (0.5, 0.0)
+    )
+    stages = [{"devices": [0, 1], "layers": 2}, {"devices": [2, 3], "layers": 2}]
+    strategy = [{"stages": stages, "micro_batches": [1] * 4}]
+    assert priced(compiled(strategy), busy).step_s > 1.02 * priced(compiled(strategy), idle).step_s
 
 
 def test_measured_operators_and_pace() -> None:

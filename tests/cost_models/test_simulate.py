@@ -245,6 +245,74 @@ def test_who_comes_later_slows_those_that_are_there() -> None:
     assert end_times(actions, ASYNC, hosts) == {0: 3.0, 1: 4.0, 2: 1.0}
 
 
+def slowing(ranks: int) -> float:
+    """Two that compute at once take a quarter longer, more of them half as long again."""
+    return {1: 1.0, 2: 1.25}.get(ranks, 1.5)
+
+
+def test_ranks_with_a_core_each_slow_each_other_while_both_compute() -> None:
+    """Together to 1.25, when the short one is done; the other has one second left, alone."""
+    actions: dict[int, list[TimedAction]] = {0: [Compute(1)], 1: [Compute(2)]}
+    hosts = Hosts(dict.fromkeys(actions, 0), {0: 2}, {0: slowing})
+    assert end_times(actions, ASYNC, hosts) == {0: 1.25, 1: 2.25}
+    assert end_times(actions, ASYNC, Hosts(hosts.of, hosts.cores)) == {0: 1.0, 1: 2.0}
+
+
+def test_slowing_comes_on_top_of_waiting_for_a_core() -> None:
+    actions: dict[int, list[TimedAction]] = {rank: [Compute(1)] for rank in range(4)}
+    hosts = Hosts(dict.fromkeys(actions, 0), {0: 2}, {0: slowing})
+    assert end_times(actions, ASYNC, hosts) == dict.fromkeys(actions, 1.5 * 2)
+
+
+def meeting(group: tuple[int, ...], seconds: float, busy_s: float) -> Meet:
+    return Meet(("together", group), group, seconds, busy_s=busy_s)
+
+
+@given(
+    members=st.integers(2, 6),
+    cores=st.integers(1, 4),
+    seconds=st.floats(0.1, 9),
+    busy=st.floats(0, 1),
+    slows=st.booleans(),
+)
+def test_a_collective_alone_on_its_host_takes_what_was_measured(
+    members: int, cores: int, seconds: float, busy: float, slows: bool
+) -> None:
+    """However many members share processors: what was measured had them do so."""
+    group = tuple(range(members))
+    hosts = Hosts(dict.fromkeys(group, 0), {0: cores}, {0: slowing} if slows else {})
+    stretch = max(1.0, members / cores) * (slowing(members) if slows else 1.0)
+    busy_s = busy * seconds / stretch
+    found = end_times({rank: [meeting(group, seconds, busy_s)] for rank in group}, ASYNC, hosts)
+    assert found == pytest.approx(dict.fromkeys(group, seconds))
+
+
+def test_a_collective_takes_processors_from_who_computes() -> None:
+    """Four on two cores: its members' half second of work takes one; then they wait half a second more."""
+    group = (0, 1)
+    actions: dict[int, list[TimedAction]] = {
+        **{rank: [meeting(group, 1.0, 0.5), Compute(0.0)] for rank in group},
+        **{rank: [Compute(2.0)] for rank in (2, 3)},
+    }
+    hosts = Hosts(dict.fromkeys(actions, 0), {0: 2})
+    assert end_times(actions, ASYNC, hosts) == {0: 1.5, 1: 1.5, 2: 2.5, 3: 2.5}
+    idle = {rank: [meeting(group, 1.0, 0.0)] if rank in group else listed for rank, listed in actions.items()}
+    assert end_times(idle, ASYNC, hosts) == {0: 1.0, 1: 1.0, 2: 2.0, 3: 2.0}
+
+
+def test_what_a_collective_shows_begins_when_all_are_there() -> None:
+    group = (0, 1)
+    actions: dict[int, list[TimedAction]] = {
+        0: [Compute(1.0), meeting(group, 1.0, 0.5)],
+        1: [meeting(group, 1.0, 0.5)],
+        2: [Compute(4.0)],
+    }
+    found = simulate(actions, ASYNC, Hosts(dict.fromkeys(actions, 0), {0: 1}))
+    spans = [(one.rank, one.start_s, one.end_s) for one in found.spans if one.kind is SpanKind.COLLECTIVE]
+    assert spans == [(0, 2.0, 3.5), (1, 2.0, 3.5)]
+    assert [(one.start_s, one.end_s) for one in found.waits(1)] == [(0.0, 2.0)]
+
+
 @given(pipelines(), st.integers(1, 5))
 def test_sharing_is_never_faster_and_wastes_nothing(pipeline: Pipeline, cores: int) -> None:
     actions = lists(pipeline, one_f_one_b)

@@ -15,6 +15,7 @@ from hspmd_compiler.cli.main import main
 from hspmd_compiler.cluster.cluster import ClusterSpec
 from hspmd_compiler.cluster.read import read_cluster
 from hspmd_compiler.profiling import profile as profile_module
+from hspmd_compiler.profiling.calibrated import usable_cores
 from hspmd_compiler.profiling.exchanges import COLLECTIVES, collective_step, transfer_step
 from hspmd_compiler.profiling.layer_models import LayerKind, LayerModel
 from hspmd_compiler.profiling.meeting import hosts_of
@@ -69,6 +70,11 @@ def test_a_profile_reads_back_with_all_its_parts(
     assert set(calibration.collectives) == places | {"gradient:2:one_node"}
     assert all(0 < fit.seconds(0, 65536) < 1 for fit in calibration.collectives.values())
     assert {"send", "local", "local:both_ways", "local:packed"} <= set(calibration.exchange)
+    assert all(0 < fit.busy < 5 for fit in calibration.collectives.values())
+    assert [each.ranks for each in calibration.at_once] == [1, 2]
+    assert all(0.2 < each.factor < 5 for each in calibration.at_once)
+    usual = min(2, cluster.nodes[0].cores or usable_cores())
+    assert calibration.at_once[usual - 1].factor == 1.0
     assert 0 < calibration.instruction_s < 1e-2
     assert calibration.update.seconds(0, 1 << 20) > 0
     assert calibration.platform_bytes > 1 << 26

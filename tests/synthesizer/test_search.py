@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from hspmd_compiler.cluster.calibration import AtOnce, Calibration, Fit
 from hspmd_compiler.cluster.cluster import ClusterSpec, NodeSpec
 from hspmd_compiler.errors import HspmdError
 from hspmd_compiler.synthesizer.considered import Considered
@@ -75,6 +76,21 @@ def test_figures_that_are_missing_are_all_told() -> None:
     assert "memory of cpu" in text
     assert "peak in float32 of cpu" in text
     assert "inside a" in text
+
+
+def test_ranks_that_share_processors_are_slower_in_a_search() -> None:
+    """By the closed form: four on two cores take twice as long, and what they slow each other by."""
+    operators = {"other:float32": Fit(1e-3)}
+    measured = Calibration("2026-11-28", "2.11.0", "cpu", 1, operators, {}, {}, Fit(0.0), 0.0, 0, "async")
+    free = cluster([device()] * 4, calibration=measured)
+    crowded = replace(
+        free,
+        nodes=tuple(replace(node, cores=2) for node in free.nodes),
+        calibration=replace(measured, at_once=(AtOnce(2, 1.0), AtOnce(4, 1.25))),
+    )
+    machines = [machine_of(one, [list(one.slots)]) for one in (free, crowded)]
+    paces = [{lane.rates.device.pace for lane in machine.lanes} for machine in machines]
+    assert paces == [{1.0}, {2.5}]
 
 
 def test_groups_pay_for_sums_across_and_ranks_for_sums_inside() -> None:
