@@ -20,4 +20,5 @@ class SwitchDemand:
     @property
     def missing(self) -> tuple[int, ...]:
         """Needers that hold nothing of it."""
-        return tuple(rank for rank in self.needers if rank not in self.holders)
+        holders = frozenset(self.holders)
+        return tuple(rank for rank in self.needers if rank not in holders)

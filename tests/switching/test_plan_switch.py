@@ -6,12 +6,14 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+import torch
 
 from hspmd_compiler.errors import SwitchError
 from hspmd_compiler.options import Precision
 from hspmd_compiler.program.boxes import volume
 from hspmd_compiler.program.program import RankProgram, Shard
-from hspmd_compiler.program.switch_plan import COPY, GRAD, VALUE, SwitchScope
+from hspmd_compiler.program.state.state_elements import kinds_of
+from hspmd_compiler.program.switch_plan import COPY, GRAD, VALUE, SwitchPlan, SwitchScope
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.switching.links import links_of_nodes
 from hspmd_compiler.switching.plan import Programs, plan_switch
@@ -21,6 +23,7 @@ from hspmd_compiler.switching.totals import totals
 from ..training.test_memory_savers import BATCH, LAYERS, graph_of, strategy_of
 from ..training.training_cases import program_for
 from .by_element import check_plan
+from .carried_out import carried_out, filled, wholes_of
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 DEVICES = 20
@@ -49,11 +52,21 @@ def check_pair(number: int, subjects: tuple[str, ...]) -> None:
     for each_scope, each_rule in ((scope, SenderRule.LEAST_LOAD), (SwitchScope.STATE, rule)):
         plan = plan_switch(before, after, links, scope=each_scope, moments=MOMENTS, rule=each_rule)
         check_plan(plan, before, after, MOMENTS)
+        check_state(plan, before, after)
         found = totals(plan, links)
         assert found.inter_node.bytes >= found.inter_node_bound_bytes
         if each_rule is SenderRule.LEAST_LOAD:
             assert found.inter_node.bytes == found.inter_node_bound_bytes
     assert plan == plan_switch(before, after, links, moments=MOMENTS, rule=rule), "plans are the same again"
+
+
+def check_state(plan: SwitchPlan, before: Programs, after: Programs) -> None:
+    """Carried out, it leaves each rank with what it would have cut out of the whole, to the bit."""
+    wholes = wholes_of([*before.values(), *after.values()], kinds_of(plan.scope, MOMENTS))
+    given, wanted = filled(before, wholes, plan, MOMENTS, False), filled(after, wholes, plan, MOMENTS, True)
+    found = carried_out(plan, before, after, given, wanted)
+    for key, tensor in wanted.items():
+        assert torch.equal(found[key], tensor), key
 
 
 @pytest.mark.parametrize("number", range(QUICK))
