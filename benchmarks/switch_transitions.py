@@ -30,6 +30,8 @@ from hspmd_compiler.switching.totals import totals_of
 NODE_SIZE = 8
 CASES = re.compile(r"case(\d+)\s*->\s*case(\d+)")
 SHIFTED = re.compile(r"case(\d+) device ids >=\s*(\d+) shifted by \+(\d+)")
+Shift = tuple[int, int]
+"""Devices from the first on have numbers that are larger by the second."""
 Groups = Sequence[tuple[int, ...]]
 """Devices that hold a parameter, one group for each pipeline: a group's devices share its rows in order."""
 
@@ -98,12 +100,22 @@ def _slices(entry: Mapping[str, Any], strategies: KnownCases) -> Iterator[HeldSl
             name = each.get("param", str(number))
             yield HeldSlice(name, each["numel"], tuple(each["owners"]), tuple(each["needers"]))
         return
-    pairs = CASES.findall(entry["name"].rpartition("(")[2]) or CASES.findall(entry["name"])
-    if not pairs:
+    cases = cases_of(entry["name"])
+    if not cases:
         raise LookupError("its name has no (caseA->caseB), and it has no slices")
-    shifts = {case: (int(first), int(by)) for case, first, by in SHIFTED.findall(entry["name"])}
-    before, after = (strategies.groups(case, shifts.get(case)) for case in pairs[-1])
-    yield from cut(strategies.model(pairs[-1][0]), before, after)
+    before, after = (strategies.groups(*case) for case in cases)
+    yield from cut(strategies.model(cases[0][0]), before, after)
+
+
+def cases_of(name: str) -> list[tuple[str, Shift]]:
+    """The case before and the one after, each with the shift of its devices."""
+    pairs = CASES.findall(name.rpartition("(")[2]) or CASES.findall(name)
+    shifts = {case: (int(first), int(by)) for case, first, by in SHIFTED.findall(name)}
+    return [(case, shifts.get(case, (0, 0))) for case in (pairs[-1] if pairs else ())]
+
+
+def shifted(device: int, shift: Shift) -> int:
+    return device + shift[1] if device >= shift[0] else device
 
 
 class KnownCases:
@@ -129,13 +141,15 @@ class KnownCases:
         model: Mapping[str, int] = self._entry(case)[1]["model"]
         return model
 
-    def groups(self, case: str, shift: tuple[int, int] | None) -> list[Groups]:
-        """The holders of each layer."""
+    def strategy(self, case: str) -> Strategy:
         file, each = self._entry(case)
-        strategy = pick(read_entries(file, Choices())[1], each["id"]).expand().strategy
-        first, by = shift or (0, 0)
+        return pick(read_entries(file, Choices())[1], each["id"]).expand().strategy
+
+    def groups(self, case: str, shift: Shift) -> list[Groups]:
+        """The holders of each layer."""
+        strategy = self.strategy(case)
         return [
-            [tuple(d + by if d >= first else d for d in own) for own in holders_of(strategy, layer)]
+            [tuple(shifted(device, shift) for device in own) for own in holders_of(strategy, layer)]
             for layer in range(strategy.num_layers)
         ]
 
