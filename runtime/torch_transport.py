@@ -140,7 +140,9 @@ class TorchDist:
             self._start_recv(row, peer, ROW).wait()
         return from_wire(row, dtype)
 
-    def swap_runs(self, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor]) -> None:
+    def swap_runs(
+        self, leaving: Mapping[int, Sequence[Tensor]], arriving: Mapping[int, Sequence[Tensor]]
+    ) -> None:
         """See Transport."""
         with peer_lost_in(f"exchanging with ranks {sorted({*leaving, *arriving})}"):
             self._swap_all(leaving, arriving, SWAP_TAG)
@@ -265,8 +267,8 @@ class TorchDist:
         }
         tag = step.id * TAG_SERIES + EXCHANGE
         self._swap_all(
-            {peer: to_wire(row) for peer, row in sent.items() if peer != self.rank and row.numel()},
-            {peer: row for peer, row in arrived.items() if peer != self.rank and row.numel()},
+            {peer: [to_wire(row)] for peer, row in sent.items() if peer != self.rank and row.numel()},
+            {peer: [row] for peer, row in arrived.items() if peer != self.rank and row.numel()},
             tag,
         )
         result = {peer: from_wire(row, dtype) for peer, row in arrived.items()}
@@ -275,10 +277,16 @@ class TorchDist:
         return result
 
     @staticmethod
-    def _swap_all(leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor], tag: int) -> None:
+    def _swap_all(
+        leaving: Mapping[int, Sequence[Tensor]], arriving: Mapping[int, Sequence[Tensor]], tag: int
+    ) -> None:
         """One batch of sends and receives, over when this returns."""
-        batch = [dist.P2POp(dist.isend, row, peer, tag=tag) for peer, row in leaving.items()]
-        batch += [dist.P2POp(dist.irecv, row, peer, tag=tag) for peer, row in arriving.items()]
+        batch = [
+            dist.P2POp(move, row, peer, tag=tag)
+            for move, rows_of in ((dist.isend, leaving), (dist.irecv, arriving))
+            for peer, rows in rows_of.items()
+            for row in rows
+        ]
         for work in dist.batch_isend_irecv(batch) if batch else ():
             work.wait()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
@@ -49,8 +49,10 @@ class Transport(Protocol):
     def recv_run(self, size: int, dtype: torch.dtype, peer: int) -> Tensor:
         """A flat tensor that `peer` gave to `send_run`."""
 
-    def swap_runs(self, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor]) -> None:
-        """Send flat tensors and overwrite others with what comes, at most one to and from each other rank.
+    def swap_runs(
+        self, leaving: Mapping[int, Sequence[Tensor]], arriving: Mapping[int, Sequence[Tensor]]
+    ) -> None:
+        """Send rows of bytes and overwrite others with what comes, by the other rank, in their order.
 
         Outside of a step; all messages are on their way at once, and all are over when this returns.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from ...artifact.bundle import folder_of, read_bundle
@@ -129,7 +130,7 @@ def _read_bundle(path: Path, options: StartOptions, world_rank: int) -> _Found:
         artifact = artifacts[name] = bundle.artifact(name, rank or 0)
         own = None if rank is None else artifact.rank_program(rank)
         programs[name] = StrategyProgram(artifact.program, own, ProgramMembers(bundle.world_rank_of(name)))
-    strategies = Strategies(programs, bundle.plan, options.round_bytes)
+    strategies = Strategies(programs, cache(bundle.plan), options.round_bytes)
     manifests = {name: artifact.manifest for name, artifact in artifacts.items()}
     return _Found(strategies, artifacts[start], manifests, {BUNDLE: files_digest([path / BUNDLE])})
 

@@ -6,19 +6,20 @@ rank has the trained value of what is needed as a copy in the type of segments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
 
-from ...program.state.part_places import TensorPlace, part_places, place_in, read_places, write_places
+from ...program.state.part_places import place_in, read_places, write_places
 from ...program.state.state_elements import source_kind
 from ...program.switch_plan import SwitchPlan
 from .held import HeldState, StateLayout, TensorKey
+from .messages import arriving_rows, leaving_rows, places_of, take_rows
 from .stages import ROUND_BYTES, CarryStages, moments_in, stages_of
-from .streams import MovedPart, Parcel
+from .streams import MovedPart
 
 if TYPE_CHECKING:
     from ..transport import Transport
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CarryRound:
-    """Messages of one rank: bytes that leave, and memory for those that arrive, by the other world rank."""
+    """Messages of one rank: rows that leave, and memory for those that arrive, by the other world rank."""
 
-    leaving: Mapping[int, Tensor]
-    arriving: Mapping[int, Tensor]
+    leaving: Mapping[int, Sequence[Tensor]]
+    arriving: Mapping[int, Sequence[Tensor]]
 
 
 Carrying: TypeAlias = Generator[CarryRound, None, HeldState]
@@ -54,7 +55,7 @@ def carry(
         while True:
             messages = next(run)
             mover.swap_runs(messages.leaving, messages.arriving)
-            sent(sum(row.numel() for row in messages.leaving.values()))
+            sent(sum(row.numel() for rows in messages.leaving.values() for row in rows))
             del messages  # before the next ones are made
     except StopIteration as end:
         held: HeldState = end.value
@@ -82,17 +83,17 @@ def carrying(
         found.put(key, before.tensor(key))
     for stage in stages.stages:
         for key in stage.makes:
-            found.make(key, device)
+            found.make(key, device, key in stages.filled)
         for each in stage.copies:
             _copy(each, before, found, stages.kept)
         if stage.sends or stage.receives:
             source = found if stage.relays else before
-            arriving = {peer: _empty(found, parcel, device) for peer, parcel in stage.receives.items()}
+            arriving = {peer: arriving_rows(found, parcel, device) for peer, parcel in stage.receives.items()}
             yield CarryRound(
-                {peer: _packed(source, parcel, device) for peer, parcel in stage.sends.items()}, arriving
+                {peer: leaving_rows(source, parcel, device) for peer, parcel in stage.sends.items()}, arriving
             )
             for peer, parcel in stage.receives.items():
-                _unpack(arriving.pop(peer), found, parcel)
+                take_rows(found, parcel, arriving.pop(peer))
         for key in stage.frees if not keep_source else ():
             before.drop(key)
     found.cast_copies(stages.kept)
@@ -121,8 +122,8 @@ def _copy(each: MovedPart, before: HeldState, found: HeldState, kept: Sequence[T
         if (name, kind) in kept:
             continue
         origin = source_kind(before.layout.shards[name], kind)
-        read = _places(each, before.layout, origin)
-        written = _places(each, found.layout, kind)
+        read = places_of(each, before.layout, origin)
+        written = places_of(each, found.layout, kind)
         source, target = before.tensor((name, origin)), found.tensor((name, kind))
         if len(read) == len(written) == 1:
             values, into = place_in(source, read[0]), place_in(target, written[0])
@@ -130,55 +131,3 @@ def _copy(each: MovedPart, before: HeldState, found: HeldState, kept: Sequence[T
                 into.copy_(values)
                 continue
         write_places(target, written, read_places(source, read, target.dtype))
-
-
-def _places(each: MovedPart, layout: StateLayout, kind: str) -> tuple[TensorPlace, ...]:
-    return part_places(each.part, each.low, each.high, layout.shards[each.part.name], kind)
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """Elements of one kind in a message: its bytes [start, end), of a type."""
-
-    moved: MovedPart
-    kind: str
-    dtype: torch.dtype
-    start: int
-    end: int
-
-
-def _entries(layout: StateLayout, parcel: Parcel) -> Iterator[_Entry]:
-    """What a message holds, wide types first, so that each element begins at a multiple of its size."""
-    found = [(each, kind, layout.dtype((each.part.name, kind))) for each in parcel for kind in each.kinds]
-    start = 0
-    for each, kind, dtype in sorted(found, key=lambda entry: -entry[2].itemsize):
-        end = start + each.size * dtype.itemsize
-        yield _Entry(each, kind, dtype, start, end)
-        start = end
-
-
-def _empty(found: HeldState, parcel: Parcel, device: torch.device) -> Tensor:
-    size = max(entry.end for entry in _entries(found.layout, parcel))
-    return torch.empty(size, dtype=torch.uint8, device=device)
-
-
-def _packed(source: HeldState, parcel: Parcel, device: torch.device) -> Tensor:
-    entries = list(_entries(source.layout, parcel))
-    message = torch.empty(entries[-1].end, dtype=torch.uint8, device=device)
-    for entry in entries:
-        name = entry.moved.part.name
-        origin = source_kind(source.layout.shards[name], entry.kind)
-        tensor, row = source.tensor((name, origin)), message[entry.start : entry.end].view(entry.dtype)
-        start = 0
-        for place in _places(entry.moved, source.layout, origin):
-            seen = place_in(tensor, place)
-            row[start : start + seen.numel()].view(seen.shape).copy_(seen)
-            start += seen.numel()
-    return message
-
-
-def _unpack(message: Tensor, found: HeldState, parcel: Parcel) -> None:
-    for entry in _entries(found.layout, parcel):
-        target = found.tensor((entry.moved.part.name, entry.kind))
-        row = message[entry.start : entry.end].view(entry.dtype)
-        write_places(target, _places(entry.moved, found.layout, entry.kind), row)

@@ -63,6 +63,12 @@ class StateLayout:
         """The memory of a tensor."""
         return prod(self.shape(key)) * self.dtype(key).itemsize
 
+    def is_covered(self, key: TensorKey) -> bool:
+        """Whether a tensor is its elements of the whole, and has nothing between them."""
+        name, kind = key
+        shard = self.shards[name]
+        return is_run(shard, kind) or _volume(shard, StateExtent.ALL) == prod(shard.shape)
+
     def needs(self, scope: SwitchScope, moments: tuple[str, ...]) -> Iterator[tuple[TensorKey, int]]:
         """The tensors that a rank goes on with, and how many of their elements a plan brings.
 
@@ -120,9 +126,10 @@ class HeldState:
         home, name = self._home(key)
         home.pop(name, None)
 
-    def make(self, key: TensorKey, device: torch.device) -> None:
-        """Put zeros of the right shape and type there."""
-        self.put(key, torch.zeros(self.layout.shape(key), dtype=self.layout.dtype(key), device=device))
+    def make(self, key: TensorKey, device: torch.device, is_filled: bool = False) -> None:
+        """Put zeros of the right shape and type there, or memory all of which is to be filled."""
+        new = torch.empty if is_filled else torch.zeros
+        self.put(key, new(self.layout.shape(key), dtype=self.layout.dtype(key), device=device))
 
     def cast_copies(self, but: Sequence[TensorKey]) -> None:
         """Write what the rank trains into its local tensors in the type of segments, where it has such."""

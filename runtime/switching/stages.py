@@ -43,12 +43,16 @@ class CarryStage:
 
 @dataclass(frozen=True, slots=True)
 class CarryStages:
-    """A rank's whole switch. held: its tensors before. kept: those that are handed over as they are."""
+    """A rank's whole switch. held: its tensors before. kept: those that are handed over as they are.
+
+    filled: tensors every element of which comes.
+    """
 
     before: StateLayout
     after: StateLayout
     held: tuple[TensorKey, ...]
     kept: tuple[TensorKey, ...]
+    filled: frozenset[TensorKey]
     stages: tuple[CarryStage, ...]
 
     @property
@@ -102,7 +106,9 @@ def stages_of(
     _check_complete(plan, rank, stages, needs, kept)
     _begin(stages, needs, kept)
     _end(stages, before, held, kept)
-    return CarryStages(before, after, tuple(held), kept, tuple(stages))
+    lost = {part.name for each in plan.orphans() for part in each.parts}
+    filled = frozenset(key for key in needs if after.is_covered(key) and key[0] not in lost)
+    return CarryStages(before, after, tuple(held), kept, filled, tuple(stages))
 
 
 def moments_in(plan: SwitchPlan) -> tuple[str, ...]:

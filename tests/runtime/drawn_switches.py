@@ -46,7 +46,7 @@ WIDEST_BYTES = 8
 MANY = 200
 """Elements of which none is owned apart from its neighbours."""
 Layouts = Mapping[int, StateLayout]
-Letters = dict[tuple[int, int], list[Tensor]]
+Letters = dict[tuple[int, int], list[list[Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -340,8 +340,8 @@ def carried(
         for rank, layout in after.items()
     }
     found: dict[int, HeldState] = {}
-    waiting: dict[int, dict[int, Tensor]] = {}
-    mail: dict[tuple[int, int], list[Tensor]] = {}
+    waiting: dict[int, Mapping[int, Sequence[Tensor]]] = {}
+    mail: Letters = {}
     while runs:
         moved = False
         for rank in list(runs):
@@ -349,7 +349,8 @@ def carried(
             if any(not mail.get((peer, rank)) for peer in arriving):
                 continue
             for peer, into in arriving.items():
-                into.copy_(mail[peer, rank].pop(0))
+                for row, came in zip(into, mail[peer, rank].pop(0), strict=True):
+                    row.copy_(came)
             moved = True
             waiting.pop(rank, None)
             try:
@@ -358,13 +359,13 @@ def carried(
                 found[rank] = end.value
                 del runs[rank]
                 continue
-            for peer, row in messages.leaving.items():
-                mail.setdefault((rank, peer), []).append(row.clone())
-                if letters is not None:
-                    letters.setdefault((rank, peer), []).append(row.clone())
+            for peer, rows in messages.leaving.items():
+                for kept in (mail, {} if letters is None else letters):
+                    kept.setdefault((rank, peer), []).append([row.clone() for row in rows])
             waiting[rank] = dict(messages.arriving)
-            rows = [*messages.leaving.values(), *messages.arriving.values()]
-            assert sum(row.numel() for row in rows) <= max(round_bytes, len(rows) * WIDEST_BYTES)
+            parcels = [*messages.leaving.values(), *messages.arriving.values()]
+            size = sum(row.numel() for rows in parcels for row in rows)
+            assert size <= max(round_bytes, len(parcels) * WIDEST_BYTES)
         assert moved, "ranks wait for each other"
     assert not any(mail.values()), "messages are left"
     return found

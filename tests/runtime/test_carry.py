@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
 from random import Random
@@ -9,11 +10,11 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from hspmd_compiler.errors import InternalError
 from hspmd_compiler.program.switch_plan import Move, SwitchPlan, SwitchScope
+from hspmd_compiler.runtime.switching import messages
 from hspmd_compiler.runtime.switching.carry import carrying
 from hspmd_compiler.runtime.switching.held import HeldState, StateLayout
 from hspmd_compiler.runtime.switching.stages import stages_of, without_moments
@@ -22,6 +23,7 @@ from hspmd_compiler.runtime.switching.streams import phases
 from .drawn_switches import (
     CPU,
     Layouts,
+    Letters,
     Parameter,
     Tensors,
     brute_plan,
@@ -39,12 +41,21 @@ SEEDS = st.integers(0, 1 << 30)
 MESSAGES = (1, 40, 1000)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _few_go_alone() -> Iterator[None]:
+    """Each test draws anew how many elements go by themselves."""
+    before = messages.ALONE_BYTES
+    yield
+    messages.ALONE_BYTES = before
+
+
 def drawn(seed: int) -> tuple[Random, dict[int, StateLayout], dict[int, StateLayout], Tensors]:
     """Two strategies of up to five ranks, and a whole state."""
     random = Random(seed)
     ranks = random.randint(1, 5)
     parameters = drawn_parameters(random)
     before, after = (drawn_layouts(random, parameters, ranks) for _ in range(2))
+    messages.ALONE_BYTES = random.choice((1, 16, 1 << 16))
     return random, before, after, drawn_tensors(random, parameters)
 
 
@@ -110,16 +121,17 @@ LARGE = [Parameter(f"p{number}", "float32", (12, 100), True) for number in range
 
 def peak_of(plan: SwitchPlan, rank: int, before: Layouts, after: Layouts, tensors: Tensors) -> int:
     """The most bytes that are alive in one rank's switch, by torch's own account."""
-    letters: dict[tuple[int, int], list[Tensor]] = {}
+    letters: Letters = {}
     others = {each: state_of(layout, tensors) for each, layout in before.items()}
     carried(plan, others, after, ROUND, letters=letters)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         held = state_of(before[rank], tensors)
         with record_function("switch"):
-            for messages in carrying(plan, rank, held, after[rank], CPU, ROUND):
-                for peer in messages.arriving:
-                    messages.arriving[peer].copy_(letters[peer, rank].pop(0))
-                del messages
+            for letter in carrying(plan, rank, held, after[rank], CPU, ROUND):
+                for peer in letter.arriving:
+                    for number, came in enumerate(letters[peer, rank].pop(0)):
+                        letter.arriving[peer][number].copy_(came)
+                del letter
     events = sorted(seen.profiler.kineto_results.events(), key=lambda event: event.start_ns())  # type: ignore[union-attr]
     begin = next(event.start_ns() for event in events if event.name() == "switch")
     changes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
@@ -136,6 +148,7 @@ def test_memory_is_bounded(seed: int, compute: str) -> None:
     before, after = (drawn_layouts(random, parameters, 3) for _ in range(2))
     tensors = drawn_tensors(random, parameters)
     plan = brute_plan(random, before, after)
+    messages.ALONE_BYTES = 100 if seed % 2 else 1 << 16
     for rank in range(3):
         held = state_of(before[rank], tensors).tensor_keys()
         stages = stages_of(plan, rank, before[rank], after[rank], held, ROUND)

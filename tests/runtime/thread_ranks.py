@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from queue import Empty, Queue
@@ -103,12 +103,15 @@ class ThreadTransport:
         assert (row.numel(), row.dtype) == (size, dtype), "a message of another size or type"
         return row
 
-    def swap_runs(self, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor]) -> None:
-        for peer, row in leaving.items():
-            self.moved += row.numel() * row.itemsize
-            self._put(peer, "swap", row.clone())
-        for peer, row in arriving.items():
-            row.copy_(self._take(peer, "swap"))
+    def swap_runs(
+        self, leaving: Mapping[int, Sequence[Tensor]], arriving: Mapping[int, Sequence[Tensor]]
+    ) -> None:
+        for peer, rows in leaving.items():
+            self.moved += sum(row.numel() * row.itemsize for row in rows)
+            self._put(peer, "swap", [row.clone() for row in rows])
+        for peer, rows in arriving.items():
+            for row, came in zip(rows, self._take(peer, "swap"), strict=True):  # type: ignore[call-overload]
+                row.copy_(came)
 
     def gather_objects(self, value: object) -> list[object]:
         return [*self._gathered(value, tuple(range(self.world_size))).values()]
