@@ -300,7 +300,8 @@ def load(
 ) -> Engine:
     """The engine of this process's rank (from the environment that torchrun sets).
 
-    strategy: of a bundle of several, the name of the one to begin with; None: the first. timeout: seconds that one message between ranks may take, and that a rank may be silent, before all
+    strategy: of a bundle of several, the name of the one to begin with; None: the first.
+    timeout: seconds that one message between ranks may take, and that a rank may be silent, before all
     ranks end with an error that names it. start_timeout: seconds for all ranks to come up.
     """
     from .runtime.start.opening import StartOptions, open_engine

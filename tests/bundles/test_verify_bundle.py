@@ -18,6 +18,7 @@ from hspmd_compiler.compiled_bundle import CompiledBundle
 from hspmd_compiler.errors import VerifyError
 from hspmd_compiler.program.switch_plan import SwitchClass, SwitchPlan, SwitchScope
 from hspmd_compiler.runtime.switching import carry
+from hspmd_compiler.verify.switching import messages
 from hspmd_compiler.verify.switching.coverage import check_coverage
 from hspmd_compiler.verify.switching.strategies import ProvenStrategies, tour
 from tests.bundles.samples import STRATEGIES
@@ -74,6 +75,7 @@ def test_every_switch_is_proved(bundle: CompiledBundle) -> None:
     for plan, row in zip(bundle.plans, told["switches"], strict=True):
         moved = sum((move.high - move.low) * of.element_bytes for of in plan.classes for move in of.moves)
         assert (row["source"], row["target"], row["moved_bytes"]) == (plan.source, plan.target, moved)
+        assert row["peak_bytes"] >= row["before_bytes"]
 
 
 CASES: dict[str, tuple[dict[str, Form], dict[str, Any]]] = {
@@ -175,6 +177,30 @@ def test_planted_faults_of_plans_are_found(bundle: CompiledBundle, expect: Expec
             check_coverage(fault(bundle.plan("wide", "deep")), before, after, moments)
         told.append(f"{name}\n{found.value}\n")
     expect("planted/switch_plans", "\n".join(told))
+
+
+def test_messages_that_do_not_match_are_found(
+    bundle: CompiledBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where two ranks make their messages in another order."""
+    stages = messages.stages_of
+
+    def other(plan: SwitchPlan, rank: int, *rest: Any) -> Any:
+        return stages(replace(plan, classes=plan.classes[::-1]) if rank == 2 else plan, rank, *rest)
+
+    monkeypatch.setattr(messages, "stages_of", other)
+    with pytest.raises(VerifyError, match="mean other elements by the same message"):
+        bundle.verify()
+
+    def silent(plan: SwitchPlan, rank: int, *rest: Any) -> Any:
+        made = stages(plan, rank, *rest)
+        for stage in made.stages if rank == 1 else ():
+            stage.sends.clear()
+        return made
+
+    monkeypatch.setattr(messages, "stages_of", silent)
+    with pytest.raises(VerifyError, match="wait for each other"):
+        bundle.verify()
 
 
 def test_a_changed_bit_is_found(bundle: CompiledBundle, monkeypatch: pytest.MonkeyPatch) -> None:

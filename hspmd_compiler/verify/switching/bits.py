@@ -71,9 +71,10 @@ class BitsProof:
         return self._carried(title, plan, trained.end)
 
     def _carried(self, title: str, plan: SwitchPlan, at: _Moment) -> tuple[BitsReport, HeldByRank]:
-        layouts = self._layouts(plan.target)
+        layouts = self.strategies.layouts(plan.target)
         found, traffic = carry_together(plan, at.held(), layouts)
-        wanted = {rank: resliced(at.wholes, self.strategies.at(plan.target, rank)) for rank in layouts}
+        placed = self.strategies.placed(plan.target)
+        wanted = {rank: resliced(at.wholes, placed.get(rank)) for rank in layouts}
         keys = {rank: _keys(plan, layouts[rank], wanted[rank]) for rank in layouts}
         return _report(check_same_bits(title, found, wanted, keys), traffic), found
 
@@ -88,7 +89,7 @@ class BitsProof:
             shards = {shard.name: shard for shard in rank.plan.program.shards}
             for name, row in owned_grads(shards.values(), rank.state.synced).items():
                 place(grads, shards[name], row)
-        layouts = self._layouts(plan.target)
+        layouts = self.strategies.layouts(plan.target)
         before = _held(
             self.strategies, plan.source, {rank.plan.program.rank: rank.state for rank in ranks}, {}
         )
@@ -97,11 +98,6 @@ class BitsProof:
         keys = {rank: [(name, GRAD) for name in of.state.synced] for rank, of in wanted.items()}
         title = f"the way back of gradients {plan.source}:{plan.target}"
         return _report(check_same_bits(title, found, wanted, keys), traffic)
-
-    def _layouts(self, name: str) -> dict[int, StateLayout]:
-        """Of all world ranks, idle ones too."""
-        world = range(len(self.strategies.world))
-        return {rank: StateLayout.of(self.strategies.at(name, rank)) for rank in world}
 
 
 @dataclass(frozen=True, slots=True)

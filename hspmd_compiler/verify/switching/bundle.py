@@ -17,6 +17,7 @@ from ...artifact.store import Artifact
 from ...base.log import task
 from ...ir import graph_json
 from ...models.models import ModelSource
+from ...pages.units import bytes_text
 from ...program.switch_plan import SwitchPlan, SwitchScope
 from ..artifact import STEPS, VerifyReport, verify_artifact
 from ..batches import drawn_batches
@@ -25,6 +26,7 @@ from ..start import checked_start
 from .bits import BitsProof, BitsReport
 from .coverage import check_coverage
 from .curve import CurveProof, CurveReport
+from .messages import SwitchMemory, check_messages
 from .strategies import ProvenStrategies
 
 PlanKey = tuple[str, str, SwitchScope]
@@ -37,6 +39,7 @@ class BundleReport:
 
     strategies: Mapping[str, VerifyReport]
     plans: Sequence[SwitchPlan]
+    memory: Mapping[PlanKey, SwitchMemory] = field(default_factory=dict)
     bits: Mapping[PlanKey, BitsReport] = field(default_factory=dict)
     curve: CurveReport | None = None
 
@@ -55,8 +58,11 @@ class BundleReport:
             "target": plan.target,
             "scope": plan.scope.value,
             "classes": len(plan.classes),
+            "peak_rank": self.memory[_key(plan)].world_rank,
+            "before_bytes": self.memory[_key(plan)].before_bytes,
+            "peak_bytes": self.memory[_key(plan)].peak_bytes,
         }
-        bits = self.bits.get((plan.source, plan.target, plan.scope))
+        bits = self.bits.get(_key(plan))
         if bits is not None:
             told |= {"same_tensors": bits.tensors, "messages": bits.messages, "moved_bytes": bits.moved_bytes}
         return told
@@ -73,17 +79,15 @@ class BundleReport:
 
     def _table(self) -> Table:
         table = Table(title="switches: every element that a rank needs comes once, from one that has it")
-        columns = (
-            "switch",
-            "scope",
-            "classes",
-            *(("same tensors", "messages", "bytes") if self.bits else ()),
-        )
+        told = ("switch", "scope", "classes", "state", "most memory")
+        columns = (*told, *(("same tensors", "messages", "bytes") if self.bits else ()))
         for name in columns:
             table.add_column(name, justify="left" if name in ("switch", "scope") else "right")
         for plan in self.plans:
+            memory = self.memory[_key(plan)]
             row = [f"{plan.source}:{plan.target}", plan.scope.value, str(len(plan.classes))]
-            bits = self.bits.get((plan.source, plan.target, plan.scope))
+            row += [bytes_text(memory.before_bytes), bytes_text(memory.peak_bytes)]
+            bits = self.bits.get(_key(plan))
             if bits is not None:
                 row += [f"{bits.tensors:,}", f"{bits.messages:,}", f"{bits.moved_bytes:,}"]
             table.add_row(*row)
@@ -132,15 +136,25 @@ def verify_bundle(
             )
     strategies = ProvenStrategies.of({name: each.program for name, each in artifacts.items()})
     moments = next(iter(artifacts.values())).manifest.optimizer.moments
+    memory = {}
     with task("check switches", len(plans)) as progress:
         for plan in plans:
-            before, after = strategies.placed(plan.source), strategies.placed(plan.target)
-            check_switch_plan(plan, f"{plan.source}:{plan.target}", before, after)
-            check_coverage(plan, before, after, moments if plan.scope is SwitchScope.STATE else ())
+            memory[_key(plan)] = _fits(plan, strategies, moments)
             progress.advance()
-    if not values or not plans:
-        return BundleReport(reports, plans)
-    return _with_values(BundleReport(reports, plans), artifacts, strategies, chosen)
+    report = BundleReport(reports, plans, memory)
+    return _with_values(report, artifacts, strategies, chosen) if values and plans else report
+
+
+def _fits(plan: SwitchPlan, strategies: ProvenStrategies, moments: tuple[str, ...]) -> SwitchMemory:
+    """A plan of all ranks, without numbers."""
+    before, after = strategies.placed(plan.source), strategies.placed(plan.target)
+    check_switch_plan(plan, f"{plan.source}:{plan.target}", before, after)
+    check_coverage(plan, before, after, moments if plan.scope is SwitchScope.STATE else ())
+    return check_messages(plan, strategies.layouts(plan.source), strategies.layouts(plan.target), moments)
+
+
+def _key(plan: SwitchPlan) -> PlanKey:
+    return plan.source, plan.target, plan.scope
 
 
 def _with_values(
@@ -163,7 +177,7 @@ def _with_values(
     models = [artifact.manifest.model for artifact in artifacts.values()]
     is_one = all(each == models[0] for each in models)
     curve = CurveProof(strategies, references, batches, config, is_one).prove(report.plans)
-    return BundleReport(report.strategies, report.plans, bits, curve)
+    return replace(report, bits=bits, curve=curve)
 
 
 def _reference(name: str, artifact: Artifact, choice: ModelChoice) -> Reference:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...program.program import Program, RankProgram
 from ...program.switch_plan import SwitchPlan, SwitchScope
+from ...runtime.switching.held import StateLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,11 @@ class ProvenStrategies:
     def at(self, name: str, world_rank: int) -> RankProgram | None:
         """The program of a world rank; None where the strategy doesn't use it."""
         return self.placed(name).get(world_rank)
+
+    def layouts(self, name: str) -> dict[int, StateLayout]:
+        """Where each world rank keeps its state under a strategy, idle ones too."""
+        placed = self.placed(name)
+        return {rank: StateLayout.of(placed.get(rank)) for rank in range(len(self.world))}
 
 
 def tour(plans: Sequence[SwitchPlan]) -> Iterator[tuple[SwitchPlan, bool]]:
