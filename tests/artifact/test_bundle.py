@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hspmd_compiler.artifact.bundle import folder_of, read_bundle
-from hspmd_compiler.artifact.bundle_paths import is_bundle
+from hspmd_compiler.artifact.bundle import folder_of, listing_from_json, read_bundle
+from hspmd_compiler.artifact.bundle_paths import is_bundle, is_in_bundle
 from hspmd_compiler.artifact.check_switch import check_switch_plan, first_overlap
 from hspmd_compiler.artifact.json_text import to_text
-from hspmd_compiler.artifact.manifest import with_own_hash
+from hspmd_compiler.artifact.manifest import TORCH_BELOW, TORCH_LOW, with_own_hash
 from hspmd_compiler.artifact.store import Artifact, load
 from hspmd_compiler.artifact.switch_file import plan_from, plan_text
 from hspmd_compiler.artifact.write import write
@@ -66,6 +66,27 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def written(tmp_path: Path, once: Path) -> Path:
     shutil.copytree(once, tmp_path / "out")
     return tmp_path / "out"
+
+
+LISTING = json.dumps(
+    {
+        "format": "hspmd-bundle",
+        "schema": 1,
+        "torch": [TORCH_LOW, TORCH_BELOW],
+        "devices": [3, 4],
+        "home": "b",
+        "strategies": [
+            {"name": "a", "folder": "a", "devices": [4, 3]},
+            {"name": "b", "folder": "b", "devices": [3]},
+        ],
+        "plans": [{"source": "a", "target": "b", "scope": "grads", "file": "switch/a--b.grads.json"}],
+        "model_fingerprint": "0" * 64,
+        "files": {
+            name: {"size": 1, "sha256": "0" * 64}
+            for name in ("a/manifest.json", "b/manifest.json", "switch/a--b.grads.json")
+        },
+    }
+)
 
 
 def test_comes_back_the_same(once: Path) -> None:
@@ -157,6 +178,20 @@ def test_a_listing_is_checked(written: Path, expect: Expect) -> None:
             read_bundle(written)
         told.append(f"{name}\n{found.value}\n")
     expect("cli/bundle_listings", "\n".join(told))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_changed_listing_is_read_or_refused(data: st.DataObject) -> None:
+    body = json.loads(LISTING)
+    assert listing_from_json(with_own_hash(body)).home == "b"
+    container, key = data.draw(st.sampled_from(places(body)))
+    container[key] = data.draw(VALUES)
+    with suppress(ArtifactError):
+        read = listing_from_json(with_own_hash(body))
+        names = [each.name for each in read.strategies]
+        assert len(set(names)) == len(names) and set(names) >= {each.source for each in read.plans}
+        assert all(is_in_bundle(path) for path in read.files)
 
 
 def test_devices_and_model_are_those_of_the_artifact(written: Path) -> None:

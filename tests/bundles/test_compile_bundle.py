@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import hspmd_compiler as hspmd
 from hspmd_compiler import compiler
 from hspmd_compiler.artifact.bundle import read_bundle
+from hspmd_compiler.cli.main import main
 from hspmd_compiler.compiled_bundle import CompiledBundle
 from hspmd_compiler.errors import HspmdError
 from hspmd_compiler.models.models import load_model
@@ -117,6 +118,7 @@ def test_a_strategy_has_inputs_of_its_own(tmp_path: Path, traced: list[int]) -> 
     assert shapes == [(4, 6), (4, 10)] and traced == [4, 4]
     bundle.save(tmp_path / "out")
     assert read_bundle(tmp_path / "out").artifact("long").program.inputs["ids"][0] == (4, 10)
+    assert main(["verify", str(tmp_path / "out"), "--values", "--model", f"{__name__}:tokens"]) == 0
 
 
 def test_a_live_model_is_saved_with_each(tmp_path: Path) -> None:
