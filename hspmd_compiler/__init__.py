@@ -14,11 +14,17 @@ if TYPE_CHECKING:
     from .compiled_bundle import BundleEntry
     from .ir.comm_marker import comm
     from .rules.own_rules import rule, rule_for
+    from .runtime.batches.buckets import BucketFill, CountedLabels, LengthBucket
+    from .runtime.hot.parts import LossKind
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BucketFill",
     "BundleEntry",
+    "CountedLabels",
+    "LengthBucket",
+    "LossKind",
     "__version__",
     "comm",
     "compile",
@@ -30,7 +36,11 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BucketFill": "runtime.batches.buckets",
     "BundleEntry": "compiled_bundle",
+    "CountedLabels": "runtime.batches.buckets",
+    "LengthBucket": "runtime.batches.buckets",
+    "LossKind": "runtime.hot.parts",
     "comm": "ir.comm_marker",
     "compile": "api",
     "compile_bundle": "api",

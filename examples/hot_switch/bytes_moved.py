@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from hspmd_compiler.compiled_bundle import CompiledBundle
-
 from hspmd_compiler.program.switch_plan import SwitchScope
 from hspmd_compiler.switching.totals import totals
 
