@@ -205,12 +205,12 @@ def test_messages_that_do_not_match_are_found(
 
 def test_a_changed_bit_is_found(bundle: CompiledBundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where messages are unpacked in another order than they are packed."""
-    write = carry.write_places
+    leaving = carry.leaving_rows
 
-    def turned(tensor: Tensor, places: Any, flat: Tensor) -> None:
-        write(tensor, places, flat.flip(0) if flat.numel() == 64 * 64 else flat)
+    def turned(*given: Any) -> list[Tensor]:
+        return [row.flip(0) for row in leaving(*given)]
 
-    monkeypatch.setattr(carry, "write_places", turned)
+    monkeypatch.setattr(carry, "leaving_rows", turned)
     with pytest.raises(VerifyError, match="other bits than gathering everything and cutting it again"):
         bundle.verify(values=True)
 

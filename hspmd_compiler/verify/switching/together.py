@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,10 +28,10 @@ class _RankCarry:
     """One rank's switch: where it stands, and what it came to."""
 
     run: Carrying
-    arriving: Mapping[int, Tensor] | None = None
+    arriving: Mapping[int, Sequence[Tensor]] | None = None
     result: HeldState | None = None
 
-    def go_on(self) -> Mapping[int, Tensor]:
+    def go_on(self) -> Mapping[int, Sequence[Tensor]]:
         self.arriving = None  # before memory of the next ones is made
         try:
             messages = next(self.run)
@@ -50,19 +50,24 @@ def carry_together(
     ranks = {rank: _RankCarry(carrying(plan, rank, before[rank], after[rank], device)) for rank in before}
     title, traffic = f"the switch {plan.source}:{plan.target}", SwitchTraffic()
 
-    def hand(sender: int, receiver: int, message: Tensor, memory: Tensor) -> None:
-        if message.numel() != memory.numel() or message.dtype != memory.dtype:
+    def hand(sender: int, receiver: int, message: Sequence[Tensor], memory: Sequence[Tensor]) -> None:
+        if _forms(message) != _forms(memory):
             raise VerifyError(
                 f"a message of {title} does not fit its receiver",
                 details=[
-                    (f"world rank {sender} sends", f"{message.numel()} x {message.dtype}"),
-                    (f"world rank {receiver} awaits", f"{memory.numel()} x {memory.dtype}"),
+                    (f"world rank {sender} sends", ", ".join(_forms(message))),
+                    (f"world rank {receiver} awaits", ", ".join(_forms(memory))),
                 ],
                 fix=FIX,
             )
-        memory.copy_(message)
-        traffic.messages += 1
-        traffic.moved_bytes += message.numel() * message.element_size()
+        for row, place in zip(message, memory, strict=True):
+            place.copy_(row)
+            traffic.messages += 1
+            traffic.moved_bytes += row.numel() * row.element_size()
 
     deliver(title, ranks, hand)
     return {rank: own.result for rank, own in ranks.items() if own.result is not None}, traffic
+
+
+def _forms(rows: Sequence[Tensor]) -> list[str]:
+    return [f"{row.numel()} x {row.dtype}" for row in rows]
