@@ -28,7 +28,7 @@ from ..switching.carry import carry
 from ..switching.held import HeldState, StateLayout
 from .gradient_sum import GradientSum
 from .parts import WeighedPart
-from .refusals import PartRefusal, counts_of, reasons, refuse
+from .refusals import PartRefusal, check_kind, counts_of, divides_by_labels, reasons, refuse
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -79,16 +79,18 @@ class HotSteps:
         self._activated = activated
         self._known: dict[str, HotStrategy] = {}
         self._miscounted: list[tuple[str, str]] = []
+        self._by_labels = False
         self._refuse()
 
     def _refuse(self) -> None:
         """RunError on every rank where any has a program that can't be run on a part of a batch."""
-        found = []
-        for name in self._strategies.programs:
-            active = self._activated(name)
-            found += [] if active.is_idle else reasons(active.own, active.shared)
-        told = self._engine.transport.gather_objects(found)
-        refuse(each for of in cast(list[list[PartRefusal]], told) for each in of)
+        held = [self._activated(name) for name in self._strategies.programs]
+        used = [active for active in held if not active.is_idle]
+        found = [each for active in used for each in reasons(active.own, active.shared)]
+        own = (any(divides_by_labels(active.shared) for active in used), found)
+        told = cast(list[tuple[bool, list[PartRefusal]]], self._engine.transport.gather_objects(own))
+        self._by_labels = any(by_labels for by_labels, _ in told)
+        refuse(each for _, of in told for each in of)
 
     def _strategy(self, name: str) -> HotStrategy:
         """A strategy with its plans, which are read when it is first used."""
@@ -107,6 +109,7 @@ class HotSteps:
 
         RunError on every rank, before anything is updated, where ranks were given different parts.
         """
+        check_kind(parts[0].kind, self._by_labels)
         self.seconds = dict.fromkeys((OUT, COMPUTE, BACK, UPDATE), 0.0)
         self._engine.ready = False
         batches = self._checked(parts)

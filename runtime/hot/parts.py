@@ -42,12 +42,16 @@ StepPart = (
 
 @dataclass(frozen=True, slots=True)
 class WeighedPart:
-    """A part that is run. first: samples of the step before it; labels: that count, None if not asked."""
+    """A part that is run. first: samples of the step before it.
+
+    kind: what its weight is made by, None where it was told. labels: that count, for a weight made of them.
+    """
 
     strategy: str
     batch: Mapping[str, Tensor]
     weight: float
     first: int
+    kind: LossKind | None
     labels: int | None
 
 
@@ -72,8 +76,8 @@ def weighed(
     found, first = [], 0
     for number, (part, weight) in enumerate(zip(given, weights, strict=True)):
         if weight:
-            of = None if labels is None else labels[number]
-            found.append(WeighedPart(part.strategy, part.batch, weight, first, of))
+            by = (None if any(told) else kind, None if labels is None else labels[number])
+            found.append(WeighedPart(part.strategy, part.batch, weight, first, *by))
         first += count_samples(part.batch)
     if not found:
         raise RunError(

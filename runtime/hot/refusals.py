@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ...errors import RunError
 from ...program.program import ClassProgram, Op, OutputKind, RankProgram, Segment
+from .parts import LossKind
 
 COUNT = "hspmd.valid_count"
 PASSES = (Op.FORWARD, Op.BACKWARD)
@@ -38,6 +39,27 @@ def refuse(found: Iterable[PartRefusal]) -> None:
             rule="loss and gradients of a batch are weighted sums of those of its parts",
             fix="take steps of one strategy, engine.step; or put batch norm into evaluation mode",
         )
+
+
+def divides_by_labels(shared: ClassProgram) -> bool:
+    """Whether a rank's program counts labels, as a mean over those that count does."""
+    return any(row.op == COUNT for segment in shared.segments for row in segment.rows)
+
+
+def check_kind(kind: LossKind | None, by_labels: bool) -> None:
+    """RunError where weights are made by another kind of loss than the programs have.
+
+    by_labels: whether any of them counts labels. A sum and a mean over samples look alike in a program.
+    """
+    if kind is None or (kind is LossKind.LABELS) == by_labels:
+        return
+    found = "a mean over labels that count" if by_labels else "no mean over labels that count"
+    raise RunError(
+        "the parts of the step would weigh by another loss than the model has",
+        details=[("kind", kind.value), ("the loss", found)],
+        rule="parts weigh by what the loss is a mean over",
+        fix=f"kind=LossKind.{'LABELS' if by_labels else 'SAMPLES, or SUM'}; or give each part its weight",
+    )
 
 
 def counts_of(shared: ClassProgram) -> frozenset[int]:

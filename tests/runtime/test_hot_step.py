@@ -10,10 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
+from hspmd_compiler.compiler import trace_graph
 from hspmd_compiler.errors import RunError
-from hspmd_compiler.options import OptimizerConfig, OptimizerName
+from hspmd_compiler.options import OptimizerConfig, OptimizerName, Precision
 from hspmd_compiler.program.program import Program
 from hspmd_compiler.runtime.batches.buckets import BucketFill, CountedLabels, LengthBucket
 from hspmd_compiler.runtime.hot.parts import HotPart, LossKind, StepPart
@@ -173,3 +174,81 @@ def test_unknown_strategies_and_wrong_batches_are_told_before_anything_moves() -
     ):
         with pytest.raises(RunError, match=what):
             train_in_parts(programs, "home", start, [parts], SGD)
+
+
+def masked_llama() -> nn.Module:
+    """It is told positions, and which tokens see which."""
+    return SUBJECTS["llama"].build()
+
+
+def packed_program(rows: int, strategy: str) -> Program:
+    """With positions and a mask of pairs beside the tokens, micro-batches of one row."""
+    ids = torch.zeros(2, SEQ, dtype=torch.int64)
+    pairs = torch.ones(2, 1, SEQ, SEQ, dtype=torch.bool)
+    batch = {"input_ids": ids, "labels": ids, "position_ids": ids, "attention_mask": pairs}
+    graph = traced(masked_llama(), batch, rows)
+    first, *others = EVERY[strategy].pipelines
+    sizes = [rows - len(others), *(1 for _ in others)]
+    pipelines = tuple(
+        replace(each, micro_batches=(1,) * size) for each, size in zip((first, *others), sizes, strict=True)
+    )
+    return widen_program(program_for(graph, replace(EVERY[strategy], pipelines=pipelines)))
+
+
+def test_packed_rows_are_sequences_of_their_own() -> None:
+    """Several in a row, with positions and a mask of pairs, as each in a row of its own."""
+    drawn = torch.Generator().manual_seed(3)
+    lengths = [2, 3, 5, 1, 3, 2, 4]
+    tokens = [torch.randint(1, VOCAB, (size,), generator=drawn) for size in lengths]
+    fill = BucketFill()
+    parts = fill.divided(tokens, [LengthBucket("home", SEQ, 2, packed=True)])
+    assert sum(len(own) > 1 for part in parts for own in part.sequences) == 3
+    programs, start = {"home": packed_program(2, "dp32")}, start_of(masked_llama)
+    found = train_in_parts(programs, "home", start, [parts], ADAMW)
+    (whole,) = fill.divided(tokens, [LengthBucket("whole", SEQ, len(tokens))])
+    check_alike(found, train_eagerly(masked_llama, start, [whole.batch], ADAMW), ADAMW.lr)
+
+
+def test_copies_in_bfloat16_flow_out_and_gradients_back_in_float32() -> None:
+    """Two strategies compute in bfloat16 beside masters as home alone does, up to that type's rounding."""
+    made = SUBJECTS["mlp-ce"]
+    graph = trace_graph(made.build(), made.batch(0), BATCH, precision=Precision.BFLOAT16).graph
+    programs = {
+        "home": program_for(graph, replace(EVERY["mixed"], zero=2)),
+        "away": program_for(graph, replace(EVERY["tp3"], zero=3)),
+    }
+    start = {name: value.float() for name, value in start_of(made.build).items()}
+    batches = [[made.batch(2 * step), made.batch(2 * step + 1)] for step in range(STEPS)]
+    counted = CountedLabels("y", first=0)
+    both, alone = (
+        train_in_parts(
+            programs,
+            "home",
+            start,
+            [[*map(HotPart, order, step)] for step in batches],
+            SGD,
+            counted=counted,
+            dtype=torch.float32,
+        )
+        for order in (("away", "home"), ("home", "home"))
+    )
+    assert both.losses == pytest.approx(alone.losses, rel=2e-2)
+    for name, value in both.params.items():
+        assert value.dtype == torch.float32
+        assert (value - alone.params[name]).abs().max() <= 2e-2 * value.abs().max().clamp(min=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("subject", "kind"),
+    [("mlp-ce", LossKind.SAMPLES), ("mlp-mse", LossKind.LABELS), ("mlp-ce", LossKind.SUM)],
+)
+def test_another_kind_of_loss_is_refused(
+    subject: str, kind: LossKind, expect: Callable[[str, str], None]
+) -> None:
+    """Also where a program of one micro-batch shows no count as a value of the step."""
+    programs = {"home": program(subject, "tp3", 0)}
+    start, batch = start_of(OWN[subject].build), wide(OWN[subject].batch(0))
+    parts: list[StepPart] = [HotPart("home", batch), HotPart("home", batch)]
+    with pytest.raises(RunError) as caught:
+        train_in_parts(programs, "home", start, [parts], SGD, kind, CountedLabels("y", first=0))
+    expect(f"cli/hot_kind_{subject}_{kind.value}", str(caught.value))
