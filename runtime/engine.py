@@ -9,7 +9,6 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from ..errors import InternalError
 from ..options import OptimizerConfig
 from ..program.execute import RankState
 from ..program.kernels.index_check import outside_error
@@ -21,21 +20,19 @@ from .active import ActiveProgram
 from .batches.buckets import CountedLabels
 from .batches.data import Batch, BatchShape
 from .collect import Collection
-from .gradient_norm import global_norm
 from .hot.hot_step import HotSteps
 from .hot.parts import LossKind, StepPart, weighed
 from .optimizer import ShardOptimizer
 from .saved.loaded_names import ModelNames, agreeing, match_names
 from .shards import ReadBox, boxes_of, fill_kept, fill_shard, owned_grads, owned_value
 from .step_checks import StepChecks, checking
-from .step_vote import StepVote
 from .strategies import Strategies, StrategyProgram, SwitchRecord
 from .switching.carry import carry
 from .switching.held import HeldState, StateLayout
 from .switching.stages import without_moments
 from .timing.step_timer import Untimed
+from .transaction import Transaction
 from .transport import Transport
-from .update import apply_update, ready_update
 
 
 class Engine:
@@ -48,9 +45,7 @@ class Engine:
     this one held before its parameters, where a launcher knows. timing: told what a step does; it may be set
     between steps. strategies: those that it can switch between, if there are several. strategy: the one
     under which it takes steps. active: its program, and what this rank holds of it. hot: what `hot_step` has
-    made ready. vote: what the last meeting of a step decides. ready: the gradients of the next step are
-    synchronised and clipped, so that `roll_forward` can take it alone. whole: local copies are of this step,
-    not only what the rank owns.
+    made ready. transaction: the end of each step.
     """
 
     def __init__(
@@ -70,9 +65,7 @@ class Engine:
         self.places: tuple[str, ...] = ()
         self.held_before = 0
         self.timing = Untimed()
-        self.vote = StepVote()
-        self.ready = False
-        self.whole = True
+        self.transaction = Transaction(self)
         self._switchable = strategies or Strategies({"": StrategyProgram.only(program, transport.rank)})
         self._known: dict[str, ActiveProgram] = {}
         self.hot: HotSteps | None = None
@@ -157,7 +150,13 @@ class Engine:
         with (
             self.transport.call("step(local=True)" if local else "step", meets=False),
             checking(
-                self.transport, self.active.batches, batch, local, self.steps + 1, self.settings, self.vote
+                self.transport,
+                self.active.batches,
+                batch,
+                local,
+                self.steps + 1,
+                self.settings,
+                self.transaction.vote,
             ) as checks,
         ):
             return self._run(micro_batches, checks)
@@ -240,20 +239,20 @@ class Engine:
 
     def _idle(self, checks: StepChecks) -> float:
         """What a step asks of a process that the program doesn't use."""
-        self.make_ready()
+        self.transaction.make_ready()
         loss = checks.sum_of(torch.zeros((), dtype=torch.float64, device=self.transport.device))
         self.update()
         return float(loss)
 
     def _run(self, micro_batches: list[Batch], checks: StepChecks) -> float:
-        self.ready = False
+        self.transaction.begin()
         if self.active.is_idle:
             return self._idle(checks)
         run = self.active.run(micro_batches, self.seed, self.steps, self.timing.finished)
         self.timing.begins()
         loss = self.drive(run, checks)
         self.transport.finish_sends()
-        self.whole = True
+        self.transaction.end()
         assert loss is not None, "a step ends with its loss"
         return float(loss)
 
@@ -272,7 +271,7 @@ class Engine:
                     self.update()
                 else:
                     if isinstance(request, LossReduce) and checks is not None and checks.vote is not None:
-                        self.make_ready()
+                        self.transaction.make_ready()
                     asked = partial(self._answer, request, checks)
                     answer = self.timing.exchanges(request, asked)
                     del asked
@@ -392,36 +391,6 @@ class Engine:
         aliases = {alias: name for alias, name in self.program.aliases.items() if name in gathered}
         return gathered | {alias: gathered[name] for alias, name in aliases.items()}
 
-    @torch.no_grad()
-    def roll_forward(self) -> None:
-        """Take the step whose gradients are there, alone: where others have, and this rank has lost them."""
-        if not self.ready:
-            raise InternalError(f"rank {self.rank} has not the gradients of step {self.steps + 1}")
-        self.update()
-
-    def abandon_step(self) -> None:
-        """Forget a step that came to no end. The same batch is to be given again."""
-        self.ready = False
-        self.active.abandon()
-        if not self.steps:
-            self.optimizer.state = {}  # made ready for an update that has not come
-
-    def make_ready(self) -> None:
-        """All of an update that needs other ranks, or may find no memory."""
-        # What is being sent may share memory with a parameter.
-        self.timing.exchanges(None, self.transport.finish_sends)
-        if self.optimizer.config.max_grad_norm is not None:
-            owned = owned_grads(self.shards, self.active.state.synced)
-            self.grad_norm = global_norm(owned, self.transport.device, self._sum_over_ranks)
-        ready_update(self.shards, self.active.state, self.optimizer, self.grad_norm)
-        self.ready = True
-
     def update(self) -> None:
-        """Update the shards from the synchronised gradients: nothing here can lose a rank."""
-        if not self.ready:
-            self.make_ready()
-        apply_update(self.shards, self.active.state, self.optimizer, self.current_lr)
-        self.ready, self.whole = False, not self.active.gathers
-
-    def _sum_over_ranks(self, value: Tensor) -> Tensor:
-        return self.timing.exchanges(None, partial(self.transport.sum_over_ranks, value))
+        """Clip, then update the shards from the synchronised gradients."""
+        self.transaction.update()

@@ -11,7 +11,7 @@ from ...base.typed import read
 from ...errors import HspmdError
 from ..failure import Failure
 from .forked import Process, Writer, fork
-from .messages import Failed, Told
+from .messages import Failed, ToldRecord
 
 NICE = 10
 
@@ -104,7 +104,7 @@ class Chooser:
         data = process.read()
         self.is_over = data == b""
         for message in process.lines.take(data or b""):
-            if isinstance(message, Told):
+            if isinstance(message, ToldRecord):
                 self._known[self._asked.pop(0)] = read(Successor, message.record)
                 self.is_over = not self._asked
             elif isinstance(message, Failed):
@@ -126,7 +126,7 @@ class Chooser:
         tell = Writer(told)
         for situation in asked:
             try:
-                tell(Told(asdict(self._choose(situation))))
+                tell(ToldRecord(asdict(self._choose(situation))))
             except HspmdError:
                 if not in_background:
                     raise

@@ -10,7 +10,7 @@ from time import monotonic
 from ...base.log import logger
 from ..failure import Failure
 from .forked import Process
-from .messages import Arrived, Downward, Failed, Halt, Told, Upward, WorldMember
+from .messages import Arrived, Downward, Failed, Halt, ToldRecord, Upward, WorldMember
 
 ASLEEP_S = 1.0
 """A launcher that wasn't running itself for so long judges nobody by the silence of that time."""
@@ -99,7 +99,7 @@ class LiveRanks:
             rank.halt = message
         elif isinstance(message, Arrived):
             rank.arrived = message
-        elif isinstance(message, Told):
+        elif isinstance(message, ToldRecord):
             self._on_record(message.record)
         elif isinstance(message, Failed):
             raise Failure.from_json(message.failure).error(f"rank on {rank.name}")

@@ -78,7 +78,7 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ToldRecord:
     """A record of the job, for the view."""
 
     record: dict[str, Any]
@@ -145,12 +145,12 @@ class Finish:
     """Every rank is done."""
 
 
-Upward: TypeAlias = Beat | Halt | Arrived | Told | Failed | Done
+Upward: TypeAlias = Beat | Halt | Arrived | ToldRecord | Failed | Done
 Downward: TypeAlias = Abort | Pause | NextGeneration | Finish
 
 KINDS: Mapping[str, Any] = {
     kind.__name__.lower(): kind
-    for kind in (Beat, Halt, Arrived, Told, Failed, Done, Abort, Pause, NextGeneration, Finish)
+    for kind in (Beat, Halt, Arrived, ToldRecord, Failed, Done, Abort, Pause, NextGeneration, Finish)
 }
 
 

@@ -111,7 +111,7 @@ class HotSteps:
         """
         check_kind(parts[0].kind, self._by_labels)
         self.seconds = dict.fromkeys((OUT, COMPUTE, BACK, UPDATE), 0.0)
-        self._engine.ready = False
+        self._engine.transaction.begin()
         batches = self._checked(parts)
         ready = zip(parts, batches, strict=True)
         by_strategy = by_key((part.strategy, (part, batch)) for part, batch in ready)
@@ -131,14 +131,14 @@ class HotSteps:
         engine, home = self._engine, self._strategy(self.home)
         self._serve(home)
         home.active.state.synced = total.total
-        engine.make_ready()
+        engine.transaction.make_ready()
         self._vote()
         if home.active.is_idle:
             engine.update()
         else:
             engine.drive(home.active.update(engine.timing.finished))
         engine.transport.finish_sends()
-        engine.whole = True
+        engine.transaction.end()
 
     def _serve(self, own: HotStrategy) -> None:
         self._engine.transport.finish_sends()
@@ -208,12 +208,12 @@ class HotSteps:
 
     def _vote(self) -> None:
         """The last meeting of the step; RunError on every rank where one has noted a wrong count."""
-        transport, vote, noted = self._engine.transport, self._engine.vote, self._miscounted
+        transport, vote, noted = self._engine.transport, self._engine.transaction.vote, self._miscounted
         self._miscounted = []
         said = torch.tensor([float(len(noted)), float(vote.enter())], device=transport.device)
         wrong, paused = transport.sum_over_ranks(said).tolist()
         if wrong:
-            self._engine.abandon_step()
+            self._engine.transaction.abandon()
             told = cast(list[list[tuple[str, str]]], transport.gather_objects(noted))
             raise RunError(
                 "parts of the step weigh other than their loss says",

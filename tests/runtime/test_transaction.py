@@ -120,16 +120,18 @@ class Run:
     def settle(self, alive: list[Engine]) -> int:
         """Do what the launcher decides; the step that all are at then."""
         reports = {
-            engine.rank: HeldReport(0, engine.steps, engine.ready, engine.whole, engine.active.gathers)
+            engine.rank: HeldReport(
+                0, engine.steps, engine.transaction.ready, engine.transaction.whole, engine.active.gathers
+            )
             for engine in alive
         }
         decision = decide(reports)
         assert max(each.steps for each in alive) - min(each.steps for each in alive) <= 1
         for engine in alive:
             if engine.rank in decision.forward:
-                engine.roll_forward()
+                engine.transaction.roll_forward()
             else:
-                engine.abandon_step()
+                engine.transaction.abandon()
             assert engine.steps == decision.steps
             if engine.rank in decision.stale:
                 restore(engine, self.after[decision.steps][engine.rank], owned_is_kept=True)
@@ -268,6 +270,6 @@ def test_some_deaths_leave_survivors_at_different_steps() -> None:
         engines = run.start(world)
         engines[0].timing = KillAt(number)
         step_all(world, engines, run.batches[0])
-        seen.add((engines[1].steps, engines[1].ready, engines[2].steps))
+        seen.add((engines[1].steps, engines[1].transaction.ready, engines[2].steps))
     assert (0, True, 1) in seen, seen
     assert (0, False, 0) in seen, seen

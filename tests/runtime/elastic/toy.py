@@ -24,7 +24,7 @@ from hspmd_compiler.runtime.elastic.messages import (
     DataPosition,
     HeldReport,
     NextGeneration,
-    Told,
+    ToldRecord,
 )
 from hspmd_compiler.runtime.elastic.rank import live
 from hspmd_compiler.runtime.elastic.wake import GlooWake
@@ -74,10 +74,10 @@ class Toy:
                 paused = self.step(rank, size, pairs)
             self.last = {"step": self.taken, "sum": float(self.state[0].sum())}
             if rank == 0:
-                self.agent.report(Told(self.last))
+                self.agent.report(ToldRecord(self.last))
             if paused and self.taken < self.steps:
                 return "pause"
-        self.agent.report(Told({"end": self.state[0].tolist(), "moment": self.state[1].tolist()}))
+        self.agent.report(ToldRecord({"end": self.state[0].tolist(), "moment": self.state[1].tolist()}))
         return "done"
 
     def settle(self, order: NextGeneration) -> None:
