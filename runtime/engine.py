@@ -38,9 +38,9 @@ from .transport import Transport
 class Engine:
     """A rank's program, ready to step. Ranks must call the same methods in the same order.
 
-    params: what `fill_shard` gives of parameters and buffers, by name, taken over. lr: the base learning
-    rate, which the schedule scales; it may be set between steps. grad_norm: of the last step, None
-    where the optimizer has no `max_grad_norm`. seed: of dropout, with `steps` and the place of each
+    params: what `fill_shard` gives of parameters and buffers, by name, or a whole state; taken over. lr: the
+    base learning rate, which the schedule scales; it may be set between steps. grad_norm: of the last step,
+    None where the optimizer has no `max_grad_norm`. seed: of dropout, with `steps` and the place of each
     element; it may be set between steps. places: host and device of each rank, and held_before: bytes that
     this one held before its parameters, where a launcher knows. timing: told what a step does; it may be set
     between steps. strategies: those that it can switch between, if there are several. strategy: the one
@@ -53,7 +53,7 @@ class Engine:
         program: Program,
         optimizer: OptimizerConfig,
         transport: Transport,
-        params: dict[str, Tensor],
+        params: dict[str, Tensor] | HeldState,
         strategies: Strategies | None = None,
         strategy: str = "",
     ) -> None:
@@ -71,7 +71,10 @@ class Engine:
         self.hot: HotSteps | None = None
         self.strategy = strategy
         self.active = self._activated(strategy, self._switchable.named(strategy))
-        self.active.state = started(self.active.shards, params)
+        if isinstance(params, HeldState):
+            self.active.state, self.optimizer.state = params.state, params.moments
+        else:
+            self.active.state = started(self.active.shards, params)
 
     @property
     def strategies(self) -> tuple[str, ...]:

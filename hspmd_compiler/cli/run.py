@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ..program.program import Program
     from ..runtime.batches.data import DataSource
     from ..runtime.engine import Engine
+    from ..runtime.start.opening import StartOptions
     from ..runtime.start.rank_process import Emit
     from ..runtime.start.rendezvous import Timeouts
     from ..runtime.train import StepRecord
@@ -125,6 +127,9 @@ def run(args: Namespace) -> int:
     options = StartOptions(
         args.seed, args.init, _timeouts(args), args.threads, _flags(args), check, args.start, round_bytes
     )
+    if args.elastic:
+        _run_elastic(args, options, pace)
+        return 0
     with view_for(args.json, args.steps) as view:
         launch(
             args.directory,
@@ -134,6 +139,27 @@ def run(args: Namespace) -> int:
             view.show,
         )
     return 0
+
+
+def _run_elastic(args: Namespace, options: StartOptions, pace: Pace) -> None:
+    from ..runtime.elastic.training import ElasticRun
+    from ..runtime.saved.checkpoint.load import load_checkpoint
+    from .training.elastic import run_elastic
+
+    def make_run(options: StartOptions, local_index: dict[int, int]) -> ElasticRun:
+        return ElasticRun(
+            options,
+            lambda engine, alone: _data(engine, args, alone),
+            lambda engine, data, emit: _begin(engine, data, emit, args),
+            load_checkpoint,
+            lambda engine, data, begun, emit, on_step: _train_on(
+                engine, data, emit, args, pace, begun, on_step
+            ),
+            local_index,
+        )
+
+    with view_for(args.json, args.steps, draws=False) as view:
+        run_elastic(args, options, make_run, view.show)
 
 
 def _flags(args: Namespace) -> dict[str, str]:
@@ -204,14 +230,31 @@ def _counts(args: Namespace) -> list[tuple[str, int]]:
 
 def _train(engine: Engine, emit: Emit, args: Namespace, pace: Pace) -> None:
     """What every rank does."""
+    data = _data(engine, args)
+    _begin(engine, data, emit, args)
+    _train_on(engine, data, emit, args, pace, engine.steps)
+
+
+def _begin(engine: Engine, data: DataSource, emit: Emit, args: Namespace) -> None:
+    emit({"ranks": list(engine.places)})
+    checkpoint_flags.resume(engine, data, args, emit)
+
+
+def _train_on(
+    engine: Engine,
+    data: DataSource,
+    emit: Emit,
+    args: Namespace,
+    pace: Pace,
+    begun: int,
+    after_step: Callable[[], None] = lambda: None,
+) -> None:
+    """Train to the end of a run that began at a step, and write what is wanted then."""
     from ..runtime.saved.training_state import save_state
     from ..runtime.saved.weights_file import save
     from ..runtime.timing.tracing import timing_of
     from ..runtime.train import train
 
-    data = _data(engine, args)
-    emit({"ranks": list(engine.places)})
-    checkpoint_flags.resume(engine, data, args, emit)
     if args.lr is not None:
         engine.lr = args.lr
     checkpointer = checkpoint_flags.checkpointer_of(engine, data, args, emit)
@@ -222,12 +265,13 @@ def _train(engine: Engine, emit: Emit, args: Namespace, pace: Pace) -> None:
         emit(asdict(record))
         if checkpointer is not None:
             checkpointer.step_done()
+        after_step()
 
     switches = switch_flags.PlannedSwitches(engine, args.switch_at, emit)
     train(
         engine,
         data,
-        args.steps,
+        None if args.steps is None else args.steps - (engine.steps - begun),
         args.epochs,
         on_step,
         lambda left: emit({LEFT_OUT: asdict(left)}),
@@ -243,12 +287,13 @@ def _train(engine: Engine, emit: Emit, args: Namespace, pace: Pace) -> None:
         checkpointer.finish()
 
 
-def _data(engine: Engine, args: Namespace) -> DataSource:
+def _data(engine: Engine, args: Namespace, alone: bool = False) -> DataSource:
+    """alone: only this rank makes its data now."""
     from ..runtime.batches.sources import factory_source, text_source
 
     if args.text is None:
         return factory_source(engine, args.data, args.seed)
-    return text_source(engine, args.text, args.tokenizer, args.seed)
+    return text_source(engine, args.text, args.tokenizer, args.seed, alone)
 
 
 def _ranks(text: str) -> list[int]:

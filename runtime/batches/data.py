@@ -44,13 +44,26 @@ class DataSource(Protocol):
     left_out: samples so far that filled no batch at the end of an epoch.
     """
 
-    local: bool
-    epoch: int
-    left_out: int
+    @property
+    def local(self) -> bool: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def left_out(self) -> int: ...
 
     @property
     def at_start(self) -> bool:
         """Whether no batch of the current epoch was used yet."""
+
+    @property
+    def batches(self) -> int:
+        """Batches used of the current epoch."""
+
+    @property
+    def seed(self) -> int:
+        """What the order of the data is drawn from."""
 
     def __iter__(self) -> Iterator[Batch]: ...
 
@@ -122,6 +135,16 @@ class Epochs:
     def at_start(self) -> bool:
         """See DataSource."""
         return self._batches == 0
+
+    @property
+    def batches(self) -> int:
+        """See DataSource."""
+        return self._batches
+
+    @property
+    def seed(self) -> int:
+        """See DataSource."""
+        return self._seed
 
     def state_dict(self) -> dict[str, object]:
         """Epoch, batches used of it, and seed."""

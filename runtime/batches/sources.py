@@ -25,13 +25,13 @@ def factory_source(engine: Engine, name: str, seed: int = 0) -> FactoryData:
 
 
 def text_source(
-    engine: Engine, files: Sequence[Path], tokenizer: Path | None = None, seed: int = 0
+    engine: Engine, files: Sequence[Path], tokenizer: Path | None = None, seed: int = 0, alone: bool = False
 ) -> TextData:
-    """This rank's rows of text; every rank calls this.
+    """This rank's rows of text; every rank calls this, or one `alone` where the others have theirs.
 
     RunError where the model would learn to copy; or its vocabulary is too small, if this rank sees it.
     """
-    if LABELS in engine.shape.inputs:
+    if LABELS in engine.shape.inputs and not alone:
         check_labels(engine.class_program, engine.transport, IDS, LABELS)
     tokens = open_text(files, vocabulary_of(engine.class_program, engine.shards), tokenizer)
     return TextData(tokens, engine.shape, engine.rows, engine.keys, seed)

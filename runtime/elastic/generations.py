@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from .choosing import Situation, Successor
 from .decide import Decision
-from .messages import NOTHING_HELD, DataPosition, Halt, NextGeneration, WorldMember
+from .messages import NOTHING_HELD, Halt, NextGeneration, RunPosition, WorldMember
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Generations:
         world: tuple[WorldMember, ...],
         decision: Decision,
         successor: Successor,
-        position: DataPosition,
+        position: RunPosition,
         checkpoint: str | None,
     ) -> NextGeneration:
         """Begin the next one. checkpoint: where all begin from, "" as the run began, None: they go on."""
@@ -77,7 +77,7 @@ class Generations:
         )
 
 
-def position_of(halts: Sequence[Halt], decision: Decision) -> DataPosition:
+def position_of(halts: Sequence[Halt], decision: Decision) -> RunPosition:
     """Where the data stand: those know who took the last step."""
     best = [each for each in halts if each.held.generation >= 0 and each.held.steps == decision.steps]
-    return best[0].position if best else DataPosition()
+    return best[0].position if best else RunPosition()

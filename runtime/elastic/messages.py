@@ -32,12 +32,17 @@ class HeldReport:
 
 
 @dataclass(frozen=True, slots=True)
-class DataPosition:
-    """Where the data stand behind the last completed step: see `Epochs`."""
+class RunPosition:
+    """Where a run stands behind the last completed step. epoch, batches, left_out: of its data, see `Epochs`.
+
+    seed: of random numbers. begun: steps that had been taken when the run began.
+    """
 
     epoch: int = 0
     batches: int = 0
     left_out: int = 0
+    seed: int = 0
+    begun: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class Halt:
     generation: int
     held: HeldReport
     cause: str = ""
-    position: DataPosition = DataPosition()
+    position: RunPosition = RunPosition()
     last: dict[str, Any] | None = None
 
 
@@ -132,7 +137,7 @@ class NextGeneration:
     plan: str
     held: int
     steps: int
-    position: DataPosition = DataPosition()
+    position: RunPosition = RunPosition()
     checkpoint: str = ""
 
     def rank_of(self, member: int) -> int:

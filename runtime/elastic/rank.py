@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from ..transport import PeerLost
 from .agent import Agent
-from .messages import NOTHING_HELD, DataPosition, Halt, HeldReport, NextGeneration
+from .messages import NOTHING_HELD, Halt, HeldReport, NextGeneration, RunPosition
 
 
 class RankWork(Protocol):
@@ -17,7 +17,7 @@ class RankWork(Protocol):
     def held(self) -> HeldReport: ...
 
     @property
-    def position(self) -> DataPosition: ...
+    def position(self) -> RunPosition: ...
 
     @property
     def last(self) -> dict[str, Any] | None: ...

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from ...base.number_ranges import number_ranges
 from ...pages.units import bytes_text
 from .checkpoint_flags import CHECKPOINT, RESUMED
+from .elastic_flags import REGROUP
 from .switch_flags import SWITCHED, UNREACHED
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, object]
 
+PHASES = ("halted", "chosen", "groups", "state")
+"""Of a change of the ranks."""
 RANKS, LEFT_OUT = "ranks", "left_out"
 
 
@@ -30,9 +34,12 @@ class TrainingView(Protocol):
 
 
 @contextmanager
-def view_for(as_json: bool, steps: int | None) -> Iterator[TrainingView]:
-    """The view that fits the output; nothing is drawn, and no thread runs, before the first record."""
-    for_people = ProgressBar(steps) if sys.stdout.isatty() else LogLines()
+def view_for(as_json: bool, steps: int | None, draws: bool = True) -> Iterator[TrainingView]:
+    """The view that fits the output; nothing is drawn, and no thread runs, before the first record.
+
+    draws: False for who starts processes later, too: no thread may ever run then.
+    """
+    for_people = ProgressBar(steps) if draws and sys.stdout.isatty() else LogLines()
     view: TrainingView = JsonLines() if as_json else for_people
     try:
         yield view
@@ -120,6 +127,9 @@ class RecordText:
         switched = record.get(SWITCHED)
         if isinstance(switched, dict):
             return [switch_line(switched)]
+        change = record.get(REGROUP)
+        if isinstance(change, dict):
+            return [regroup_line(change)]
         if UNREACHED in record:
             return [unreached_line(record)]
         left = record.get(LEFT_OUT)
@@ -152,6 +162,19 @@ def switch_line(switched: Record) -> str:
     moved = bytes_text(float(str(switched["moved_bytes"])))
     ends = f"from {switched['source']} to {switched['target']}"
     return f"before step {switched['step']}: {ends}, {moved} moved, {switched['seconds']:.3f} s"
+
+
+def regroup_line(change: Record) -> str:
+    """Who went and came, and how long it took until the first step after it, by phase."""
+    gone, come = (number_ranges(change[key]) for key in ("lost", "joined"))  # type: ignore[arg-type]
+    who = [*([f"lost device {gone}"] if gone else []), *([f"device {come} joined"] if come else [])]
+    phases = ", ".join(f"{phase} {change[f'{phase}_s']:.3f}" for phase in PHASES)
+    moved = bytes_text(float(str(change["bytes_moved"])))
+    note = f" ({change['note']})" if change["note"] else ""
+    return (
+        f"{', '.join(who)}: goes on under {change['strategy']}{note},"
+        f" {change['resumed_s']:.3f} s to the next step ({phases}), {moved} moved"
+    )
 
 
 def unreached_line(record: Record) -> str:

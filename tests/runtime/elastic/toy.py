@@ -21,9 +21,9 @@ from hspmd_compiler.runtime.elastic.choosing import Situation, Successor
 from hspmd_compiler.runtime.elastic.messages import (
     NOTHING_HELD,
     Arrived,
-    DataPosition,
     HeldReport,
     NextGeneration,
+    RunPosition,
     ToldRecord,
 )
 from hspmd_compiler.runtime.elastic.rank import live
@@ -55,8 +55,8 @@ class Toy:
         return HeldReport(self.generation, self.taken, self.ready is not None, beside=beside)
 
     @property
-    def position(self) -> DataPosition:
-        return DataPosition(0, self.taken)
+    def position(self) -> RunPosition:
+        return RunPosition(0, self.taken)
 
     def take(self, order: NextGeneration) -> str:
         self.settle(order)

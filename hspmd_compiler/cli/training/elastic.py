@@ -1,0 +1,73 @@
+"""`hspmd run --elastic`: a launcher whose ranks go on without those that are lost."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ...runtime.elastic.agent import Agent, Tell
+from ...runtime.elastic.launcher import ElasticLauncher, ElasticLimits
+from ...runtime.elastic.presence import Presence
+from ...runtime.elastic.rank import live
+from ...runtime.elastic.training import ElasticRun, ElasticTraining
+from ...runtime.elastic.wake import GlooWake, NcclWake
+from ...runtime.saved.checkpoint.load import newest
+from ...runtime.start.opening import StartOptions
+from ...runtime.start.rank_process import Record
+from ...runtime.start.rendezvous import use_loopback
+from .elastic_flags import SILENT_S
+from .successors import Successors
+
+MakeRun = Callable[[StartOptions, dict[int, int]], ElasticRun]
+
+
+def run_elastic(
+    args: Namespace,
+    options: StartOptions,
+    make_run: MakeRun,
+    on_record: Callable[[Record], None],
+    schedule: Sequence[Presence] = (),
+) -> None:
+    """Train to the end on whatever devices are there. schedule: when which of them are."""
+    with TemporaryDirectory(prefix="hspmd-elastic-") as scratch:
+        successors = Successors(args.directory, Path(scratch), args.start)
+        successors.read()
+        devices = successors.devices
+        run = make_run(options, {device: index for index, device in enumerate(devices)})
+        limits = ElasticLimits(
+            silent_s=args.elastic_silence or SILENT_S, grace_s=options.timeouts.transfer.total_seconds()
+        )
+        body = body_of(run, options.threads, successors.device_family)
+        ElasticLauncher(
+            body,
+            successors.choose,
+            devices,
+            on_record,
+            limits,
+            args.elastic_respawn or 0,
+            schedule,
+            lambda: _newest(args.checkpoint),
+        ).run()
+
+
+def body_of(run: ElasticRun, threads: int, family: str) -> Callable[[int, int, Tell], None]:
+    """The life of a rank."""
+
+    def body(id: int, control: int, tell: Tell) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+        use_loopback()
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        agent = Agent(id, control, tell, GlooWake() if family == "cpu" else NcclWake())
+        live(agent, ElasticTraining(agent, run))
+
+    return body
+
+
+def _newest(folder: Path | None) -> str:
+    found = None if folder is None else newest(folder)
+    return "" if found is None else str(found)

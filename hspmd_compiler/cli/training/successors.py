@@ -1,0 +1,201 @@
+"""The program that an elastic run goes on with on the devices that are left, and the plan of its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+
+from ...artifact.bundle import read_bundle
+from ...artifact.bundle_paths import is_bundle
+from ...artifact.manifest import describe
+from ...artifact.store import Artifact, load
+from ...artifact.switch_file import plan_text
+from ...artifact.write import write
+from ...base.devices import DeviceKind, family_of
+from ...base.number_ranges import number_ranges
+from ...compiler import lower_graph
+from ...errors import HspmdError, StrategyError
+from ...ir import graph_json
+from ...passes.layout_wishes import bind_layouts
+from ...program.program import RankProgram
+from ...program.switch_plan import SwitchClass, SwitchPlan
+from ...runtime.elastic.choosing import Situation, Successor
+from ...runtime.elastic.stale import program_of_owned
+from ...runtime.optimizer import ShardOptimizer
+from ...strategy.form import form_of, strategy_from
+from ...strategy.smaller import smaller_strategies
+from ...strategy.strategy import Strategy
+from ...switching.links import SwitchLinks, links_of
+from ...switching.plan import plan_switch
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyStrategy:
+    """A strategy that is compiled. devices: by the rank of its program."""
+
+    name: str
+    folder: Path
+    devices: tuple[int, ...]
+
+
+@dataclass
+class Successors:
+    """Of an artifact or a bundle. start: of a bundle, to begin with. scratch: for programs and plans."""
+
+    directory: Path
+    scratch: Path
+    start: str | None = None
+    _read: dict[str, Artifact] = field(default_factory=dict)
+
+    @cached_property
+    def candidates(self) -> list[ReadyStrategy]:
+        """The strategies that were compiled, the one to begin with first."""
+        if not is_bundle(self.directory):
+            artifact = self._artifact(self.directory)
+            devices = tuple(own.device for own in artifact.program.ranks)
+            return [ReadyStrategy(self.directory.name, self.directory, devices)]
+        bundle = read_bundle(self.directory)
+        found = [
+            ReadyStrategy(name, folder, bundle.devices_of(name)) for name, folder in bundle.strategies.items()
+        ]
+        return sorted(found, key=lambda each: each.name != self.start)
+
+    @property
+    def devices(self) -> list[int]:
+        """Of all strategies, ascending."""
+        return sorted({device for each in self.candidates for device in each.devices})
+
+    @property
+    def device_family(self) -> str:
+        """What its programs are compiled for: cpu or cuda."""
+        return family_of(self._artifact(self.candidates[0].folder).manifest.device_kinds[0])
+
+    def read(self) -> None:
+        """Read what all searches need, so that children have it."""
+        for each in self.candidates:
+            self._artifact(each.folder)
+
+    def choose(self, situation: Situation) -> Successor:
+        """A compiled strategy of devices that are there, with the most of them; else a smaller one."""
+        chosen, note = self._fitting(situation) or self._smaller(situation)
+        index = {device: rank for rank, device in enumerate(situation.devices)}
+        members = tuple(index[device] for device in chosen.devices)
+        if not situation.program:
+            return Successor(str(chosen.folder), chosen.name, members, missing=(), note=note)
+        plan = self._plan(situation, chosen, members)
+        return Successor(
+            str(chosen.folder), chosen.name, members, str(self._write(plan)), _missing(plan), note
+        )
+
+    def _fitting(self, situation: Situation) -> tuple[ReadyStrategy, str] | None:
+        """A compiled strategy; a run begins with the first."""
+        alive = set(situation.devices)
+        fitting = [each for each in self.candidates if set(each.devices) <= alive]
+        if not fitting:
+            return None
+        most = max(len(each.devices) for each in fitting)
+        best = [each for each in fitting if len(each.devices) == most]
+        chosen = next((each for each in best if each.name == situation.strategy), best[0])
+        if not situation.program and self.candidates[0] in fitting:
+            chosen = self.candidates[0]
+        return chosen, "compiled ahead"
+
+    def _plan(self, situation: Situation, chosen: ReadyStrategy, members: tuple[int, ...]) -> SwitchPlan:
+        before = self._artifact(Path(situation.program))
+        after = self._artifact(chosen.folder)
+        held = {
+            world_rank: self._held(before, rank, world_rank in situation.stale)
+            for world_rank, rank in enumerate(situation.held_as)
+            if rank is not None
+        }
+        needed = {members[own.rank]: own for own in after.program.ranks}
+        return plan_switch(
+            held,
+            needed,
+            self._links(situation),
+            names=(situation.strategy or "before", chosen.name),
+            moments=ShardOptimizer(before.manifest.optimizer).moments,
+            missing_ok=True,
+        )
+
+    @staticmethod
+    def _held(before: Artifact, rank: int, is_stale: bool) -> RankProgram:
+        own = before.rank_program(rank)
+        return program_of_owned(own) if is_stale else own
+
+    @staticmethod
+    def _links(situation: Situation) -> SwitchLinks:
+        """All on this host."""
+        return links_of(None, situation.devices)
+
+    def _write(self, plan: SwitchPlan) -> Path:
+        text = plan_text(plan)
+        file = self.scratch / f"plan-{sha256(text.encode()).hexdigest()[:16]}.json"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    def _smaller(self, situation: Situation) -> tuple[ReadyStrategy, str]:
+        """Compile a strategy for what is left, from the logical graph of the one before."""
+        source = Path(situation.program) if situation.program else self.candidates[0].folder
+        artifact = self._artifact(source)
+        strategy = strategy_from(artifact.strategy)
+        lost = {own.device for own in artifact.program.ranks} - set(situation.devices)
+        refused: list[tuple[str, str]] = []
+        for smaller, note in smaller_strategies(strategy, lost):
+            try:
+                compiled = _compiled(artifact, smaller)
+            except HspmdError as error:
+                refused.append((note, error.what))
+                continue
+            devices = tuple(own.device for own in compiled.program.ranks)
+            name = f"{source.name} without {number_ranges(sorted(lost))}"
+            folder = self.scratch / f"program-{sha256(str(form_of(smaller)).encode()).hexdigest()[:16]}"
+            write(folder, compiled, force=True)
+            self._read[str(folder)] = compiled
+            return ReadyStrategy(name, folder, devices), note
+        raise StrategyError(
+            f"no strategy is left without device {number_ranges(sorted(lost))}",
+            details=refused,
+            rule="a smaller strategy keeps the pipelines that lost nothing, or stages without what they lost",
+            fix="compile one for fewer devices beside it: --strategy A.yaml --strategy SMALLER.yaml",
+        )
+
+    def _artifact(self, folder: Path) -> Artifact:
+        if str(folder) not in self._read:
+            self._read[str(folder)] = load(folder)
+        return self._read[str(folder)]
+
+
+def _compiled(artifact: Artifact, strategy: Strategy) -> Artifact:
+    """The graph that an artifact carries, for another strategy."""
+    graph = bind_layouts(graph_json.decode(artifact.graph), strategy)
+    kind = DeviceKind(family_of(artifact.manifest.device_kinds[0]))
+    lowered = lower_graph(graph, strategy, kind)
+    form = form_of(strategy)
+    manifest = describe(
+        artifact.manifest.model,
+        artifact.graph,
+        artifact.manifest.optimizer,
+        lowered.program,
+        form,
+        artifact.manifest.precision,
+    )
+    layouts = lowered.layouts.to_json()
+    return Artifact(
+        manifest, lowered.program, form, artifact.init, artifact.graph, layouts, weights=artifact.weights
+    )
+
+
+def _missing(plan: SwitchPlan) -> tuple[tuple[str, str], ...]:
+    return tuple(dict(_pieces(plan.orphans())).items())
+
+
+def _pieces(classes: tuple[SwitchClass, ...]) -> Iterator[tuple[str, str]]:
+    """Parameters of which nobody has a piece, and what of them."""
+    for each in classes:
+        kinds = ", ".join(each.kinds)
+        for part in each.parts:
+            yield part.name, f"{kinds}: a piece that only lost ranks had"

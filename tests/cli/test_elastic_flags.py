@@ -1,0 +1,68 @@
+"""Mistakes in the flags of elastic runs, all told at once; and how a change of the ranks is told."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+import pytest
+
+from hspmd_compiler.cli.training.elastic_flags import add_flags, check
+from hspmd_compiler.cli.training.training_view import RecordText
+
+
+def parsed(*flags: str, **others: object) -> Namespace:
+    parser = ArgumentParser()
+    add_flags(parser)
+    return Namespace(
+        **{
+            "ranks": None,
+            "trace": None,
+            "pace": None,
+            "switch_at": {},
+            **others,
+            **vars(parser.parse_args(flags)),
+        }
+    )
+
+
+def test_flags_that_go_together() -> None:
+    assert not check(parsed())
+    assert not check(parsed("--elastic", "--elastic-respawn", "3", "--elastic-silence", "2"))
+
+
+def test_all_mistakes_are_told() -> None:
+    bad = check(
+        parsed(
+            "--elastic", "--elastic-respawn", "-1", "--elastic-silence", "0.1", ranks=[1], switch_at={3: "B"}
+        )
+    )
+    assert [flag for flag, _ in bad] == ["--ranks", "--switch-at", "--elastic-respawn", "--elastic-silence"]
+    assert check(parsed("--elastic-respawn", "1")) == [("--elastic-respawn", "goes with --elastic only")]
+
+
+def test_under_torchrun_a_run_is_fail_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ((flag, text),) = check(parsed("--elastic"))
+    assert flag == "--elastic" and "a run ends with the first loss" in text
+
+
+def test_a_change_of_the_ranks_is_one_line() -> None:
+    change = {
+        "generation": 1,
+        "lost": [1],
+        "joined": [2],
+        "strategy": "small",
+        "note": "compiled ahead",
+        "prepared": True,
+        "halted_s": 0.1,
+        "chosen_s": 0.0,
+        "groups_s": 0.02,
+        "state_s": 0.03,
+        "resumed_s": 0.25,
+        "bytes_moved": 2048,
+    }
+    assert RecordText().lines({"regroup": change}) == [
+        "lost device 1, device 2 joined: goes on under small (compiled ahead), 0.250 s to the next step"
+        " (halted 0.100, chosen 0.000, groups 0.020, state 0.030), 2.05 KB moved"
+    ]
