@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -21,8 +21,11 @@ from hspmd_compiler.program.program import Op
 from hspmd_compiler.program.requests import Request
 from hspmd_compiler.runtime.batches.data import DataSource, FactoryData
 from hspmd_compiler.runtime.elastic.launcher import ElasticLauncher, ElasticLimits
+from hspmd_compiler.runtime.elastic.presence import Presence
 from hspmd_compiler.runtime.elastic.training import ElasticRun
 from hspmd_compiler.runtime.engine import Engine
+from hspmd_compiler.runtime.saved.checkpoint.checkpointer import Checkpointer
+from hspmd_compiler.runtime.saved.checkpoint.load import load_checkpoint, newest
 from hspmd_compiler.runtime.start.opening import StartOptions
 from hspmd_compiler.runtime.start.rank_process import Emit
 from hspmd_compiler.runtime.start.rendezvous import Timeouts
@@ -76,6 +79,13 @@ def compiled(strategy: Strategy, to: Path) -> Path:
     return to
 
 
+def bundle(strategies: Mapping[str, Strategy], to: Path) -> Path:
+    hspmd.compile_bundle(lambda: (Net(), batch(0)), strategies=strategies, optimizer=ADAMW, switch=[]).save(
+        to
+    )
+    return to
+
+
 @dataclass
 class Fault(Untimed):
     """A signal, once, in a step: behind the first instruction of a kind, or where it exchanges."""
@@ -113,6 +123,8 @@ class Training:
     steps: int = 6
     faults: Mapping[int, tuple[int, Op, bool, int]] = field(default_factory=dict)
     respawns: int = 0
+    schedule: Sequence[Presence] = ()
+    checkpoints: Path | None = None
     on_step: Callable[[Training, int], None] = lambda training, step: None
     records: list[Mapping[str, Any]] = field(default_factory=list)
 
@@ -126,7 +138,7 @@ class Training:
             options,
             self._data,
             lambda engine, data, emit: None,
-            lambda engine, data, folder: None,
+            load_checkpoint,
             self._train,
             {device: index for index, device in enumerate(self.devices)},
         )
@@ -137,6 +149,8 @@ class Training:
             self._record,
             LIMITS,
             self.respawns,
+            self.schedule,
+            lambda: str(newest(self.checkpoints) or "") if self.checkpoints else "",
         )
         self.launcher.run()
         return self
@@ -166,7 +180,11 @@ class Training:
         if device in self.faults and not (self.scratch / f"struck-{device}").exists():
             engine.timing = Fault(engine, self.scratch / f"struck-{device}", *self.faults[device])
 
+        checkpointer = None if self.checkpoints is None else Checkpointer(engine, data, self.checkpoints, 2)
+
         def each(record: StepRecord) -> None:
+            if checkpointer is not None:
+                checkpointer.step_done()
             emit({"step": engine.steps, "loss": record.loss})
             on_step()
 
@@ -180,6 +198,11 @@ class Training:
                 }
             }
         )
+
+
+def one(zero: int = 0) -> Strategy:
+    """One pipeline on devices 0 and 3."""
+    return Strategy((PipelineSpec((StageSpec((0,), (0, 3)), StageSpec((3,), (3, 4))), (4, 4)),), zero=zero)
 
 
 def eager(steps: int, start: Mapping[str, list[float]] | None = None) -> dict[str, list[float]]:
