@@ -14,7 +14,7 @@ from time import monotonic
 
 from ...base.log import logger
 from ...base.name_groups import shortened
-from ...errors import RankLost, RunError
+from ...errors import RankLost
 from .agent import Tell
 from .choosing import Choose, Chooser, Situation, Successor
 from .decide import Decision, decide
@@ -308,7 +308,7 @@ class ElasticLauncher:
             logger.warning("pieces of the state are lost: all ranks go back to %s", checkpoint)
             self._shown = 0
         elif self._has_stepped:
-            raise RunError(
+            raise RankLost(
                 "nobody is left who holds all of the state",
                 details=[*shortened(list(successor.missing)), *self._lost_devices()],
                 rule="a piece that only lost ranks had comes from a checkpoint",

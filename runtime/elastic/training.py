@@ -144,7 +144,7 @@ class ElasticTraining:
         own_rank = members.rank_at(rank)
         artifact = load(order.program, own_rank or 0)
         own = None if own_rank is None else artifact.rank_program(own_rank)
-        if own is not None and self._run.options.check is not None and self._state is None:
+        if own is not None and self._run.options.check is not None and order.held == NOTHING_HELD:
             self._run.options.check(artifact.program, own.rank)
         start = perf_counter()
         groups = [members.group(group) for group in artifact.program.groups]

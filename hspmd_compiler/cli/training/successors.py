@@ -93,7 +93,8 @@ class Successors:
     def _fitting(self, situation: Situation) -> tuple[ReadyStrategy, str] | None:
         """A compiled strategy; a run begins with the first."""
         alive = set(situation.devices)
-        fitting = [each for each in self.candidates if set(each.devices) <= alive]
+        known = [*self.candidates, *self._current(situation)]
+        fitting = [each for each in known if set(each.devices) <= alive]
         if not fitting:
             return None
         most = max(len(each.devices) for each in fitting)
@@ -101,7 +102,15 @@ class Successors:
         chosen = next((each for each in best if each.name == situation.strategy), best[0])
         if not situation.program and self.candidates[0] in fitting:
             chosen = self.candidates[0]
-        return chosen, "compiled ahead"
+        return chosen, "" if chosen.name == situation.strategy else "compiled ahead"
+
+    def _current(self, situation: Situation) -> list[ReadyStrategy]:
+        """The strategy that is run, which may have been made for what was left before."""
+        if not situation.program or Path(situation.program) in [each.folder for each in self.candidates]:
+            return []
+        folder = Path(situation.program)
+        devices = tuple(own.device for own in self._artifact(folder).program.ranks)
+        return [ReadyStrategy(situation.strategy, folder, devices)]
 
     def _plan(self, situation: Situation, chosen: ReadyStrategy, members: tuple[int, ...]) -> SwitchPlan:
         before = self._artifact(Path(situation.program))
@@ -151,7 +160,9 @@ class Successors:
                 refused.append((note, error.what))
                 continue
             devices = tuple(own.device for own in compiled.program.ranks)
-            name = f"{source.name} without {number_ranges(sorted(lost))}"
+            base = self.candidates[0]
+            gone = sorted(set(base.devices) - set(situation.devices))
+            name = f"{base.name} without {number_ranges(gone)}"
             folder = self.scratch / f"program-{sha256(str(form_of(smaller)).encode()).hexdigest()[:16]}"
             write(folder, compiled, force=True)
             self._read[str(folder)] = compiled

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hspmd_compiler.errors import RunError
+from hspmd_compiler.errors import RankLost
 from hspmd_compiler.program.program import Op
 from hspmd_compiler.runtime.elastic import training as training_module
 from hspmd_compiler.runtime.elastic.presence import Presence
@@ -138,7 +138,7 @@ def test_devices_come_back_at_a_step_boundary(artifact: Path, tmp_path: Path) ->
 def test_a_lost_piece_without_a_checkpoint_is_named(tmp_path: Path) -> None:
     directory = product.compiled(product.twice(zero=1), tmp_path / "zero")
     training = Training(directory, tmp_path / "scratch", STEPS, {2: (3, Op.BACKWARD, False, 9)})
-    with pytest.raises(RunError) as caught:
+    with pytest.raises(RankLost) as caught:
         training.run()
     text = str(caught.value)
     assert "nobody is left who holds all of the state" in text and "--checkpoint" in text
@@ -166,3 +166,18 @@ def test_a_strategy_that_was_compiled_ahead_is_taken(tmp_path: Path) -> None:
     check(training)
     (change,) = training.of("regroup")
     assert change["strategy"] == "one" and change["note"] == "compiled ahead"
+
+
+@pytest.mark.slow
+def test_losses_go_on_to_the_last_pipeline(artifact: Path, tmp_path: Path) -> None:
+    """A strategy that was made for what was left is kept where only idle devices go, and cut down further."""
+
+    def strike(training: Training, step: int) -> None:
+        for at, device in ((5, 0), (15, 1), (25, 2)):
+            if step == at:
+                training.kill(device)
+
+    training = Training(artifact, tmp_path / "scratch", 40, on_step=strike)
+    with pytest.raises(RankLost, match="nobody is left who holds all of the state"):
+        training.run()
+    assert [each["strategy"] for each in training.of("regroup")] == ["twice without 0", "twice without 0"]

@@ -1,4 +1,4 @@
-"""What wakes a rank that waits: NCCL by a backend that notes what is called; gloo is woken in test_launcher."""
+"""What wakes a rank that waits: NCCL by a backend that notes what is called; gloo is in test_launcher."""
 
 from __future__ import annotations
 
