@@ -20,7 +20,7 @@ LONGEST_S = 365 * 24 * 3600.0
 TRACE = ProblemSubject(
     "a trace of devices",
     OptionError,
-    "docs/elastic.md shows one: moments, each with the devices that are there",
+    "examples/elastic_training/README.md shows one: moments, each with the devices that are there",
 )
 Number = Annotated[float, Wanted("a number")]
 

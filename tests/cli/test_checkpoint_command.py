@@ -173,6 +173,23 @@ def test_a_rank_killed_in_a_save(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     assert kept() == ["step-00000002", "step-00000003"]
 
 
+def test_a_full_disk(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind step 2: training goes on, the run ends with the error of its last step, behind --save."""
+    write = SafetensorsWriter.write
+
+    def full(self: SafetensorsWriter, name: str, tensor: Tensor) -> None:
+        if self._path.name == "rank-0001.safetensors" and "step-00000002" not in str(self._path):
+            self._file = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115
+        write(self, name, tensor)
+
+    monkeypatch.setattr(SafetensorsWriter, "write", full)
+    done = run("first", "--steps", "6", *KEEP, "--keep", "1", "--save", "end.safetensors", data="slow")
+    assert done.returncode == 2 and "the checkpoint of step 6 can't be written to kept" in done.stderr
+    assert "warning: there is no checkpoint of step 4: rank 1: " in done.stdout
+    assert "No space left on device" in done.stderr and "step     6" in done.stdout
+    assert kept() == ["step-00000002"] and Path("end.safetensors").is_file()
+
+
 def test_a_launcher_that_is_asked_to_end(run: Run) -> None:
     pid = os.fork()
     if not pid:

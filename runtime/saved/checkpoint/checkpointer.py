@@ -94,6 +94,7 @@ class Checkpointer:
             if self._taken != self._engine.steps:
                 self._begin()
                 self._settle()
+            self._engine.transport.gather_objects(None)  # an error of one would end who still deletes
         if self._problem:
             raise RunError(
                 f"the checkpoint of step {self._taken} can't be written to {self._folder.directory}",
