@@ -41,6 +41,7 @@ class FoundChoices:
         again_layers = {space.steps[place].row.layer for place, _, again in self.choices if again}
         return FoundProgram(
             ranks=machine.ranks,
+            by_stage=not machine.is_even,
             params=tuple(self.params.values()),
             exchanges=tuple(self.exchanges),
             price_s=price,

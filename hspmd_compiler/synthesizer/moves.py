@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .machine import LinkPrice, SearchMachine
+from .link_prices import LinkPrice
+from .machine import SearchMachine
 from .space.codes import PENDING, REPLICATE, WHOLE, cut_of, is_cut
 from .space.cuts import ValueCut
 

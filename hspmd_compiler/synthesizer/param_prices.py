@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from ..cost_models.steps.stored_bytes import moments_of
 from ..ir.graph import ParamInfo
-from .machine import LinkPrice, SearchMachine
+from .link_prices import LinkPrice
+from .machine import SearchMachine
 from .options import MemoryPrices, SearchOptions
 from .space.codes import FIRST_CUT, REPLICATE, WHOLE, cut_code, cut_of, is_cut
 
@@ -55,7 +56,7 @@ class ParamPrices:
                 for vertex in range(len(machine.vertices))
             ]
         for code in codes:
-            copies = machine.outer * (1 if is_cut(code) else machine.ranks)
+            copies = machine.outer if is_cut(code) else machine.copies
             for zero in self.options.zero if copies > 1 and info.trainable else (0,):
                 yield self._way(info, code, zero, copies)
                 if factors and code == WHOLE:

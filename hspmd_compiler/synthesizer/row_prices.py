@@ -67,7 +67,7 @@ class RowPrices:
         return INSIDE_REDUCES * self.machine.micro_batches * price
 
     def _forward(self, lane: Lane, row: Row, way: RowWay, vertex: int) -> float:
-        share = lane.shares[vertex] if way.shared else 1.0
+        share = _share(lane, way, vertex)
         work = self.works.work(row)
         size = self._bytes(lane, row, way, vertex)
         return self.machine.micro_batches * self._call(lane, work, share * self._batch(lane, row), size)
@@ -79,7 +79,7 @@ class RowPrices:
         return machine.micro_batches * sum(parts)
 
     def _on(self, lane: Lane, row: Row, way: RowWay, vertex: int, whole: frozenset[int]) -> float:
-        share = lane.shares[vertex] if way.shared else 1.0
+        share = _share(lane, way, vertex)
         batch = self._batch(lane, row)
         total = sum(way.moved) or 1
         part = self._bytes(lane, row, way, vertex) / total
@@ -95,7 +95,7 @@ class RowPrices:
 
     def _bytes(self, lane: Lane, row: Row, way: RowWay, vertex: int) -> float:
         whole = sum(way.moved) or 1
-        share = lane.shares[vertex] if way.shared else 1.0
+        share = _share(lane, way, vertex)
         return self.works.work(row).bytes * way.moved.bytes(share, self._batch(lane, row)) / whole
 
     def _batch(self, lane: Lane, row: Row) -> float:
@@ -107,3 +107,10 @@ class RowPrices:
         if rates.measured or work.of is OperatorClass.VIEW:
             return found
         return max(found, LAUNCH_S[rates.family])
+
+
+def _share(lane: Lane, way: RowWay, vertex: int) -> float:
+    """Of the work of a group."""
+    if not way.shared:
+        return 1.0
+    return (lane.of_samples if way.samples and lane.of_samples else lane.shares)[vertex]

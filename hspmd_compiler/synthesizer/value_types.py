@@ -91,15 +91,16 @@ class FoundInput:
 
 @dataclass(frozen=True, slots=True)
 class FoundProgram:
-    """The best program of the space for one group of ranks.
+    """The best program of the space for groups of ranks.
 
-    exchanges: in row order; a type that holds without an exchange is not among them. price_s: of a step,
-    which is compute_s, exchange_s and gradient_s together. bound_s: no program of the space is quicker;
-    equal to price_s where the optimum is proven. memory_bytes: of each rank. stats: what the search did.
-    considered: per anchor and parameter what the best program with each type there costs. whole: rows
-    that no rule splits, which every rank computes whole. made_whole: by anchor the operator of such a row
-    that makes its value. recompute: layers that keep their inputs alone. memory_s: what all memory was
-    priced at so that it fits, 0 where it fits anyway.
+    ranks: of the largest group. by_stage: whether groups have other numbers of ranks, so that each cuts by
+    its own shares. exchanges: in row order; a type that holds without an exchange is not among them.
+    price_s: of a step, which is compute_s, exchange_s and gradient_s together. bound_s: no program of the
+    space is quicker; equal to price_s where the optimum is proven. memory_bytes: of each rank. stats: what
+    the search did. considered: per anchor and parameter what the best program with each type there costs.
+    whole: rows that no rule splits, which every rank computes whole. made_whole: by anchor the operator of
+    such a row that makes its value. recompute: layers that keep their inputs alone. memory_s: what all memory
+    was priced at so that it fits, 0 where it fits anyway.
     """
 
     ranks: int
@@ -118,3 +119,4 @@ class FoundProgram:
     recompute: tuple[int, ...] = ()
     inputs: tuple[FoundInput, ...] = ()
     memory_s: float = 0.0
+    by_stage: bool = False

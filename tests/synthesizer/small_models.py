@@ -13,7 +13,8 @@ from hspmd_compiler.cluster.cluster import DeviceSpec
 from hspmd_compiler.cost_models.compute import DeviceRates
 from hspmd_compiler.ir.graph import LogicalGraph
 from hspmd_compiler.models.builtin_models import BUILTIN
-from hspmd_compiler.synthesizer.machine import Lane, LinkPrice, SearchMachine
+from hspmd_compiler.synthesizer.link_prices import LinkPrice
+from hspmd_compiler.synthesizer.machine import Lane, SearchMachine
 from hspmd_compiler.synthesizer.space.search_space import SearchSpace
 from hspmd_compiler.trace.blocks.trace_step import trace_step
 

@@ -8,7 +8,8 @@ import pytest
 
 from hspmd_compiler.cluster.cluster import DeviceSpec
 from hspmd_compiler.cost_models.compute import DeviceRates
-from hspmd_compiler.synthesizer.machine import Lane, LinkPrice
+from hspmd_compiler.synthesizer.link_prices import LinkPrice
+from hspmd_compiler.synthesizer.machine import Lane
 from hspmd_compiler.synthesizer.options import SearchOptions
 from hspmd_compiler.synthesizer.search import search
 from hspmd_compiler.synthesizer.value_types import Holding

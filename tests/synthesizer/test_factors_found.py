@@ -18,7 +18,8 @@ from hspmd_compiler.cost_models.compute import DeviceRates
 from hspmd_compiler.pages.plan_page import plan_sections
 from hspmd_compiler.pages.sections import Table
 from hspmd_compiler.strategy.strategy import GradientForm, PipelineSpec, StageSpec, Strategy
-from hspmd_compiler.synthesizer.machine import Lane, LinkPrice, SearchMachine, machine_of
+from hspmd_compiler.synthesizer.link_prices import LinkPrice
+from hspmd_compiler.synthesizer.machine import Lane, SearchMachine, machine_of
 from hspmd_compiler.synthesizer.options import SearchOptions
 from hspmd_compiler.synthesizer.planner.explain import explain
 from hspmd_compiler.synthesizer.planner.realise import realise

@@ -34,7 +34,7 @@ def machine(
     link = LinkSpec(bandwidth, latency)
     spec = ClusterSpec(tuple(NodeSpec(str(n), tuple(devices), link, link) for n in range(nodes)))
     ratios = vertices([one.peaks["float32"] for one in devices] * nodes) if mixed else ()
-    return machine_of(spec, [list(spec.slots)], ratios=ratios)
+    return machine_of(spec, [list(spec.slots)], ratios=[ratios] if ratios else ())
 
 
 def moved(on: SearchMachine, before: int, after: int) -> TypeMove:

@@ -29,8 +29,6 @@ from .memory_ladder import LADDER, lighter
 from .misfits import no_plan_fits
 from .planned_devices import PlannedDevices, devices_of
 
-MOST_COMPILED = 6
-"""Of the candidates that a search ranks: so many are compiled and priced in full."""
 MOST_LIGHTENED = 6
 """Of the candidates that do not fit: so many, those that lack least, are tried with less memory."""
 
@@ -61,7 +59,7 @@ class PlanningTask:
 
 
 Searcher = Callable[[PlanningTask], Iterable[PlanCandidate]]
-"""Finds programs for a task and realises them, the most promising first."""
+"""Finds programs for a task and realises those that are worth being compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +206,7 @@ class _Loop:
         if self.searcher is None:
             return []
         with task("search"):
-            return list(self.searcher(self.given))[:MOST_COMPILED]
+            return list(self.searcher(self.given))
 
     def _by_speed(self) -> Iterator[PlanCandidate]:
         """Every operator split as its rules do by default, samples and shares by speed."""

@@ -38,9 +38,8 @@ class HeldParam:
 def realise(found: FoundProgram, graph: LogicalGraph, base: Strategy) -> Strategy:
     """The strategy with what was found in each of its pipelines.
 
-    graph: traced with all anchors. base: pipelines of one stage, as many devices each as the program has
-    ranks, with their samples and the stages' shares. An override or a layout has shares of its own where
-    those of the stages would give others.
+    graph: traced with all anchors. base: pipelines of one stage, with their samples and the stages' shares.
+    An override or a layout has shares of its own where those of the stages would give others.
     """
     pipelines = tuple(
         replace(pipeline, recompute=tuple(_recomputed(found.recompute))) for pipeline in base.pipelines
@@ -82,6 +81,7 @@ class _Writer:
         chosen = {
             one.name: self._states(one.type, one.shares, rows[self.graph.inputs[one.name].row].shape)
             for one in self.found.inputs
+            if one.type.repeats == 1 or not self.found.by_stage
         }
         for exchange in self.found.exchanges:
             if not {exchange.before.holding, exchange.after.holding} <= {Holding.WHOLE, Holding.REPLICATE}:
@@ -105,6 +105,8 @@ class _Writer:
 
     def _by_stage(self, shares: tuple[int, ...]) -> bool:
         """Whether all stages hand out these units by themselves."""
+        if self.found.by_stage:
+            return True
         even = [1] * self.found.ranks
         return all(assign_units(sum(shares), weights or even) == shares for weights in self.stages)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import TypeAlias
 
@@ -48,7 +49,7 @@ class ValueCut:
         return self.inner == 1 and self.repeats == 1
 
 
-@dataclass(slots=True)
+@dataclass
 class CutBook:
     """The atoms of all forward values of a graph.
 
@@ -80,6 +81,12 @@ class CutBook:
             self.flow.outs.get(row.id, [()])[place] if place is not None else self.flow.dims.get(row.id, ())
         )
         return tuple(ValueCut(dim, *one) for dim, term in enumerate(dims) for one in self.atoms(term))
+
+    @cached_property
+    def samples(self) -> frozenset[int]:
+        """Keys of the atoms that samples are: of dim 0 of inputs."""
+        rows = (self.graph.rows[info.row] for info in self.graph.inputs.values())
+        return frozenset(cut.key for row in rows for cut in self.cuts(row) if cut.dim == 0)
 
     def atoms(self, term: int) -> tuple[tuple[int, int, int, int], ...]:
         """(key, units, repeats, inner) of every way to cut a term."""

@@ -41,8 +41,9 @@ class RowWay(NamedTuple):
     """needs: a code of each operand with a gradient; gives: of each result, with the first ratio vector.
 
     letter: what is cut. shared: whether ranks share the work. moved: bytes read and written. inside: bytes of
-    what ranks reduce within the operator. factors: bytes of the operand and of the result's gradient that
-    are gathered if a whole weight's gradient is made of them; () where it can't be.
+    what ranks reduce within the operator. samples: whether it is samples that are cut. factors: bytes of the
+    operand and of the result's gradient that are gathered if a whole weight's gradient is made of them; ()
+    where it can't be.
     """
 
     needs: tuple[int, ...]
@@ -52,6 +53,7 @@ class RowWay(NamedTuple):
     moved: Moved
     inside: int = 0
     factors: tuple[int, ...] = ()
+    samples: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ class WayBook:
             dead,
             tuple(map(tuple, cuts)),
             tuple(map(tuple, letters)),
+            tuple(sorted(place for key, place in number.items() if key in self.book.samples)),
         )
 
 
@@ -217,7 +220,8 @@ class _Letters:
         cut |= {place for place, code in enumerate(gives, len(self.operands)) if code >= FIRST_CUT}
         inside = self._inside(letter) if letter in call.pattern else 0
         moved = self._moved(frozenset(cut))
-        return RowWay(tuple(needs), gives, letter, True, moved, inside, self._factors(needs))
+        samples = key in self.book.samples
+        return RowWay(tuple(needs), gives, letter, True, moved, inside, self._factors(needs), samples)
 
     def _gives(self, letter: str, names: set[str], key: int) -> tuple[int, ...] | None:
         call = self.call
@@ -321,7 +325,9 @@ class _Pointwise:
                     break
                 needs.append(FIRST_CUT + found.index((dim, cut.key)))
             else:
-                yield RowWay(tuple(needs), (FIRST_CUT + place,), f"dim {cut.dim}", True, Moved(self.bytes))
+                moved, samples = Moved(self.bytes), cut.key in self.ways_of.book.samples
+                gives = (FIRST_CUT + place,)
+                yield RowWay(tuple(needs), gives, f"dim {cut.dim}", True, moved, samples=samples)
 
 
 def _tensor(ways: WayBook, row: Row, place: int | None, dims: Dims, at: int) -> Tensor:

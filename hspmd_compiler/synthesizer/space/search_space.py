@@ -43,7 +43,7 @@ class SearchSpace:
     regions: list[StepRegion] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
     block_kinds: list[int] = field(default_factory=list)
-    samples: set[int] = field(default_factory=set)
+    samples: frozenset[int] = frozenset()
     _numbers: dict[object, int] = field(default_factory=dict)
     _statics: dict[int, int] = field(default_factory=dict)
 
@@ -60,9 +60,7 @@ class SearchSpace:
         works = WorkBook.of(book)
         ways, wanted = useful_ways(walk)
         space = cls(graph, walk, works, ways, wanted, gradient_products(graph, book.alike))
-        space.samples = {
-            cut.key for info in graph.inputs.values() for cut in walk.ways.cuts(info.row) if cut.dim == 0
-        }
+        space.samples = book.samples
         space.blocks = blocks(walk.steps)
         space._place_steps()
         space.kinds = list(map(space._kind, range(len(space.steps))))
