@@ -298,7 +298,7 @@ def gathering(lengths: tuple[int, ...], rank: int, form: GatherForm, dtype: torc
 
 
 def check_forms(transport: TorchDist) -> None:
-    for lengths, dtype in product(((3, 1, 2), (0, 4, 1), (0, 0, 2)), DTYPES):
+    for lengths, dtype in product(((3, 1, 2), (0, 4, 1), (0, 0, 2), (0, 0, 0)), DTYPES):
         values = [value_of(rank, (length, 2), dtype) for rank, length in enumerate(lengths)]
         for form in GatherForm:
             step = gathering(lengths, transport.rank, form, dtype)
