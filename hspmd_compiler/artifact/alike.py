@@ -26,7 +26,7 @@ def check_alike(artifacts: Mapping[str, Artifact]) -> None:
         raise ArtifactError(
             "strategies of one bundle train different things",
             details=rows,
-            rule="a switch goes on with the same parameters, types, optimizer and precision",
+            rule="a switch goes on with the same parameters, types, optimizer, precision and devices",
             fix="compile them into artifacts of their own, or from the same model with the same options",
         )
 
@@ -39,12 +39,14 @@ class _Pair:
         self._both = one, other
 
     def options(self) -> Iterator[tuple[str, str]]:
-        """What of the optimizer and of the precision differs."""
+        """What of the optimizer, the kinds of devices and the precision differs."""
         one, other = (artifact.manifest for artifact in self._both)
         used, now = one.optimizer.to_json(), other.optimizer.to_json()
         for key in sorted(used.keys() | now.keys()):
             if used.get(key) != now.get(key):
                 yield f"optimizer {key}", self._beside(shown(used.get(key)), shown(now.get(key)))
+        for device, was, is_ in self._kinds():
+            yield f"device {device}", "is " + self._beside(was, is_)
         if one.precision is not other.precision:
             yield "precision", self._beside(one.precision.value, other.precision.value)
 
@@ -67,6 +69,13 @@ class _Pair:
         for name in sorted(one.keys() | other.keys()):
             if one.get(name) != other.get(name):
                 yield name, "is " + self._beside(one.get(name, "its own"), other.get(name, "its own"))
+
+    def _kinds(self) -> Iterator[tuple[int, str, str]]:
+        """Devices that are of another kind in the second."""
+        one, other = ({own.device: own.device_kind for own in of.program.ranks} for of in self._both)
+        yield from (
+            (device, kind, other[device]) for device, kind in one.items() if other.get(device, kind) != kind
+        )
 
     def _beside(self, one: str, other: str) -> str:
         return f"{one} in {self._names[0]}, {other} in {self._names[1]}"

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 from argparse import REMAINDER, ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..cluster import slurm
@@ -56,14 +56,9 @@ def run(args: Namespace) -> int:
     """Binds ranks to machines, then prints or writes."""
     _check(args)
 
-    from ..artifact import paths
-    from ..artifact.store import Files
-    from ..strategy.form import strategy_from
-
-    files = Files(args.directory)
-    devices = strategy_from(files.json(paths.STRATEGY)).devices
+    devices, kinds = _devices(args.directory)
     cluster = _machines(args.hosts, os.environ)
-    shares = bind(devices, files.manifest.device_kinds, cluster, str(args.hosts or slurm.NODES))
+    shares = bind(devices, kinds, cluster, str(args.hosts or slurm.NODES))
     meeting = MeetingPoint(args.master_addr or shares[0].address, args.master_port)
     arguments = [str(args.directory.resolve()), *(args.run or ())]
     made = commands(shares, Launcher(args.launcher), meeting, arguments)
@@ -76,6 +71,24 @@ def run(args: Namespace) -> int:
     elif args.run is None:
         print(NO_RUN, file=sys.stderr)
     return 0
+
+
+def _devices(directory: Path) -> tuple[Sequence[int], Sequence[str]]:
+    """The device of each process, and its kind; a bundle has a process for each device of any strategy."""
+    from ..artifact import paths
+    from ..artifact.bundle import read_bundle
+    from ..artifact.bundle_paths import is_bundle
+    from ..artifact.store import Files
+    from ..strategy.form import strategy_from
+
+    if not is_bundle(directory):
+        files = Files(directory)
+        return strategy_from(files.json(paths.STRATEGY)).devices, files.manifest.device_kinds
+    bundle = read_bundle(directory)
+    kinds: dict[int, str] = {}
+    for name in bundle.strategies:
+        kinds |= zip(bundle.devices_of(name), bundle.head(name).manifest.device_kinds, strict=True)
+    return bundle.devices, [kinds[device] for device in bundle.devices]
 
 
 def _check(args: Namespace) -> None:

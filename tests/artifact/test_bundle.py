@@ -243,7 +243,7 @@ def test_strategies_must_be_alike(tmp_path: Path, expect: Expect) -> None:
     made = content()
     other = moved()
     renamed = [
-        replace(own, shards=[replace(shard, dtype="float64") for shard in own.shards])
+        replace(own, device_kind="cuda", shards=[replace(shard, dtype="float64") for shard in own.shards])
         for own in other.program.ranks
     ]
     manifest = replace(

@@ -90,6 +90,15 @@ def test_a_strategy_of_it_is_an_artifact(inside: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == named
 
 
+def test_every_device_of_any_strategy_gets_a_process(
+    inside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("hosts").write_text("first slots=3\nsecond slots=1\n")
+    assert main(["launch", "out", "--hosts", "hosts", "--launcher", "ranks"]) == 0
+    said = capsys.readouterr().out
+    assert "--ranks 0-2" in said and "--ranks 3" in said
+
+
 def test_arguments_of_one_strategy(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = [
         "--strategy",
