@@ -38,10 +38,12 @@ class Told:
 
     def __init__(self, rank: int, values: list[object]) -> None:
         self.rank = rank
+        self.gathered = 0
         self._values = values
 
     def gather_objects(self, value: object) -> list[object]:
         self._values[self.rank] = value
+        self.gathered += 1
         return self._values
 
 
@@ -53,6 +55,15 @@ def total(batches: list[dict[str, Tensor]], local: bool) -> int:
         check._transport.gather_objects(check._own)
     addends = [check.addend(batch, local, {}) for check, batch in zip(checks, batches, strict=True)]
     return int(torch.tensor(addends, dtype=torch.float64).sum()) % MODULUS
+
+
+def test_a_rank_that_reads_nothing_gathers_with_the_others() -> None:
+    """As one of a stage in the middle, or one that a strategy leaves idle: else the others wait for it."""
+    transport = Told(0, [None] * len(ROWS))
+    check = BatchCheck(transport, [], [])  # type: ignore[arg-type]
+    for _ in range(2):
+        check.addend({}, True, {"lr": "0.1"})
+    assert transport.gathered == 1
 
 
 values = st.lists(st.integers(-3, 3), min_size=6, max_size=6)

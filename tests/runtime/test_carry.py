@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, permutations
 from random import Random
 
 import pytest
@@ -13,15 +13,21 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from hspmd_compiler.errors import InternalError
+from hspmd_compiler.program.program import RankProgram
 from hspmd_compiler.program.switch_plan import Move, SwitchPlan, SwitchScope
 from hspmd_compiler.runtime.switching import messages
 from hspmd_compiler.runtime.switching.carry import carrying
 from hspmd_compiler.runtime.switching.held import HeldState, StateLayout
 from hspmd_compiler.runtime.switching.stages import stages_of, without_moments
 from hspmd_compiler.runtime.switching.streams import phases
+from hspmd_compiler.switching.links import links_of
+from hspmd_compiler.switching.plan import plan_switch
 
+from ..training.test_zero_training import CASES
+from ..training.training_cases import graph_of, program_for
 from .drawn_switches import (
     CPU,
+    MOMENTS,
     Layouts,
     Letters,
     Parameter,
@@ -168,3 +174,59 @@ def test_what_a_plan_leaves_out_is_told() -> None:
 def test_relays_wait_for_what_they_pass_on() -> None:
     moves = (Move(2, 3, 0, 4, True), Move(1, 2, 2, 4, True), Move(0, 1, 0, 4), Move(0, 2, 0, 2))
     assert dict(phases(moves)) == {moves[2]: 0, moves[3]: 0, moves[1]: 1, moves[0]: 2}
+
+
+def whole_tensors(layouts: Layouts, seed: int) -> Tensors:
+    """Values for every parameter and buffer of compiled programs."""
+    shards = {name: shard for layout in layouts.values() for name, shard in layout.shards.items()}
+    parameters = [
+        Parameter(name, shard.dtype, shard.whole_shape, name in gradients_in(layouts))
+        for name, shard in shards.items()
+    ]
+    return drawn_tensors(Random(seed), parameters)
+
+
+def gradients_in(layouts: Layouts) -> set[str]:
+    return {name for layout in layouts.values() for name in layout.gradients}
+
+
+COMPILED = [
+    ("mlp-ce", "empty-unlike", "mixed", ""),
+    *(
+        pytest.param(subject, source, target, compute, marks=pytest.mark.slow)
+        for subject, compute in (("gpt2", ""), ("llama-kv1", "bfloat16"), ("mlp-mse", "bfloat16"))
+        for source, target in permutations(("dp3", "dp2-pp2", "sp", "empty-unlike", "tp32", "mixed"), 2)
+    ),
+]
+
+
+@pytest.mark.parametrize(("subject", "source", "target", "compute"), COMPILED)
+def test_compiled_strategies_switch(subject: str, source: str, target: str, compute: str) -> None:
+    """Under any two levels of ZeRO, by our plans; processes that one of the two leaves idle, too."""
+    random = Random(f"{subject} {source} {target}")
+    zeros = {name: random.randrange(4) for name in (source, target)}
+    ends = [compiled(subject, name, zero, compute) for name, zero in zeros.items()]
+    devices = sorted({device for program in ends for device in program})
+    first, second = (
+        {rank: program[device] for rank, device in enumerate(devices) if device in program}
+        for program in ends
+    )
+    before, after = (
+        {rank: StateLayout.of(program.get(rank)) for rank in range(len(devices))}
+        for program in (first, second)
+    )
+    plan = plan_switch(first, second, links_of(None, devices), moments=MOMENTS)
+    tensors = whole_tensors(before, 1)
+    held = {rank: state_of(layout, tensors) for rank, layout in before.items()}
+    found = carried(plan, held, after, random.choice((1 << 10, 1 << 13)))
+    for rank, layout in after.items():
+        assert not differences(found[rank], state_of(layout, tensors)), zeros
+
+
+def compiled(subject: str, case: str, zero: int, compute: str) -> dict[int, RankProgram]:
+    """Programs by device, with copies in another type where segments read such."""
+    program = program_for(graph_of(subject), replace(CASES[case], zero=zero))
+    ranks = {own.device: own for own in program.ranks}
+    for own in ranks.values():
+        own.shards = [replace(shard, compute=compute) if shard.trainable else shard for shard in own.shards]
+    return ranks
