@@ -24,7 +24,8 @@ class Considered(Mapping[str, Ways]):
     """By anchor or parameter: each type there, with the price of the cheapest program that has it, cheapest
     first.
 
-    A block is searched again from all states before it, each with what led there, once per type.
+    A block is searched again from all states before it, each with what led there, once per type; what leads
+    to a state behind it that the search left out is followed to the end.
     """
 
     chain: BlockChain
@@ -103,7 +104,11 @@ class Considered(Mapping[str, Ways]):
             for key, value in block.items():
                 if key not in found or value[0] < found[key][0]:
                     found[key] = value
-        return min((price + to_go[key] for key, (price, _) in found.items() if key in to_go), default=None)
+        known = min((price + to_go[key] for key, (price, _) in found.items() if key in to_go), default=None)
+        beside = self.chain.least_from(
+            number + 1, {key: one for key, one in found.items() if key not in to_go}
+        )
+        return min((price for price in (known, beside) if price is not None), default=None)
 
 
 def held_ways(space: SearchSpace, place: int, statics: tuple[StaticWay, ...], row: int) -> Iterator[ParamWay]:

@@ -65,9 +65,20 @@ class BlockChain:
             front = self._block(number, front)
         return front
 
+    def least_from(self, number: int, front: Front) -> float | None:
+        """The least price from these states before a block to the end; None where none gets there."""
+        for later in range(number, len(self.blocks)):
+            front, _ = self._through(later, front)
+        return min((price for price, _ in front.values()), default=None)
+
     def _block(self, number: int, front: Front) -> Front:
-        exits: dict[Key, Exits] = {}
+        front, exits = self._through(number, front)
         self.exits.append(exits)
+        return front
+
+    def _through(self, number: int, front: Front) -> tuple[Front, dict[Key, Exits]]:
+        """To the states behind a block, and how each before it gets there."""
+        exits: dict[Key, Exits] = {}
         known = self._states(number)
         made: Front = {}
         for key, (price, chain) in front.items():
@@ -80,7 +91,7 @@ class BlockChain:
                 old = made.get(passage.after)
                 if old is None or total < old[0]:
                     made[passage.after] = (total, (chain, passage))
-        return made
+        return made, exits
 
     def _states(self, number: int) -> dict[Key, Exits]:
         """Exits that are known of blocks like it, among as many live values in the same places."""

@@ -10,9 +10,12 @@ from hspmd_compiler.cluster.calibration import AtOnce, Calibration, Fit
 from hspmd_compiler.cluster.cluster import ClusterSpec, NodeSpec
 from hspmd_compiler.errors import HspmdError
 from hspmd_compiler.synthesizer.considered import Considered
+from hspmd_compiler.synthesizer.frontier import Frontier
 from hspmd_compiler.synthesizer.machine import machine_of
 from hspmd_compiler.synthesizer.options import SearchOptions
 from hspmd_compiler.synthesizer.search import search
+from hspmd_compiler.synthesizer.space.codes import FIRST_CUT, type_of
+from hspmd_compiler.synthesizer.templates import BlockChain
 from hspmd_compiler.synthesizer.value_types import Holding
 from tests.cost_models.priced import cluster, device
 from tests.synthesizer.small_models import graph_of, some_machine, space_of
@@ -34,6 +37,25 @@ def test_no_other_layout_is_cheaper_than_what_was_chosen(name: str, seed: int) -
         if choice.name in found.considered:
             prices_of = dict(found.considered[choice.name])
             assert prices_of[choice.type] == pytest.approx(found.price_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_a_layouts_price_is_that_of_the_best_program_with_it(seed: int) -> None:
+    """Beside a search of all blocks in which a weight may be held in no other way."""
+    space, machine = space_of("encoder-decoder-2"), some_machine(seed)
+    considered = search(space, machine, FREE).considered
+    assert isinstance(considered, Considered)
+    chain, told = considered.chain, dict(considered["weight"])
+    (place,) = (at for at, step in enumerate(space.steps) if step.starts and step.row.origin.name == "weight")
+    cuts = space.walk.ways.cuts(space.steps[place].results[0])
+    for code in range(FIRST_CUT + len(cuts)):
+        frontier = Frontier(chain.frontier.steps, only={place: code})
+        alone = BlockChain(
+            frontier, space.blocks, space.regions, space.block_kinds, chain.layered, templates=False
+        )
+        least = min((price for price, _ in alone.run().values()), default=None)
+        kind = type_of(code, cuts, 1)
+        assert told.get(kind) == (None if least is None else pytest.approx(least, rel=1e-9)), kind
 
 
 def test_an_operator_that_no_rule_splits_is_whole_and_said() -> None:
