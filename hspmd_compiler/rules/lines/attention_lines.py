@@ -14,6 +14,7 @@ from ...layout.view_maps import flat_factor
 from ..call_rule import CallRule, argument_of
 from ..cuts import whole_dim
 from ..op_apply import Chosen, by_letters, line
+from ..op_rule import Dims
 from ..rules import Result, RuleContext
 
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
@@ -21,7 +22,9 @@ FLASH_BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.defa
 SAVED = 6
 """Operands of the backward of attention without the mask."""
 QUERIES = 2
-"""The dim of the queries, in all operands and results that have one."""
+"""The dim of the queries in the first result."""
+TOKENS = ("s", "t")
+"""Letters of queries, and of keys and values."""
 
 
 def attention(ctx: RuleContext, row: Row) -> Result:
@@ -29,14 +32,21 @@ def attention(ctx: RuleContext, row: Row) -> Result:
     call = ctx.call_rule(row)
     refs = call.refs(row)
     settled = [ctx.settle(value) for value in [ctx.operand(ref) for ref in refs]]
-    given = {ref.id: _gathered(ctx, value) for ref, value in zip(refs, settled, strict=True)}
+    given = {
+        ref.id: _gathered(ctx, value, dims)
+        for ref, value, dims in zip(refs, settled, call.operands, strict=True)
+    }
     return by_letters(Chosen(ctx, given), row, call)  # type: ignore[arg-type]
 
 
-def _gathered(ctx: RuleContext, value: AnnotatedValue) -> AnnotatedValue:
-    place = QUERIES if len(value.layout.dims) > QUERIES else 0  # a mask may have queries and keys only
-    cut = dim_cut(value.layout.dims[place], ranks=True)
-    return whole_dim(ctx, value, place) if cut is not None and cut.axis is Axis.SEQUENCE else value
+def _gathered(ctx: RuleContext, value: AnnotatedValue, dims: Dims) -> AnnotatedValue:
+    """Without a cut of tokens that sequence parallelism made: of queries, else of keys."""
+    for letter in TOKENS:
+        place = next((at for at, names in enumerate(dims) if letter in names), None)
+        if place is not None:
+            cut = dim_cut(value.layout.dims[place], ranks=True)
+            return whole_dim(ctx, value, place) if cut is not None and cut.axis is Axis.SEQUENCE else value
+    return value
 
 
 def forward_rows(
