@@ -31,6 +31,8 @@ REDUCE_OPS = {Combine.SUM: dist.ReduceOp.SUM, Combine.MAX: dist.ReduceOp.MAX}
 # Tags in three interleaved series, so that a message never meets a receive of another kind.
 TAG_SERIES = 3
 TRANSFER, EXCHANGE, ROW = range(TAG_SERIES)
+NO_TRANSFER = 1 << 62
+"""The number of what no program sends: it isn't over before sends are."""
 SWAP_TAG = TAG_SERIES + ROW
 
 
@@ -56,7 +58,8 @@ class TorchDist:
         self._watch = watch
         self._arrays = TorchArrays(str(device))
         self._plans: dict[int, tuple[CommStep, ExchangePlan]] = {}
-        self._pending: deque[tuple[dist.Work, Tensor]] = deque()
+        self._pending: deque[tuple[dist.Work, Tensor, int]] = deque()
+        self._sends = 0
         with peer_lost_in("setting up the process groups"):
             self._groups = Groups(groups, timeout, directed=device.type != "cpu")
 
@@ -70,8 +73,8 @@ class TorchDist:
             case Send(step, value, tag):
                 self._send(self._members.step(step), value, tag)
                 return None
-            case Recv(step, tag):
-                return self._recv(self._members.step(step), tag)
+            case Recv(step, tag, over):
+                return self._recv(self._members.step(step), tag, over)
             case GradReduce(bucket, flat):
                 own = flat.clone() if len(bucket.pieces) == 1 else flat  # may be a shared gradient itself
                 return self._sum(own, self._members.group(bucket.group), f"gradient bucket {bucket.id}")
@@ -102,22 +105,24 @@ class TorchDist:
     def finish_sends(self) -> None:
         """See Transport."""
         with peer_lost_in("finishing sends"):
-            for work, _ in self._pending:
+            for work, _, _ in self._pending:
                 work.wait()
         self._pending.clear()
+        self._sends = 0
 
     @property
     def kept_sends(self) -> int:
         """Messages whose memory is held, since they may not have left yet."""
         return len(self._pending)
 
-    def _let_go(self) -> None:
+    def _let_go(self, over: int = 0) -> None:
         """Let go of messages that are known to have left, the oldest first; nothing waits.
 
-        NCCL says so of its own accord, gloo only to who waits for it: there all are held until the update.
+        NCCL says so of its own accord, gloo only to who waits for it: there it is the program that knows.
+        over: how many of the step's sends have been received.
         """
         with peer_lost_in("finishing sends"):
-            while self._pending and self._pending[0][0].is_completed():
+            while self._pending and (self._pending[0][2] <= over or self._pending[0][0].is_completed()):
                 self._pending.popleft()[0].wait()  # over already: raises what went wrong
 
     def sum_over_ranks(self, value: Tensor) -> Tensor:
@@ -293,11 +298,12 @@ class TorchDist:
     def _send(self, step: CommStep, value: Tensor, tag: int) -> None:
         self._announced(step, value)
         self._let_go()
+        self._sends += 1
         for peer, row in self._arrays.cut(step, value).items():
             if row.numel():
-                self._start_send(row, peer, tag * TAG_SERIES + TRANSFER)
+                self._start_send(row, peer, tag * TAG_SERIES + TRANSFER, self._sends)
 
-    def _recv(self, step: CommStep, tag: int) -> Tensor:
+    def _recv(self, step: CommStep, tag: int, over: int) -> Tensor:
         self._let_go()
         dtype = torch_dtype(step.dtype)
         rows = {
@@ -312,14 +318,15 @@ class TorchDist:
             ]
             for work in works:
                 work.wait()
+        self._let_go(over)
         return self._arrays.paste(step, {peer: from_wire(row, dtype) for peer, row in rows.items()})
 
-    def _start_send(self, row: Tensor, peer: int, tag: int) -> None:
+    def _start_send(self, row: Tensor, peer: int, tag: int, number: int = NO_TRANSFER) -> None:
         row = to_wire(row)
         with peer_lost_in(f"sending to rank {peer}"):
             work = dist.isend(row, peer, self._groups.toward(self.rank, peer), tag)
         if work is not None:
-            self._pending.append((work, row))
+            self._pending.append((work, row, number))
 
     def _start_recv(self, row: Tensor, peer: int, tag: int) -> dist.Work:
         work = dist.irecv(row, peer, self._groups.toward(peer, self.rank), tag)

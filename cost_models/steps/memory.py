@@ -97,6 +97,8 @@ class _Ledger:
         self.answer = 0
         self.is_synced = False
         self.until_sent = 0
+        self.sent: list[int] = []
+        self.over = 0
         self.peaks: list[int] = []
         self.held: list[int] = []
         self.start = self.now.total
@@ -108,6 +110,7 @@ class _Ledger:
         for position, instruction in enumerate(self.own.instructions):
             step = self.shape.steps[position]
             peak = self._micro(step) if step is not None else self._other(instruction)
+            self._let_go(instruction, step)
             if peak.total > self.most.total:
                 self.most, self.position = peak, position
             self.peaks.append(peak.total)
@@ -131,6 +134,16 @@ class _Ledger:
         self.grads |= fresh
         self.now = replace(after, gradients=now.gradients + sum(fresh.values()))
         return max(inside, adding, self.now, key=lambda parts: parts.total)
+
+    def _let_go(self, instruction: Instruction, step: MicroStep | None) -> None:
+        """What a program knows to be received goes where its RECV says so; the rest when sends are over."""
+        if instruction.op is Op.SEND:
+            self.sent.append(0 if step is None else step.until_sent)
+        elif instruction.over > self.over:
+            gone = sum(self.sent[self.over : instruction.over])
+            self.over = instruction.over
+            self.until_sent -= gone
+            self.now = replace(self.now, buffers=self.now.buffers - gone)
 
     def _other(self, instruction: Instruction) -> MemoryParts:
         if instruction.op in (Op.GRAD_SYNC, Op.GRAD_SCATTER):

@@ -81,7 +81,7 @@ class ShapeTable:
             tuple(high - low for low, high in own.rows),
             tuple([self._step_key(step) for step in own.transfers]),
             tuple([self._bucket_key(bucket) for bucket in (*own.grad_buckets, *own.param_buckets)]),
-            tuple([(i.op, i.segment, i.mb, i.value, i.slot) for i in own.instructions]),
+            tuple([(i.op, i.segment, i.mb, i.value, i.slot, i.over) for i in own.instructions]),
         )
         if key not in self._shapes:
             self._shapes[key] = RankShape(own, self._steps(own, alike))

@@ -202,6 +202,8 @@ def _instruction_problems(step: Instruction, own: RankProgram, shared: ClassProg
         yield f"no slot {step.slot} in {table}"
     if step.op in TAGGED and step.tag < 0:
         yield "no tag"
+    if step.over >= 0 and step.op is not Op.RECV:
+        yield "tells which sends are over, which only RECV does"
 
 
 def _step_problems(step: CommStep, groups: set[tuple[int, ...]]) -> Iterator[str]:

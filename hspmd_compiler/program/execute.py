@@ -274,7 +274,7 @@ class Walk(Generic[V]):
 
     def _recv(self, instruction: Instruction) -> InstructionRun[V]:
         step = self.plan.program.transfers[instruction.slot]
-        value = self._received((yield Recv(step, instruction.tag)))
+        value = self._received((yield Recv(step, instruction.tag, instruction.over)))
         self._keep((instruction.mb, instruction.value), value)
 
     def _grad_scatter(self, instruction: Instruction) -> InstructionRun[V]:

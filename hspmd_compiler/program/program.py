@@ -157,7 +157,10 @@ class Op(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction; fields not used by `op` are -1. mb: local micro-batch number (see Program.rows)."""
+    """One instruction; fields not used by `op` are -1. mb: local micro-batch number (see Program.rows).
+
+    over: of a RECV, how many of the rank's first SENDs have surely been received when it is done.
+    """
 
     op: Op
     segment: int = -1
@@ -165,6 +168,7 @@ class Instruction:
     value: int = -1
     slot: int = -1
     tag: int = -1
+    over: int = -1
 
     # A SEND or RECV carries `tag`, unique in the whole program for each (transfer, micro-batch).
 

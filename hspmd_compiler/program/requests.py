@@ -42,10 +42,11 @@ class Send(Generic[V]):
 
 @dataclass(slots=True)
 class Recv:
-    """Answer: the destination value."""
+    """Answer: the destination value. over: then so many of the step's first sends may be let go of."""
 
     step: CommStep
     tag: int
+    over: int = -1
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from ...ir.annotated import PipelineGraph
 from ...program.check import problems_of_program
 from ...program.program import ClassProgram, Program, RankProgram, Segment, Shard
 from ...program.program_text import program_text
+from ...program.receipts import with_receipts
 from ..compile_state import Measured
 from ..pass_chain import Pass
 from ..resolve_comm import StageComm
@@ -87,7 +88,7 @@ class Lowering:
             for program in self._rank_programs(plan, comm, saved, shards)
         ]
         programs.sort(key=lambda program: program.rank)
-        return Lowered(self._program(programs), self._value_layouts())
+        return Lowered(self._program(with_receipts(programs)), self._value_layouts())
 
     def _stage(self, plan: StagePlan, comm: StageComm) -> LoweredStage:
         """A stage's segments; those of one plan are lowered once."""

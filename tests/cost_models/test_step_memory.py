@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -88,8 +89,19 @@ def test_peak_is_that_of_the_walk_by_shape(
         assert 0 <= walked_peak(program, own.rank) - found <= LOSS_BYTES + last_answer(program, own)
 
 
+def test_what_is_sent_does_not_grow_with_micro_batches() -> None:
+    """A rank lets go of what it knows to be received."""
+    peaks = []
+    for count in (3, 8):
+        program = compiled([{**PP[0], "micro_batches": [1] * count}]).program
+        memories = [memory_of(program, own, OptimizerConfig()).peak for own in program.ranks]
+        peaks.append([replace(one, batch=0) for one in memories])
+        assert all(one.buffers > 0 for one in memories)
+    assert peaks[0] == peaks[1]
+
+
 def test_what_is_sent_lives_until_sends_are_over() -> None:
-    """The walk lets go of a message at once; the transport keeps it until the update."""
+    """The walk lets go of a message at once; the transport keeps it until it is answered, or the update."""
     program = compiled(MIXED).program
     for own in program.ranks:
         sent = memory_of(program, own, OptimizerConfig()).peak.buffers

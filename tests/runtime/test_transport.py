@@ -235,6 +235,30 @@ def check_what_is_kept(transport: TorchDist) -> None:
     assert transport.kept_sends == 0 and [each.waited for each in told] == [1] * 4
 
 
+def check_what_a_program_knows(transport: TorchDist) -> None:
+    """Gloo does not tell what has left: what the program says to be received goes, the rest stays."""
+    rank, peer = transport.rank, 2 - transport.rank
+    if rank == 1:
+        return
+    view, box = (4,), (((0, 4),),)
+    send = CommStep(1, CommKind.SEND_RECV, (0, 2), src_view=view, sends=(Piece(peer, box),))
+    recv = CommStep(1, CommKind.SEND_RECV, (0, 2), dst_view=view, dst_shape=view, recvs=(Piece(peer, box),))
+    for _ in range(2):
+        kept = []
+        for mb, over in enumerate((-1, 1, -1, 3)):
+            transport.answer(Send(send, torch.full(view, float(mb)), tag=mb))
+            answer = transport.answer(Recv(recv, tag=mb, over=over))
+            assert answer is not None and answer.tolist() == [mb] * 4
+            kept.append(transport.kept_sends)
+        assert kept == [1, 1, 2, 1]
+        transport.finish_sends()
+        assert transport.kept_sends == 0
+
+
+def test_messages_that_are_surely_received_are_let_go() -> None:
+    on_three_ranks(check_what_a_program_knows)
+
+
 def test_messages_that_have_left_are_let_go() -> None:
     on_three_ranks(check_what_is_kept)
 

@@ -11,6 +11,7 @@ from ...ir.type_text import dtype_name
 from ...program.requests import Recv, Send
 from .blocked import RankRun, V
 from .matching import BOX_RULE, OURS, BoxVolumes, check_type
+from .receipts import Receipts
 
 MailKey = tuple[int, int, int]
 """(sender, receiver, tag)."""
@@ -20,7 +21,10 @@ TAG_RULE = "a tag belongs to one transfer of one micro-batch"
 
 @dataclass(slots=True)
 class Message(Generic[V]):
-    """What a rank sent and nobody has received yet. rows: of the global batch that it belongs to."""
+    """What a rank sent and nobody has received yet. rows: of the global batch that it belongs to.
+
+    known: how many messages its sender had received before.
+    """
 
     value: V
     volumes: tuple[int, ...]
@@ -29,6 +33,7 @@ class Message(Generic[V]):
     where: str
     sender: RankRun[V]
     number: int
+    known: int = 0
 
     @property
     def tensor(self) -> str:
@@ -42,10 +47,13 @@ class Mail(Generic[V]):
     def __init__(self) -> None:
         self._messages: dict[MailKey, Message[V]] = {}
         self._receivers: dict[MailKey, RankRun[V]] = {}
+        self._receipts = Receipts()
 
     def post(self, run: RankRun[V], request: Send[V], sent: BoxVolumes) -> Iterator[RankRun[V]]:
         """Send to every peer in `sent`; yields the ranks that waited for it."""
         check_type(run, request.value, request.step.dtype)
+        others = tuple(peer for peer in sent if peer != run.rank)
+        known = self._receipts.sent(run.rank, request.tag, others)
         for peer, value in run.arrays.cut(request.step, request.value).items():
             if peer not in sent:
                 continue
@@ -62,7 +70,7 @@ class Mail(Generic[V]):
                     fix=OURS,
                 )
             self._messages[box] = Message(
-                value, sent[peer], request.step.id, rows_of(run), run.doing(), run, run.moved()
+                value, sent[peer], request.step.id, rows_of(run), run.doing(), run, run.moved(), known
             )
             if box in self._receivers:
                 yield self._receivers[box]
@@ -76,7 +84,9 @@ class Mail(Generic[V]):
         for peer, box in boxes.items():
             del self._receivers[box]
             check_message(run, request, self._messages[box], expected[peer], peer)
-        return {peer: self._messages.pop(box) for peer, box in boxes.items()}
+        found = {peer: self._messages.pop(box) for peer, box in boxes.items()}
+        self._receipts.received(run, request, {peer: message.known for peer, message in found.items()})
+        return found
 
     def lacking(self, run: RankRun[V]) -> list[int]:
         """Peers whose message a rank still waits for."""

@@ -209,7 +209,8 @@ def _request(asked: Asked, own: RankProgram) -> Request[ShapeValue]:
     if kind is Send:
         return Send(own.transfers[asked.slot], _given(value), own.instructions[asked.position].tag)
     if kind is Recv:
-        return Recv(own.transfers[asked.slot], own.instructions[asked.position].tag)
+        instruction = own.instructions[asked.position]
+        return Recv(own.transfers[asked.slot], instruction.tag, instruction.over)
     if kind is GradReduce:
         return GradReduce(own.grad_buckets[asked.slot], _given(value))
     return LossReduce(_given(value)) if kind is LossReduce else OptimizerStep()

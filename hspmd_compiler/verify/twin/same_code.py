@@ -185,4 +185,4 @@ def _lengths(boxes: object) -> list[int]:
 
 
 def _untagged(own: RankProgram) -> list[object]:
-    return [replace(item, tag=-1) for item in own.instructions]
+    return [replace(item, tag=-1, over=-1) for item in own.instructions]
