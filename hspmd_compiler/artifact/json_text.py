@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -72,9 +73,9 @@ def fingerprint(value: object) -> str:
 
 
 def parse(content: bytes, name: str) -> Json:
-    """The JSON value of file `name`; NaN and Infinity, which are not JSON, are refused like any damage."""
+    """The JSON value of file `name`; NaN, and what is read as infinite, are refused like any damage."""
     try:
-        value: Json = json.loads(content.decode("utf-8"), parse_constant=_not_json)
+        value: Json = json.loads(content.decode("utf-8"), parse_constant=_not_json, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise ArtifactError(
             f"{name} is not JSON",
@@ -82,6 +83,14 @@ def parse(content: bytes, name: str) -> Json:
             rule="every file of an artifact but the weights is UTF-8 JSON, as `hspmd compile` writes it",
             fix="compile again; files of an artifact are not meant to be edited",
         ) from error
+    return value
+
+
+def _finite(text: str) -> float:
+    """A fraction that a double holds; a larger one, such as 1e999, would be read as infinite."""
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:SHOWN]} is no number that is held in 64 bits")
     return value
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hspmd_compiler.artifact.bundle import folder_of, listing_from_json, read_bundle
 from hspmd_compiler.artifact.bundle_paths import is_bundle, is_in_bundle
 from hspmd_compiler.artifact.check_switch import check_switch_plan, first_overlap
-from hspmd_compiler.artifact.json_text import to_text
+from hspmd_compiler.artifact.json_text import parse, to_text
 from hspmd_compiler.artifact.manifest import TORCH_BELOW, TORCH_LOW, with_own_hash
 from hspmd_compiler.artifact.store import Artifact, load
 from hspmd_compiler.artifact.switch_file import plan_from, plan_text
@@ -188,10 +188,20 @@ def test_a_changed_listing_is_read_or_refused(data: st.DataObject) -> None:
     container, key = data.draw(st.sampled_from(places(body)))
     container[key] = data.draw(VALUES)
     with suppress(ArtifactError):
+        body = parse(json.dumps(body).encode(), "bundle.json")
+        assert isinstance(body, dict)
         read = listing_from_json(with_own_hash(body))
         names = [each.name for each in read.strategies]
         assert len(set(names)) == len(names) and set(names) >= {each.source for each in read.plans}
         assert all(is_in_bundle(path) for path in read.files)
+
+
+def test_a_number_that_is_too_large_is_refused(written: Path) -> None:
+    """JSON that Python reads as infinite, which no hash can be made of."""
+    text = (written / "bundle.json").read_text()
+    (written / "bundle.json").write_text(text.replace('"schema": 1,', '"schema": 1e999,'))
+    with pytest.raises(ArtifactError, match=r"bundle\.json is not JSON"):
+        read_bundle(written)
 
 
 def test_devices_and_model_are_those_of_the_artifact(written: Path) -> None:
