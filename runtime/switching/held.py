@@ -64,10 +64,15 @@ class StateLayout:
         return prod(self.shape(key)) * self.dtype(key).itemsize
 
     def is_covered(self, key: TensorKey) -> bool:
-        """Whether a tensor is its elements of the whole, and has nothing between them."""
+        """Whether a tensor is its elements of the whole, and has nothing between them.
+
+        The local tensor of a gradient is no such one where the rank needs only what it owns of it.
+        """
         name, kind = key
         shard = self.shards[name]
-        return is_run(shard, kind) or _volume(shard, StateExtent.ALL) == prod(shard.shape)
+        if is_run(shard, kind):
+            return True
+        return not (kind == GRAD and shard.zero) and _volume(shard, StateExtent.ALL) == prod(shard.shape)
 
     def needs(self, scope: SwitchScope, moments: tuple[str, ...]) -> Iterator[tuple[TensorKey, int]]:
         """The tensors that a rank goes on with, and how many of their elements a plan brings.
