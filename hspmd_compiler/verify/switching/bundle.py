@@ -27,6 +27,7 @@ from .bits import BitsProof, BitsReport
 from .coverage import check_coverage
 from .curve import CurveProof, CurveReport
 from .messages import SwitchMemory, check_messages
+from .parts_of_batch import PartsReport, prove_parts
 from .strategies import ProvenStrategies
 
 PlanKey = tuple[str, str, SwitchScope]
@@ -35,17 +36,22 @@ Given = ModelSource | nn.Module | None
 
 @dataclass(frozen=True, slots=True)
 class BundleReport:
-    """What was proved of each strategy and of each plan. bits, curve: where values were asked for."""
+    """What was proved of each strategy and of each plan. bits, curve: where values were asked for.
+
+    parts: of steps whose optimizer state stays at home, where there are such.
+    """
 
     strategies: Mapping[str, VerifyReport]
     plans: Sequence[SwitchPlan]
     memory: Mapping[PlanKey, SwitchMemory] = field(default_factory=dict)
     bits: Mapping[PlanKey, BitsReport] = field(default_factory=dict)
     curve: CurveReport | None = None
+    parts: PartsReport | None = None
 
     def to_json(self) -> dict[str, object]:
         """For scripts."""
-        told = {} if self.curve is None else {"curve": self.curve.to_json()}
+        told: dict[str, object] = {} if self.curve is None else {"curve": self.curve.to_json()}
+        told |= {} if self.parts is None else {"parts": self.parts.to_json()}
         return {
             "strategies": {name: report.to_json() for name, report in self.strategies.items()},
             "switches": [self._plan_json(plan) for plan in self.plans],
@@ -75,6 +81,8 @@ class BundleReport:
         parts.append(self._table())
         if self.curve is not None:
             parts.append(self.curve.rendered())
+        if self.parts is not None:
+            parts.append(self.parts.rendered())
         return Group(*parts)
 
     def _table(self) -> Table:
@@ -177,7 +185,12 @@ def _with_values(
     models = [artifact.manifest.model for artifact in artifacts.values()]
     is_one = all(each == models[0] for each in models)
     curve = CurveProof(strategies, references, batches, config, is_one).prove(report.plans)
-    return replace(report, bits=bits, curve=curve)
+    home = next((plan.source for plan in report.plans if plan.scope is SwitchScope.PARAMS), None)
+    parts = None
+    if home is not None:
+        draws = any(shared.draws for shared in artifacts[home].program.classes.values())
+        parts = prove_parts(references[home], firsts[home], draws)
+    return replace(report, bits=bits, curve=curve, parts=parts)
 
 
 def _reference(name: str, artifact: Artifact, choice: ModelChoice) -> Reference:

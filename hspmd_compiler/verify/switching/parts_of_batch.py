@@ -77,9 +77,10 @@ def _step(reference: Reference, batch: Mapping[str, Tensor]) -> EagerResult:
 
 def _flat(result: EagerResult, like: EagerResult) -> Tensor:
     """The loss, then all gradients; zeros for those that a part does not reach."""
+    loss = torch.tensor([result.loss], dtype=torch.float64)
     grads = (result.grads.get(name, torch.zeros_like(value)) for name, value in like.grads.items())
-    rows = [torch.view_as_real(grad) if grad.is_complex() else grad for grad in grads]
-    return torch.cat([torch.tensor([result.loss]).double(), *(row.reshape(-1).double() for row in rows)])
+    rows = (torch.view_as_real(grad) if grad.is_complex() else grad for grad in grads)
+    return torch.cat([loss, *(row.reshape(-1).double() for row in rows)])
 
 
 def _checked(whole: EagerResult, parts: list[EagerResult], weights: list[float]) -> float:
