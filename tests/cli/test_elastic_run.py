@@ -1,0 +1,79 @@
+"""`hspmd run --elastic` as a user starts it: two processes are killed, and the weights are the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.runtime.elastic import product
+
+DATA = """
+import torch
+
+
+def batches(epoch, rows=None):
+    for number in range(5):
+        generator = torch.Generator().manual_seed(100 * epoch + number)
+        drawn = {key: torch.randn(8, 8, dtype=torch.float64, generator=generator) for key in ("x", "target")}
+        if rows is None:
+            yield drawn
+        else:
+            yield {key: torch.cat([all[low:high] for low, high in rows]) for key, all in drawn.items()}
+"""
+STEPS = 60
+
+
+def command(directory: Path, *flags: str) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "hspmd_compiler",
+        "run",
+        str(directory),
+        "--data",
+        "kept_data:batches",
+        *flags,
+    ]
+
+
+def second_rank_of(launcher: int) -> int:
+    """Of the processes that a launcher has, the oldest hosts the store; ranks come next."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    return sorted(map(int, children))[2]
+
+
+@pytest.mark.slow
+def test_processes_are_killed_and_the_weights_are_those_of_a_whole_run(tmp_path: Path) -> None:
+    """Data that each rank loads for itself; a new process finds its place in them."""
+    directory = product.compiled(product.twice(), tmp_path / "twice")
+    (tmp_path / "kept_data.py").write_text(DATA)
+    whole, killed = tmp_path / "whole.safetensors", tmp_path / "killed.safetensors"
+    flags = ("--steps", str(STEPS), "--json", "--save")
+    subprocess.run([*command(directory, *flags, str(whole))], cwd=tmp_path, check=True, capture_output=True)
+    run = subprocess.Popen(
+        command(directory, *flags, str(killed), "--elastic", "--elastic-respawn", "1"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    records = []
+    with run:
+        assert run.stdout is not None
+        for line in run.stdout:
+            records.append(json.loads(line))
+            if records[-1].get("step") in (10, 30):
+                os.kill(second_rank_of(run.pid), signal.SIGKILL)
+    assert run.returncode == 0
+    assert [record["step"] for record in records if "step" in record] == list(range(1, STEPS + 1))
+    changes = [record["regroup"] for record in records if "regroup" in record]
+    assert [each["strategy"] == "twice" for each in changes] == [True, False]
+    expected, found = load_file(whole), load_file(killed)
+    for name, value in expected.items():
+        assert found[name].flatten().tolist() == pytest.approx(value.flatten().tolist(), rel=1e-10, abs=1e-12)
