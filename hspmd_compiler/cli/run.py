@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..base.limits import MOST_DEVICES
 from ..base.pace import Pace, check_pace, read_pace
 from ..errors import OptionError
 from .command import Command
-from .training import checkpoint_flags, elastic_flags, switch_flags
+from .training import checkpoint_flags, elastic_flags, replay_flags, switch_flags
 from .training.training_view import LEFT_OUT, view_for
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ WRITTEN = ("save", "save_state", "trace")
 RANK_DIGITS = 9
 MOST_THREADS = 1 << 10
 MOST_TRACED = 100
-SUBJECTS = (switch_flags, checkpoint_flags, elastic_flags)
+SUBJECTS = (switch_flags, checkpoint_flags, elastic_flags, replay_flags)
 LONGEST_WAIT = 30 * 24 * 3600.0  # a month
 
 
@@ -146,6 +147,8 @@ def _run_elastic(args: Namespace, options: StartOptions, pace: Pace) -> None:
     from ..runtime.saved.checkpoint.load import load_checkpoint
     from .training.elastic import run_elastic
 
+    started = monotonic()
+
     def make_run(options: StartOptions, local_index: dict[int, int]) -> ElasticRun:
         return ElasticRun(
             options,
@@ -153,7 +156,7 @@ def _run_elastic(args: Namespace, options: StartOptions, pace: Pace) -> None:
             lambda engine, data, emit: _begin(engine, data, emit, args),
             load_checkpoint,
             lambda engine, data, begun, emit, on_step: _train_on(
-                engine, data, emit, args, pace, begun, on_step
+                engine, data, emit, args, pace, begun, on_step, replay_flags.waits(args, engine, started)
             ),
             local_index,
         )
@@ -248,6 +251,7 @@ def _train_on(
     pace: Pace,
     begun: int,
     after_step: Callable[[], None] = lambda: None,
+    before_step: Callable[[int], None] = lambda step: None,
 ) -> None:
     """Train to the end of a run that began at a step, and write what is wanted then."""
     from ..runtime.saved.training_state import save_state
@@ -257,34 +261,35 @@ def _train_on(
 
     if args.lr is not None:
         engine.lr = args.lr
-    checkpointer = checkpoint_flags.checkpointer_of(engine, data, args, emit)
     timing = timing_of(engine, pace, args.trace, args.steps, args.trace_steps)
-
-    def on_step(record: StepRecord) -> None:
-        timing.step_done()
-        emit(asdict(record))
-        if checkpointer is not None:
-            checkpointer.step_done()
-        after_step()
-
     switches = switch_flags.PlannedSwitches(engine, args.switch_at, emit)
-    train(
-        engine,
-        data,
-        None if args.steps is None else args.steps - (engine.steps - begun),
-        args.epochs,
-        on_step,
-        lambda left: emit({LEFT_OUT: asdict(left)}),
-        switches.before_step,
-    )
-    switches.tell_unreached()
-    timing.write()
-    if args.save is not None:
-        save(engine, args.save)
-    if args.save_state is not None:
-        save_state(engine, data, args.save_state)
-    if checkpointer is not None:
-        checkpointer.finish()
+    with checkpoint_flags.keeping(engine, data, args, emit) as kept:
+
+        def on_step(record: StepRecord) -> None:
+            timing.step_done()
+            emit(asdict(record))
+            kept()
+            after_step()
+
+        def begins(step: int) -> None:
+            switches.before_step(step)
+            before_step(step)
+
+        train(
+            engine,
+            data,
+            None if args.steps is None else args.steps - (engine.steps - begun),
+            args.epochs,
+            on_step,
+            lambda left: emit({LEFT_OUT: asdict(left)}),
+            begins,
+        )
+        switches.tell_unreached()
+        timing.write()
+        if args.save is not None:
+            save(engine, args.save)
+        if args.save_state is not None:
+            save_state(engine, data, args.save_state)
 
 
 def _data(engine: Engine, args: Namespace, alone: bool = False) -> DataSource:

@@ -40,7 +40,7 @@ def test_each_is_for_the_devices_of_its_moment(cluster: str) -> None:
 def graph() -> LogicalGraph:
     sys.path.insert(0, str(EXAMPLE))
     try:
-        from small_llama import build
+        from small_transformer import build
     finally:
         sys.path.remove(str(EXAMPLE))
     model, inputs = build()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ...runtime.batches.data import DataSource
     from ...runtime.engine import Engine
-    from ...runtime.saved.checkpoint.checkpointer import Checkpointer, CheckpointNews
+    from ...runtime.saved.checkpoint.checkpointer import CheckpointNews
     from ...runtime.start.rank_process import Emit
 
 EVERY, KEEP = 100, 2
@@ -94,17 +96,28 @@ def resume(engine: Engine, data: DataSource, args: Namespace, emit: Emit) -> Non
         emit({RESUMED: {"folder": "" if found is None else str(found), "problem": ""}})
 
 
-def checkpointer_of(engine: Engine, data: DataSource, args: Namespace, emit: Emit) -> Checkpointer | None:
-    """What keeps training, where it is asked for; every rank calls this, after `resume`."""
+@contextmanager
+def keeping(engine: Engine, data: DataSource, args: Namespace, emit: Emit) -> Iterator[Callable[[], None]]:
+    """What keeps training where it is asked for, called behind each step; every rank enters after `resume`.
+
+    The last step is kept at the end; where an error ends it, what is under way is given up.
+    """
     from ...runtime.saved.checkpoint.checkpointer import Checkpointer
 
     if args.checkpoint is None:
-        return None
+        yield lambda: None
+        return
 
     def tell(news: CheckpointNews) -> None:
         emit({CHECKPOINT: asdict(news)})
 
-    return Checkpointer(engine, data, args.checkpoint, args.every or EVERY, args.keep or KEEP, tell)
+    checkpointer = Checkpointer(engine, data, args.checkpoint, args.every or EVERY, args.keep or KEEP, tell)
+    try:
+        yield checkpointer.step_done
+    except BaseException:
+        checkpointer.abandon()
+        raise
+    checkpointer.finish()
 
 
 def _kept(folder: Path) -> list[Path]:

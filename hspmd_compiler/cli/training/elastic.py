@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 
 from ...runtime.elastic.agent import Agent, Tell
 from ...runtime.elastic.launcher import ElasticLauncher, ElasticLimits
-from ...runtime.elastic.presence import Presence
 from ...runtime.elastic.rank import live
 from ...runtime.elastic.training import ElasticRun, ElasticTraining
 from ...runtime.elastic.wake import GlooWake, NcclWake
@@ -19,6 +18,7 @@ from ...runtime.start.opening import StartOptions
 from ...runtime.start.rank_process import Record
 from ...runtime.start.rendezvous import use_loopback
 from .elastic_flags import SILENT_S
+from .replay_flags import presences, trace_of
 from .successors import Successors
 
 MakeRun = Callable[[StartOptions, dict[int, int]], ElasticRun]
@@ -29,13 +29,13 @@ def run_elastic(
     options: StartOptions,
     make_run: MakeRun,
     on_record: Callable[[Record], None],
-    schedule: Sequence[Presence] = (),
 ) -> None:
-    """Train to the end on whatever devices are there. schedule: when which of them are."""
+    """Train to the end on whatever devices are there."""
     with TemporaryDirectory(prefix="hspmd-elastic-") as scratch:
         successors = Successors(args.directory, Path(scratch), args.start)
         successors.read()
-        devices = successors.devices
+        devices: Sequence[int] = successors.devices
+        trace = trace_of(args.replay, devices)
         run = make_run(options, {device: index for index, device in enumerate(devices)})
         limits = ElasticLimits(
             silent_s=args.elastic_silence or SILENT_S, grace_s=options.timeouts.transfer.total_seconds()
@@ -44,11 +44,11 @@ def run_elastic(
         ElasticLauncher(
             body,
             successors.choose,
-            devices,
+            devices if trace is None else trace.moments[0].present,
             on_record,
             limits,
             args.elastic_respawn or 0,
-            schedule,
+            () if trace is None else presences(trace),
             lambda: _newest(args.checkpoint),
         ).run()
 
