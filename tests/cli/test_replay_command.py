@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,9 +50,9 @@ def run(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("RANK", raising=False)
 
-    def run(*args: str) -> tuple[int, list[dict[str, object]], str]:
+    def run(*args: str, directory: Path = bundle) -> tuple[int, list[dict[str, object]], str]:
         data = ("--data", "own_data:slow", "--steps", str(STEPS), "--start", "three", "--json")
-        code = main(["run", str(bundle), *data, *args])
+        code = main(["run", str(directory), *data, *args])
         said = capfd.readouterr()
         return code, [json.loads(line) for line in said.out.splitlines()], said.err
 
@@ -86,3 +87,23 @@ def test_what_is_wrong_starts_nothing(run: Run) -> None:
     assert errors.count("unknown: the strategies use 0-2") == 4 and "moments[2].present" in errors
     code, _, errors = run("--replay", "trace.yaml")
     assert code == 2 and "--replay goes with --elastic only" in " ".join(errors.split())
+
+
+def test_pieces_that_are_lost_come_from_the_newest_checkpoint(run: Run, tmp_path: Path) -> None:
+    """With ZeRO each element of the optimizer's state is on one device: all go back to one step, and on."""
+    optimizer = OptimizerConfig(lr=1e-2, weight_decay=0.1, max_grad_norm=1.0)
+    sharded = {"three": replace(THREE, zero=3), "two": TWO}
+    bundled(tmp_path / "sharded", factory, sharded, optimizer)
+    code, _, errors = run("--save", "whole.safetensors")
+    assert code == 0, errors
+    Path("trace.yaml").write_text("moments: [{step: 0, present: '0-2'}, {step: 5, present: '0-1'}]")
+    keep = ("--checkpoint", "kept", "--every", "2", "--save", "end.safetensors")
+    code, told, errors = run("--elastic", "--replay", "trace.yaml", *keep, directory=tmp_path / "sharded")
+    assert code == 0, errors
+    steps = [each["step"] for each in told if "step" in each]
+    again = steps.index(5) + 1
+    assert steps[:5] == [1, 2, 3, 4, 5] and steps[-1] == STEPS and set(range(6, STEPS + 1)) <= set(steps)
+    assert sorted(steps[again:]) != list(range(6, STEPS + 1)), "steps behind the checkpoint are taken again"
+    end = load_file("end.safetensors")
+    for name, value in load_file("whole.safetensors").items():
+        torch.testing.assert_close(end[name], value, rtol=0, atol=1e-12)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from functools import cache
 from itertools import pairwise
@@ -20,6 +22,8 @@ from hspmd_compiler.switching.links import links_of
 from hspmd_compiler.switching.plan import plan_switch
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "elastic_training"
+LIMIT = 400
+"""Seconds, on a machine that runs other tests beside it."""
 CLUSTERS = {"homogeneous": ("c1", "c2", "c3"), "heterogeneous": ("c4", "c5", "c6", "c7")}
 
 
@@ -62,3 +66,16 @@ def programs(strategy: Strategy) -> dict[int, RankProgram]:
     """By device, which is the world rank here."""
     made = lower_graph(graph(), strategy, DeviceKind.CPU).program
     return {own.device: own for own in made.ranks}
+
+
+@pytest.mark.slow
+def test_the_demo_ends_with_equal_losses() -> None:
+    """Two devices lost of eight, by one command."""
+    command = [sys.executable, str(EXAMPLE / "demo.py"), "homogeneous"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "equal: losses of 24 steps" in done.stdout and "NOT" not in done.stdout
+    assert "C2" in done.stdout and "C3" in done.stdout
