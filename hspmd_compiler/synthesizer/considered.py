@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from .block_chain import BlockChain
+from .dynamic_program import Front, Frontier
 from .found import anchors, param_type
-from .frontier import Front, Frontier
 from .machine import SearchMachine
 from .param_prices import ParamWay
 from .priced_steps import PricedWay
 from .space.codes import type_of
 from .space.search_space import SearchSpace
 from .static_tables import StaticWay
-from .templates import BlockChain
 from .value_types import ValueType
 
 Ways = tuple[tuple[ValueType, float], ...]

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from .block_chain import BlockChain, Choice, Passage
 from .found import FoundChoices
 from .machine import SearchMachine
-from .memory import refused
+from .nothing_fits import refused
 from .options import MemoryPrices
 from .priced_steps import PricedSteps
 from .space.search_space import SearchSpace
-from .templates import BlockChain, Choice, Passage
 
 CUTS, DEAR, REWEIGHTED = 10, 1e4, 4
 """Most prices that are tried; how many times a step's seconds all memory costs when only memory counts; how

@@ -1,7 +1,7 @@
 """The search of one group of machines: the cheapest program of the space, that fits.
 
-Variables, objective and states are in `frontier.py`. Constraint: what each device holds, parameters with
-gradients and optimizer state, and what backward reads, is no more than its memory. `fit.py` looks for a
+Variables, objective and states are in `dynamic_program.py`. Constraint: what each device holds, parameters
+with gradients and optimizer state, and what backward reads, is no more than its memory. `fit.py` looks for a
 program that fits where the cheapest does not.
 """
 
@@ -13,16 +13,16 @@ from dataclasses import dataclass, field, replace
 from ..base.collection import without_collection
 from ..ir.graph import LogicalGraph
 from ..passes.deduction.placement import GraphFacts
+from .block_chain import BlockChain
 from .considered import Considered
+from .dynamic_program import Frontier, cheapest, links
 from .fit import Fitting, FoundAt
 from .found import FoundChoices
-from .frontier import Frontier, cheapest, links
 from .machine import SearchMachine
 from .options import MemoryPrices, SearchOptions
 from .priced_steps import PricedSteps
 from .row_prices import RowPrices
 from .space.search_space import SearchSpace
-from .templates import BlockChain
 from .value_types import FoundProgram
 
 

@@ -22,11 +22,11 @@ from hspmd_compiler.synthesizer.link_prices import LinkPrice
 from hspmd_compiler.synthesizer.machine import Lane, SearchMachine, machine_of
 from hspmd_compiler.synthesizer.options import SearchOptions
 from hspmd_compiler.synthesizer.planner.explain import explain
-from hspmd_compiler.synthesizer.planner.realise import realise
+from hspmd_compiler.synthesizer.planner.found_to_strategy import realise
 from hspmd_compiler.synthesizer.search import search
 from hspmd_compiler.synthesizer.value_types import FoundProgram, Holding
 from tests.cost_models.priced import cluster, device
-from tests.synthesizer.test_realise import encoder
+from tests.synthesizer.test_found_to_strategy import encoder
 
 Made = tuple[nn.Module, dict[str, Tensor]]
 BATCH = 16

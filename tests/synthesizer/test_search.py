@@ -9,13 +9,13 @@ import pytest
 from hspmd_compiler.cluster.calibration import AtOnce, Calibration, Fit
 from hspmd_compiler.cluster.cluster import ClusterSpec, NodeSpec
 from hspmd_compiler.errors import HspmdError
+from hspmd_compiler.synthesizer.block_chain import BlockChain
 from hspmd_compiler.synthesizer.considered import Considered
-from hspmd_compiler.synthesizer.frontier import Frontier
+from hspmd_compiler.synthesizer.dynamic_program import Frontier
 from hspmd_compiler.synthesizer.machine import machine_of
 from hspmd_compiler.synthesizer.options import SearchOptions
 from hspmd_compiler.synthesizer.search import search
 from hspmd_compiler.synthesizer.space.codes import FIRST_CUT, type_of
-from hspmd_compiler.synthesizer.templates import BlockChain
 from hspmd_compiler.synthesizer.value_types import Holding
 from tests.cost_models.priced import cluster, device
 from tests.synthesizer.small_models import graph_of, some_machine, space_of

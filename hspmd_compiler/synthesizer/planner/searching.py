@@ -18,9 +18,9 @@ from ..space.search_space import SearchSpace
 from ..value_types import FoundProgram
 from .batches import samples_by_speed, shares_by_speed, strategy_of
 from .candidates import PlanCandidate
+from .found_to_strategy import realise
 from .groupings import Grouping, groupings
 from .plan import PlanningTask
-from .realise import realise
 
 MOST_UNEVEN = 8
 """Groupings of unequal sizes that are searched; a cluster of many nodes has dozens, much like each other."""

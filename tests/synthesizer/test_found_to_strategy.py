@@ -23,8 +23,8 @@ from hspmd_compiler.strategy.strategy import (
     Strategy,
 )
 from hspmd_compiler.strategy.write import TextForm, strategy_text
+from hspmd_compiler.synthesizer.planner.found_to_strategy import realise
 from hspmd_compiler.synthesizer.planner.plan import Plan
-from hspmd_compiler.synthesizer.planner.realise import realise
 from hspmd_compiler.synthesizer.value_types import (
     FoundExchange,
     FoundInput,

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .frontier import Chain, Front, Frontier, Key, links, picker
+from .dynamic_program import Chain, Front, Frontier, Key, links, picker
 from .priced_steps import StepChoice
 from .space.regions import StepRegion
 
