@@ -46,12 +46,12 @@ from ..ir.graph import Meta, Origin, OriginKind
 from .anchors import anchors_behind_calls
 from .capture_errors import changes_parameter, has_effects, loses_backward
 from .checkpoints import without_checkpoints
+from .decompositions.recurrence import recurrence_in_steps
+from .decompositions.torch_branches import masks_as_given
+from .decompositions.written_out import Decompositions, written_out
 from .kept_arguments import kept_arguments
 from .own_functions import without_own_functions
 from .selection.watch import WatchMasks
-from .written.recurrence import recurrence_in_steps
-from .written.torch_branches import masks_as_given
-from .written.written_out import Decompositions, written_out
 
 OLDEST_TORCH = (2, 11)
 PREFIX = "model."

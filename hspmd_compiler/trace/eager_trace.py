@@ -28,13 +28,13 @@ from .capture import (
     quiet,
     running_plainly,
 )
+from .decompositions.own_decompositions import TRACED_WRONGLY
+from .decompositions.written_memory import Memories, of_new_tensor
+from .decompositions.written_out import written_out
 from .loss_output import loss_of
 from .own_functions import InsideFunctions
 from .tensor_memory import storage_key
 from .trace_checks import ALLOWED_NAMESPACES, is_random
-from .written.own_decompositions import TRACED_WRONGLY
-from .written.written_memory import Memories, of_new_tensor
-from .written.written_out import written_out
 
 DETACH = torch.ops.aten.detach.default
 NO_RESULT = frozenset((torch.ops.prim.device.default, torch.ops.aten._linalg_check_errors.default))

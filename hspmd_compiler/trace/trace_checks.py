@@ -17,10 +17,10 @@ from ..program.arguments import leaves
 from ..program.operator_names import known_operator
 from .batch_form import spelled_batch
 from .capture import LossModule, StepState
+from .decompositions.random_rows import is_drawn_by_position
 from .loss_output import loss_of
 from .state.held_tensors import held_tensors
 from .tensor_memory import is_fake, storage_key
-from .written.random_rows import is_drawn_by_position
 
 ALLOWED_NAMESPACES = ("aten", "hspmd")
 CHANGING = {

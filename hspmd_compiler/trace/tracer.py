@@ -45,16 +45,16 @@ from .capture import (
     stack_trace,
 )
 from .constants import replace_constants
+from .decompositions.decompose import decompose
+from .decompositions.own_decompositions import TRACED_WRONGLY
+from .decompositions.random_rows import is_drawn_by_position, masks_by_position
+from .decompositions.written_draws import draws_written_out
 from .eager_trace import run_step
 from .init_record import build_fake
 from .loss_output import loss_of
 from .state.held_state import ReachableState
 from .state.held_tensors import moving_tensors
 from .state.python_state import traced_steadily
-from .written.decompose import decompose
-from .written.own_decompositions import TRACED_WRONGLY
-from .written.random_rows import is_drawn_by_position, masks_by_position
-from .written.written_draws import draws_written_out
 
 Inputs = Mapping[str, torch.Tensor]
 Factory = Callable[[], tuple[nn.Module, Inputs]]

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..program.kernels.counter_numbers import whole_numbers
 from ..program.kernels.counter_random import key_tensor, whole_mask
 from ..trace.capture import DispatchRecorder
-from ..trace.written.random_parts import IN_PLACE, WRITTEN
+from ..trace.decompositions.random_parts import IN_PLACE, WRITTEN
 from .widen import WIDER
 
 SEED = 0

@@ -21,7 +21,7 @@ from ...rules.rules import at_first, batch_coupled, is_addend, local_shape, uncu
 from .deduce_moves import settle_ranks, transfer
 
 if TYPE_CHECKING:
-    from .deduce import Deducer
+    from .deducer import Deducer
 
 ALIAS = "aten.alias.default"
 COPY = "aten._to_copy.default"

@@ -12,7 +12,7 @@ from ...ir.own_names import OF_USERS
 from ...strategy.strategy import PipelineSpec, Strategy
 from .batch_warning import warn_of_batch_values
 from .computed_whole import warn_of_whole
-from .deduce import Deducer
+from .deducer import Deducer
 from .factors import check_gathered
 from .gathered_wishes import warn_of_gathered
 from .placement import GraphFacts, StartLayouts

@@ -11,7 +11,7 @@ from ...layout.several_cuts import is_plain
 from ...rules.in_code.lookup_rules import EMBEDDING
 
 if TYPE_CHECKING:
-    from .deduce import Deducer
+    from .deducer import Deducer
 
 
 def leaf(deducer: Deducer, row: Row, stage: int) -> AnnotatedValue:

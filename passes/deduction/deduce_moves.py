@@ -13,7 +13,7 @@ from ...rules.rules import consistent, is_addend
 from .gathered_wishes import note_gathered
 
 if TYPE_CHECKING:
-    from .deduce import Deducer
+    from .deducer import Deducer
 
 
 def settle(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:

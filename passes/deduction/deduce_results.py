@@ -18,7 +18,7 @@ from .grad_terms import terms
 from .stages import stage_of_layer
 
 if TYPE_CHECKING:
-    from .deduce import Deducer
+    from .deducer import Deducer
 
 
 def add_results(deducer: Deducer, sums: set[int]) -> None:

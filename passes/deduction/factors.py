@@ -22,7 +22,7 @@ from ...strategy.strategy import GradientForm, Strategy
 from .deduce_moves import settle_ranks
 
 if TYPE_CHECKING:
-    from .deduce import Deducer
+    from .deducer import Deducer
 
 MOVES = frozenset(
     (

@@ -21,7 +21,7 @@ from ...rules.op_apply import MOVED
 from ...rules.op_rule import OP_RULES
 
 if TYPE_CHECKING:
-    from .deduce import Deducer
+    from .deducer import Deducer
 
 
 def note_gathered(deducer: Deducer, value: AnnotatedValue, target: Layout, stage: int) -> None:

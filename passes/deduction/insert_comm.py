@@ -24,7 +24,7 @@ from .batch_values import gather_batch
 from .gathered_wishes import note_gathered
 
 if TYPE_CHECKING:
-    from .deduce import Deducer
+    from .deducer import Deducer
 
 TAKE = "hspmd.take"
 

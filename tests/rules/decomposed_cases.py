@@ -10,7 +10,7 @@ from torch import Tensor
 from hspmd_compiler.ir.fx_convert import GETITEM, metas_of
 from hspmd_compiler.ir.graph import Ref, Row, map_refs
 from hspmd_compiler.program.kernels.kernels import kernel
-from hspmd_compiler.trace.written.decompose import PartsBook
+from hspmd_compiler.trace.decompositions.decompose import PartsBook
 from hspmd_compiler.verify.assemble import gap
 from hspmd_compiler.verify.rules.split_operands import Operand
 from hspmd_compiler.verify.rules.split_operator import OperandSketch

@@ -14,7 +14,7 @@ from hspmd_compiler.errors import VerifyError
 from hspmd_compiler.ir.annotated import AnnotatedValue
 from hspmd_compiler.layout.layout import whole
 from hspmd_compiler.passes.deduction import deduce_results, grad_terms
-from hspmd_compiler.passes.deduction.deduce import Deducer
+from hspmd_compiler.passes.deduction.deducer import Deducer
 from hspmd_compiler.program.kernels import kernels
 from hspmd_compiler.program.program import Program
 from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor, loss_difference

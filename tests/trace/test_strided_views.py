@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hspmd_compiler.trace.capture import DispatchRecorder
-from hspmd_compiler.trace.written.strided_views import as_strided
+from hspmd_compiler.trace.decompositions.strided_views import as_strided
 
 B, T, F = 3, 4, 8
 SPLIT = {

@@ -13,7 +13,7 @@ import torch
 
 from ...ir.fx_convert import PLACEHOLDER
 from ...ir.graph import LogicalGraph, Meta, Ref, Row, map_refs, row_inputs
-from ..written.random_rows import is_drawn_by_position
+from ..decompositions.random_rows import is_drawn_by_position
 
 FULL = "aten.full.default"
 LARGE = 2**62

@@ -15,7 +15,7 @@ from ...ir.fx_convert import target_of
 from ...ir.graph import LogicalGraph, Meta, Ref, Row, map_refs
 from ...layout.intervals import Sets, union
 from ...layout.layout import Coordinate, Layout, whole
-from ...passes.deduction.deduce import Deducer
+from ...passes.deduction.deducer import Deducer
 from ...passes.deduction.placement import GraphFacts, StartLayouts
 from ...passes.liveness import StageRows
 from ...passes.lower.lower_stage import StageLowering
