@@ -87,14 +87,14 @@ class BundleReport:
 
     def _table(self) -> Table:
         table = Table(title="switches: every element that a rank needs comes once, from one that has it")
-        told = ("switch", "scope", "classes", "state", "most memory")
+        told = ("switch", "scope", "classes", "most memory of a rank", "its state before")
         columns = (*told, *(("same tensors", "messages", "bytes") if self.bits else ()))
         for name in columns:
             table.add_column(name, justify="left" if name in ("switch", "scope") else "right")
         for plan in self.plans:
             memory = self.memory[_key(plan)]
             row = [f"{plan.source}:{plan.target}", plan.scope.value, str(len(plan.classes))]
-            row += [bytes_text(memory.before_bytes), bytes_text(memory.peak_bytes)]
+            row += [bytes_text(memory.peak_bytes), bytes_text(memory.before_bytes)]
             bits = self.bits.get(_key(plan))
             if bits is not None:
                 row += [f"{bits.tensors:,}", f"{bits.messages:,}", f"{bits.moved_bytes:,}"]
