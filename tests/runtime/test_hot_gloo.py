@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import hspmd_compiler as hspmd
+from hspmd_compiler.errors import RankLost
 from hspmd_compiler.options import OptimizerConfig
 from hspmd_compiler.runtime.batches.buckets import BucketBatch, BucketFill, LengthBucket
 from hspmd_compiler.runtime.engine import Engine
@@ -162,3 +166,24 @@ def test_eight_processes(tmp_path: Path) -> None:
     }
     buckets = bundle(tmp_path / "bundle", strategies, "dp1-tp4-pp2")
     check_run(tmp_path / "bundle", "dp1-tp4-pp2", *divided(buckets, 16))
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_between_parts_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing hangs: the others wait for it in a flow, a collective, or the vote."""
+    strategies = {"long": (pipelines(1, 2, 1, 1, 1), LONGEST), "short": (pipelines(2, 1, 1, 2, 1), 8)}
+    buckets = bundle(tmp_path / "bundle", strategies, "long")
+    (first, second, _), _ = divided(buckets, 5)
+
+    def job(engine: Engine, emit: Emit) -> None:
+        engine.hot_step(first)
+        if engine.rank == 1:
+            monkeypatch.setattr(
+                engine.transport, "serve", lambda members: os.kill(os.getpid(), signal.SIGKILL)
+            )
+        engine.hot_step(second)
+
+    begun = monotonic()
+    with pytest.raises(RankLost, match=r"rank 1 .*died with signal 9"):
+        launch(tmp_path / "bundle", job, StartOptions(seed=SEED, strategy="long"))
+    assert monotonic() - begun < 60
