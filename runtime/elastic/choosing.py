@@ -64,6 +64,14 @@ class Successor:
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """number: of the situation among those that were asked for."""
+
+    number: int
+    successor: Successor
+
+
 Choose = Callable[[Situation], Successor]
 
 
@@ -105,8 +113,8 @@ class Chooser:
         self.is_over = data == b""
         for message in process.lines.take(data or b""):
             if isinstance(message, ToldRecord):
-                self._known[self._asked.pop(0)] = read(Successor, message.record)
-                self.is_over = not self._asked
+                found = read(_Found, message.record)
+                self._known[self._asked[found.number]] = found.successor
             elif isinstance(message, Failed):
                 self.is_over = True
                 return Failure.from_json(message.failure).error("the search for a program")
@@ -124,10 +132,9 @@ class Chooser:
             with suppress(OSError):
                 os.nice(NICE)
         tell = Writer(told)
-        for situation in asked:
+        for number, situation in enumerate(asked):
             try:
-                tell(ToldRecord(asdict(self._choose(situation))))
-            except HspmdError:
+                tell(ToldRecord(asdict(_Found(number, self._choose(situation)))))
+            except Exception:
                 if not in_background:
-                    raise
-                return  # told when it happens
+                    raise  # else it is told when it happens

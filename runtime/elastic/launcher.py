@@ -277,6 +277,8 @@ class ElasticLauncher:
             if self._poll():
                 return None
             known = self._chooser.known(situation)
+            if known is None and self._chooser.process is None:
+                raise RankLost("the process that searches for a program died", fix="look for its own message")
         return known
 
     def _prepare(self) -> None:

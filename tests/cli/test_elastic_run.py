@@ -25,7 +25,7 @@ def batches(epoch, rows=None):
         if rows is None:
             yield drawn
         else:
-            yield {key: torch.cat([all[low:high] for low, high in rows]) for key, all in drawn.items()}
+            yield {key: torch.cat([all[:0]] + [all[i:j] for i, j in rows]) for key, all in drawn.items()}
 """
 STEPS = 60
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from hspmd_compiler.errors import HspmdError, StrategyError
+from hspmd_compiler.runtime.elastic.choosing import Situation, Successor
 from hspmd_compiler.runtime.elastic.launcher import ElasticLauncher, ElasticLimits
 from hspmd_compiler.runtime.elastic.presence import Presence
 from tests.runtime.elastic import toy
@@ -123,3 +125,26 @@ def test_many_die_at_random(seed: int) -> None:
     changes = outcome.of("regroup")
     assert len(changes) > 5 and max(len(each["lost"]) for each in changes) > 1
     assert max(each["resumed_s"] for each in changes) < 3 + LIMITS.silent_s
+
+
+def test_what_the_search_says_ends_the_run() -> None:
+    """A search that was only made ahead does not: its error is told when it is needed."""
+
+    def refusing(situation: Situation) -> Successor:
+        if len(situation.devices) < 3:
+            raise StrategyError("nothing fits")
+        return toy.choose(situation)
+
+    def dying(situation: Situation) -> Successor:
+        if len(situation.devices) < 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return toy.choose(situation)
+
+    for choose, text in ((refusing, "nothing fits"), (dying, "searches for a program died")):
+        outcome = Outcome()
+        launcher = ElasticLauncher(
+            toy.body(STEPS, toy.dies(1, 4, "reduced")), choose, range(3), outcome.records.append, LIMITS
+        )
+        with pytest.raises(HspmdError, match=text):
+            launcher.run()
+        assert outcome.of("step") == [1, 2, 3]
