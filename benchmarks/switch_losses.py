@@ -1,13 +1,13 @@
 """Killed ranks, measured: seconds from a kill to the first step after it, 8 local ranks.
 
-    python benchmarks/switch_losses.py [--kills N] [--json OUT]
+    python benchmarks/switch_losses.py [--kills N] [--minutes N] [--json OUT]
 
 `replaced`: the killed process is started anew, its state comes from the other pipeline. `ahead`: there is a
 strategy for what is left in the bundle. `compiled`: it is compiled from the artifact's graph at the kill, as
 nothing was prepared. `nested`: a second rank is killed up to 0.12 s after the first one is noticed, while the
 others meet. Each kill is at a random time in a step. Goodput at one kill a minute follows from the worst of
-`replaced` and one step that may be lost each time; it is computed, not run. Exit code 1 where a limit is
-passed.
+`replaced` and one step that may be lost each time; with --minutes it is run for so long, too: steps taken,
+times their median distance, by the time that passed. Exit code 1 where a limit is passed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from time import monotonic
@@ -100,6 +101,9 @@ class Kills:
     respawns: int
     prepared: bool = True
     nested: bool = False
+    every_s: float = SETTLED_S
+    minutes: float = 0.0
+    at_s: list[float] = field(default_factory=list)
     steps_s: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     phases: list[Mapping[str, Any]] = field(default_factory=list)
@@ -118,7 +122,7 @@ class Kills:
             {device: index for index, device in enumerate(devices)},
         )
         self.random = random.Random(0)
-        self.struck_at, self.next_at = 0.0, monotonic() + SETTLED_S
+        self.struck_at, self.next_at = 0.0, monotonic() + self.every_s
         self.second: float | None = None
         choose = successors.choose
         if not self.prepared:
@@ -163,11 +167,20 @@ class Kills:
             self.seconds.append(monotonic() - self.struck_at)
             self.phases.append(record["regroup"])
             self.struck_at = 0.0
-            self.next_at = monotonic() + SETTLED_S + self.random.random()
-            if len(self.seconds) >= self.kills:
+            self.next_at = monotonic() + self.every_s + self.random.random()
+            if not self.minutes and len(self.seconds) >= self.kills:
                 raise Enough
         elif "seconds" in record:
             self.steps_s.append(record["seconds"])
+            self.at_s.append(monotonic())
+            if self.minutes and self.at_s[-1] - self.at_s[0] > MINUTE_S * self.minutes:
+                raise Enough
+
+    @property
+    def goodput(self) -> float:
+        """Steps taken, each counted as long as the median distance of two, by the time that passed."""
+        distances = [after - before for before, after in pairwise(self.at_s)]
+        return len(distances) * median(distances) / (self.at_s[-1] - self.at_s[0])
 
 
 class Enough(Exception):
@@ -207,10 +220,16 @@ def measured(folder: Path, kills: int) -> dict[str, Kills]:
 def main() -> int:
     parser = ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=0.0)
     parser.add_argument("--json", type=Path, metavar="OUT")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = measured(Path(folder), args.kills)
+        lived = None
+        if args.minutes:
+            lived = Kills(Path(folder) / "eight", Path(folder) / "5", 0, tuple(range(8)), 1000)
+            lived.every_s, lived.minutes = MINUTE_S, args.minutes
+            lived.run()
     table = Table("kills", "number", "median s", "worst s", "limit", "phases of the worst")
     met = True
     for name, each in found.items():
@@ -228,6 +247,9 @@ def main() -> int:
     console.print(
         f"a step: {median(replaced.steps_s):.3f} s; goodput at a kill a minute: {goodput:.1%} (computed)"
     )
+    if lived is not None:
+        met = met and lived.goodput >= LEAST_GOODPUT
+        console.print(f"{args.minutes:g} minutes, {len(lived.seconds)} kills: {lived.goodput:.1%} (run)")
     if args.json is not None:
         rows = {name: {"seconds": each.seconds, "phases": each.phases} for name, each in found.items()}
         args.json.write_text(json.dumps({**rows, "goodput": goodput}, indent=1))

@@ -31,12 +31,15 @@ from hspmd_compiler.runtime.start.rank_process import Emit
 from hspmd_compiler.runtime.start.rendezvous import Timeouts
 from hspmd_compiler.runtime.timing.step_timer import Untimed
 from hspmd_compiler.runtime.train import StepRecord, train
+from hspmd_compiler.runtime.transport import PeerLost
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 
 T = TypeVar("T")
 WIDTH, SAMPLES, EPOCH = 8, 8, 5
 ADAMW = OptimizerConfig(lr=0.05, weight_decay=0.1, max_grad_norm=0.5)
 LIMITS = ElasticLimits(silent_s=3.0, grace_s=60.0)
+NETWORK = 0
+"""Instead of a signal: contact is lost, and nobody dies."""
 PATIENCE = timedelta(seconds=60)
 
 
@@ -107,9 +110,12 @@ class Fault(Untimed):
             self._strike(position)
 
     def _strike(self, position: int) -> None:
-        # An update that is done has counted its step.
-        step = self.engine.steps + (self.op is not Op.OPTIMIZER or self.inside)
+        is_counted = self.op is Op.PARAM_GATHER or (self.op is Op.OPTIMIZER and not self.inside)
+        step = self.engine.steps + (not is_counted)
         if step == self.step and self.engine.rank_program.instructions[position].op is self.op:
+            if self.number == NETWORK and not self.mark.exists():
+                self.mark.touch()
+                raise PeerLost("a cable was pulled out")
             self.mark.touch()
             os.kill(os.getpid(), self.number)
 

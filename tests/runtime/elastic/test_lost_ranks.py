@@ -181,3 +181,15 @@ def test_losses_go_on_to_the_last_pipeline(artifact: Path, tmp_path: Path) -> No
     with pytest.raises(RankLost, match="nobody is left who holds all of the state"):
         training.run()
     assert [each["strategy"] for each in training.of("regroup")] == ["twice without 0", "twice without 0"]
+
+
+@pytest.mark.parametrize("zero", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_what_ranks_could_not_exchange_behind_an_update_is_brought_later(zero: int, tmp_path: Path) -> None:
+    """Nobody dies: a rank has only what it owns of the new step, and old copies of the rest."""
+    directory = product.compiled(product.twice(zero=zero), tmp_path / "zero")
+    faults = {1: (3, Op.PARAM_GATHER, True, product.NETWORK)}
+    training = Training(directory, tmp_path / "scratch", STEPS, faults).run()
+    assert (tmp_path / "scratch" / "struck-1").exists()
+    check_end(training, STEPS)
+    steps = training.of("step")
+    assert steps == sorted(set(steps)) and steps[-1] == STEPS
