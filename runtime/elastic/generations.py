@@ -26,6 +26,7 @@ class Generations:
     address: str
     port: int
     number: int = NOTHING_HELD
+    _position: RunPosition = field(default_factory=RunPosition)
     _past: dict[int, _Past] = field(default_factory=dict)
 
     def situation(self, world: Sequence[WorldMember], decision: Decision) -> Situation:
@@ -54,7 +55,7 @@ class Generations:
         world: tuple[WorldMember, ...],
         decision: Decision,
         successor: Successor,
-        position: RunPosition,
+        halts: Sequence[Halt],
         checkpoint: str | None,
     ) -> NextGeneration:
         """Begin the next one. checkpoint: where all begin from, "" as the run began, None: they go on."""
@@ -72,12 +73,13 @@ class Generations:
             successor.plan if checkpoint is None else "",
             decision.held,
             decision.steps,
-            position,
+            self._standing(halts, decision),
             checkpoint or "",
         )
 
-
-def position_of(halts: Sequence[Halt], decision: Decision) -> RunPosition:
-    """Where the data stand: those know who took the last step."""
-    best = [each for each in halts if each.held.generation >= 0 and each.held.steps == decision.steps]
-    return best[0].position if best else RunPosition()
+    def _standing(self, halts: Sequence[Halt], decision: Decision) -> RunPosition:
+        """Where the run stands: those know who took the last step; else what was known last."""
+        best = [each for each in halts if each.held.generation >= 0 and each.held.steps == decision.steps]
+        if best:
+            self._position = best[0].position
+        return self._position

@@ -19,7 +19,7 @@ from .agent import Tell
 from .choosing import Choose, Chooser, Situation, Successor
 from .decide import Decision, decide
 from .forked import Writer, fork
-from .generations import Generations, position_of
+from .generations import Generations
 from .keeper import Keeper
 from .members import LiveRank, LiveRanks, Record
 from .messages import NOTHING_HELD, Abort, Finish, Halt, Pause, WorldMember
@@ -129,8 +129,8 @@ class ElasticLauncher:
         checkpoint = None
         if decision.held == NOTHING_HELD or successor.missing:
             checkpoint = self._instead(successor)
-        position = position_of([halt for _, halt in self._halts], decision)
-        order = self._generations.next(tuple(world), decision, successor, position, checkpoint)
+        halts = [halt for _, halt in self._halts]
+        order = self._generations.next(tuple(world), decision, successor, halts, checkpoint)
         self._current.begins(order.generation, successor)
         for rank in self._ranks:
             rank.halt = None

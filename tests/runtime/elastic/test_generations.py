@@ -1,0 +1,41 @@
+"""What a generation is told, out of what ranks held in the ones before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hspmd_compiler.runtime.elastic.choosing import Situation, Successor
+from hspmd_compiler.runtime.elastic.decide import decide
+from hspmd_compiler.runtime.elastic.generations import Generations
+from hspmd_compiler.runtime.elastic.messages import Halt, HeldReport, NextGeneration, RunPosition, WorldMember
+
+PLAN = Successor("/programs/a", "a", (0, 2), "/plans/1")
+WORLD = tuple(WorldMember(id, device) for id, device in ((0, 3), (5, 4), (2, 7)))
+
+
+def begun(generations: Generations, reports: dict[int, Halt]) -> NextGeneration:
+    decision = decide({id: halt.held for id, halt in reports.items()})
+    return generations.next(WORLD, decision, PLAN, list(reports.values()), None)
+
+
+def test_who_is_which_rank_is_remembered() -> None:
+    """The first and the third process run the program; the second is idle and has nothing of it."""
+    generations = Generations("here", 1)
+    first = begun(generations, {id: Halt(-1, HeldReport()) for id in (0, 5, 2)})
+    assert (first.generation, first.held, first.plan) == (0, -1, "/plans/1")
+    reports = {0: HeldReport(0, 4, whole=False), 5: HeldReport(0, 4), 9: HeldReport()}
+    world = [WorldMember(0, 3), WorldMember(5, 4), WorldMember(9, 7)]
+    found = generations.situation(world, decide(reports))
+    assert found == Situation((3, 4, 7), "/programs/a", "a", (0, None, None), (0,))
+    assert found.without(3) == Situation((4, 7), "/programs/a", "a", (None, None), ())
+    assert found.renewed(3) == replace(found, held_as=(None, None, None), stale=())
+    assert generations.after(WORLD, is_renewed=False)[1] == Situation((3, 7), "/programs/a", "a", (0, 1))
+
+
+def test_the_position_is_of_those_who_took_the_last_step() -> None:
+    """And is not forgotten where nobody is left who knows it."""
+    generations = Generations("here", 1)
+    old, new = RunPosition(0, 4, seed=7, begun=2), RunPosition(0, 5, seed=7, begun=2)
+    halts = {0: Halt(0, HeldReport(0, 4, ready=True), "", old), 2: Halt(0, HeldReport(0, 5), "", new)}
+    assert begun(generations, halts).position == new
+    assert begun(generations, {5: Halt(-1, HeldReport())}).position == new
