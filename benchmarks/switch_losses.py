@@ -6,8 +6,8 @@
 strategy for what is left in the bundle. `compiled`: it is compiled from the artifact's graph at the kill, as
 nothing was prepared. `nested`: a second rank is killed up to 0.12 s after the first one is noticed, while the
 others meet. Each kill is at a random time in a step. Goodput at one kill a minute follows from the worst of
-`replaced` and one step that may be lost each time; with --minutes it is run for so long, too: steps taken,
-times their median distance, by the time that passed. Exit code 1 where a limit is passed.
+`replaced` and one step that may be lost each time; with --minutes it is run for so long, too: the time
+not lost between the last step before a kill and the first after it. Exit code 1 where a limit is passed.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ class Kills:
     every_s: float = SETTLED_S
     minutes: float = 0.0
     at_s: list[float] = field(default_factory=list)
+    strikes: list[float] = field(default_factory=list)
     steps_s: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     phases: list[Mapping[str, Any]] = field(default_factory=list)
@@ -151,6 +152,7 @@ class Kills:
         now = monotonic()
         if not self.struck_at and now >= self.next_at:
             self.struck_at = now
+            self.strikes.append(now)
             self.kill()
             self.second = now + self.random.random() * NESTED_S if self.nested else None
         elif self.second is not None and now >= self.second:
@@ -178,9 +180,15 @@ class Kills:
 
     @property
     def goodput(self) -> float:
-        """Steps taken, each counted as long as the median distance of two, by the time that passed."""
-        distances = [after - before for before, after in pairwise(self.at_s)]
-        return len(distances) * median(distances) / (self.at_s[-1] - self.at_s[0])
+        """The time that was not lost between the last step before a kill and the first one after it."""
+        pairs = [*pairwise(self.at_s)]
+        step = median(after - before for before, after in pairs)
+        lost = sum(
+            after - before - step
+            for before, after in pairs
+            if any(before <= struck < after for struck in self.strikes)
+        )
+        return 1 - lost / (self.at_s[-1] - self.at_s[0])
 
 
 class Enough(Exception):

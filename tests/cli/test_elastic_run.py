@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 from safetensors.torch import load_file
@@ -43,10 +44,16 @@ def command(directory: Path, *flags: str) -> list[str]:
     ]
 
 
-def second_rank_of(launcher: int) -> int:
-    """Of the processes that a launcher has, the oldest hosts the store; ranks come next."""
-    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    return sorted(map(int, children))[2]
+def children_of(launcher: int) -> list[int]:
+    """The oldest hosts the store; ranks come next."""
+    return sorted(map(int, Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()))
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
 
 
 @pytest.mark.slow
@@ -69,7 +76,7 @@ def test_processes_are_killed_and_the_weights_are_those_of_a_whole_run(tmp_path:
         for line in run.stdout:
             records.append(json.loads(line))
             if records[-1].get("step") in (10, 30):
-                os.kill(second_rank_of(run.pid), signal.SIGKILL)
+                os.kill(children_of(run.pid)[2], signal.SIGKILL)
     assert run.returncode == 0
     assert [record["step"] for record in records if "step" in record] == list(range(1, STEPS + 1))
     changes = [record["regroup"] for record in records if "regroup" in record]
@@ -77,3 +84,22 @@ def test_processes_are_killed_and_the_weights_are_those_of_a_whole_run(tmp_path:
     expected, found = load_file(whole), load_file(killed)
     for name, value in expected.items():
         assert found[name].flatten().tolist() == pytest.approx(value.flatten().tolist(), rel=1e-10, abs=1e-12)
+
+
+@pytest.mark.slow
+def test_nothing_outlives_the_launcher(tmp_path: Path) -> None:
+    directory = product.compiled(product.twice(), tmp_path / "twice")
+    (tmp_path / "kept_data.py").write_text(DATA)
+    flags = ("--steps", "100000", "--json", "--elastic")
+    run = subprocess.Popen(command(directory, *flags), cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    with run:
+        assert run.stdout is not None
+        for line in run.stdout:
+            if json.loads(line).get("step") == 3:
+                children = children_of(run.pid)
+                run.kill()
+                break
+    end = monotonic() + 20
+    while any(map(is_alive, children)) and monotonic() < end:
+        sleep(0.1)
+    assert len(children) >= 5 and not any(map(is_alive, children))
