@@ -18,7 +18,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from rich.console import Console
@@ -157,7 +157,7 @@ def least(taken: list[dict[str, object]], what: str, of: str) -> float:
     return min(float(str(each[of])) for each in taken if each["what"] == what)
 
 
-def section(size_mb: float = 200.0) -> list[dict[str, object]]:
+def section(size_mb: float = 200.0) -> list[dict[str, Any]]:
     """Run it, and say what each switch takes beside a checkpoint."""
     layers = max(2, round(size_mb * 1e6 * 4 / STATE_BYTES / WIDTH**2 / 2) * 2)
     with tempfile.TemporaryDirectory() as folder:
@@ -165,7 +165,7 @@ def section(size_mb: float = 200.0) -> list[dict[str, object]]:
     taken = cast(list[dict[str, object]], found["taken"])
     rows = []
     for source, target in SWITCHES:
-        row: dict[str, object] = {"switch": f"{source} and {target}", "state_bytes": found["state_bytes"]}
+        row: dict[str, Any] = {"switch": f"{source} and {target}", "state_bytes": found["state_bytes"]}
         what = f"switch {target}"
         row["moved_bytes"] = max(int(str(each["moved_bytes"])) for each in taken if each["what"] == what)
         for unit in ("wall_s", "cpu_s"):

@@ -4,9 +4,9 @@
     python benchmarks/switching.py --transitions FILE --json OUT
 
 Sections (one function each): plan (32B, HSPMD's case 12 to 13, weights and both moments), specialise (the
-program of case 13 from the artifact of case 12), many (1,024 to 992 ranks). CPU seconds, the least of some
-repeats: other processes only add to it. A section is missed where its time is over the limit that is set for
-it: exit code 1.
+program of case 13 from the artifact of case 12), many (1,024 to 992 ranks), run (8 local ranks, beside a
+checkpoint: `switch_run.py`). CPU seconds, the least of some repeats: other processes only add to it. A
+section is missed where its time is over the limit that is set for it: exit code 1.
 
 --transitions: every transition of a file like HSPMD's golden ones (`switch_transitions.py` says what is
 read), for the six sender rules and ours: volumes in elements, and how many are over the inter-node bound.
@@ -27,6 +27,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import switch_run
 from compile_overhead import homogeneous
 from rich.console import Console
 from rich.table import Table
@@ -130,10 +131,23 @@ def many_section() -> list[Measured]:
     return found
 
 
+def run_section() -> list[Measured]:
+    """Switches of 8 local ranks with 200 MB each, beside a checkpoint in the same run."""
+    found = []
+    for number, row in enumerate(switch_run.section()):
+        for unit, clock in (("cpu_s", "CPU of all ranks"), ("wall_s", "wall")):
+            checkpoint_s = row[f"save_{unit}"] + row[f"load_{unit}"]
+            limit_s = switch_run.MOST_OF_CHECKPOINT * checkpoint_s if number == 0 else None
+            numbers = {"moved_bytes": row["moved_bytes"], f"checkpoint_{unit}": checkpoint_s}
+            found.append(Measured(f"{row['switch']}, {clock}", row[f"switch_{unit}"], limit_s, numbers))
+    return found
+
+
 SECTIONS: Mapping[str, Callable[[], list[Measured]]] = {
     "plan": plan_section,
     "specialise": specialise_section,
     "many": many_section,
+    "run": run_section,
 }
 
 
@@ -177,7 +191,7 @@ def measure(names: list[str], console: Console) -> tuple[dict[str, Any], bool]:
     table = Table("section", "what", "CPU s", "limit", "numbers")
     for name, rows in found.items():
         for row in rows:
-            limit = "" if row.limit_s is None else f"{row.limit_s:g}"
+            limit = "" if row.limit_s is None else f"{row.limit_s:.3g}"
             numbers = ", ".join(f"{key} {text(value)}" for key, value in row.numbers.items())
             table.add_row(name, row.what, f"{row.seconds:.3f}", limit, numbers)
     console.print(table)
