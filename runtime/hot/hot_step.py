@@ -28,7 +28,16 @@ from ..switching.carry import carry
 from ..switching.held import HeldState, StateLayout
 from .gradient_sum import GradientSum
 from .parts import WeighedPart
-from .refusals import PartRefusal, check_kind, counts_of, divides_by_labels, reasons, refuse
+from .refusals import (
+    PartRefusal,
+    check_kind,
+    check_places,
+    counts_of,
+    divides_by_labels,
+    draws_from_the_first,
+    reasons,
+    refuse,
+)
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -80,17 +89,27 @@ class HotSteps:
         self._known: dict[str, HotStrategy] = {}
         self._miscounted: list[tuple[str, str]] = []
         self._by_labels = False
+        self._placeless: frozenset[str] = frozenset()
         self._refuse()
 
     def _refuse(self) -> None:
         """RunError on every rank where any has a program that can't be run on a part of a batch."""
-        held = [self._activated(name) for name in self._strategies.programs]
-        used = [active for active in held if not active.is_idle]
-        found = [each for active in used for each in reasons(active.own, active.shared)]
-        own = (any(divides_by_labels(active.shared) for active in used), found)
-        told = cast(list[tuple[bool, list[PartRefusal]]], self._engine.transport.gather_objects(own))
-        self._by_labels = any(by_labels for by_labels, _ in told)
-        refuse(each for _, of in told for each in of)
+        held = {name: self._activated(name) for name in self._strategies.programs}
+        used = {name: active for name, active in held.items() if not active.is_idle}
+        found = [each for active in used.values() for each in reasons(active.own, active.shared)]
+        by_labels = any(divides_by_labels(active.shared) for active in used.values())
+        placeless = [
+            name
+            for name, active in used.items()
+            if draws_from_the_first(active.own, active.shared, active.shape.batch)
+        ]
+        own = (by_labels, placeless, found)
+        told = cast(
+            list[tuple[bool, list[str], list[PartRefusal]]], self._engine.transport.gather_objects(own)
+        )
+        self._by_labels = any(by_labels for by_labels, _, _ in told)
+        self._placeless = frozenset(name for _, of, _ in told for name in of)
+        refuse(each for _, _, of in told for each in of)
 
     def _strategy(self, name: str) -> HotStrategy:
         """A strategy with its plans, which are read when it is first used."""
@@ -110,6 +129,7 @@ class HotSteps:
         RunError on every rank, before anything is updated, where ranks were given different parts.
         """
         check_kind(parts[0].kind, self._by_labels)
+        check_places(parts, self._placeless)
         self.seconds = dict.fromkeys((OUT, COMPUTE, BACK, UPDATE), 0.0)
         self._engine.transaction.begin()
         batches = self._checked(parts)

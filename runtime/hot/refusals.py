@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import cast
 
+from ...base.comm_plan import Interval
 from ...errors import RunError
+from ...program.literals import resolve
 from ...program.program import ClassProgram, Op, OutputKind, RankProgram, Segment
-from .parts import LossKind
+from .parts import LossKind, WeighedPart
 
+RANDOM = ("hspmd.random_mask", "hspmd.random_numbers")
+PARTS = 3
+"""The place among their arguments of the factors of the whole that are drawn."""
 COUNT = "hspmd.valid_count"
 PASSES = (Op.FORWARD, Op.BACKWARD)
 
 PartRefusal = tuple[str, str]
+DrawnParts = tuple[tuple[int, tuple[Interval, ...], int], ...]
+"""Those factors, as `counter_random.FactorPart` has them."""
 
 
 def reasons(own: RankProgram, shared: ClassProgram) -> list[PartRefusal]:
@@ -38,6 +46,31 @@ def refuse(found: Iterable[PartRefusal]) -> None:
             details=details,
             rule="loss and gradients of a batch are weighted sums of those of its parts",
             fix="take steps of one strategy, engine.step; or put batch norm into evaluation mode",
+        )
+
+
+def draws_from_the_first(own: RankProgram, shared: ClassProgram, batch: int) -> bool:
+    """Whether random numbers may be of samples, and are those of the first ones wherever the batch begins.
+
+    Where one micro-batch has the whole batch nothing in a program tells which dim the samples lie along.
+    """
+    if own.rows != [(0, batch)]:
+        return False
+    rows = (row for segment in shared.segments for row in segment.rows if row.op in RANDOM)
+    drawn = (cast(DrawnParts, resolve(row.args[PARTS], own.literals)) for row in rows)
+    return any(size % batch == 0 for parts in drawn for size, _, _ in parts)
+
+
+def check_places(parts: Sequence[WeighedPart], placeless: Collection[str]) -> None:
+    """RunError where a part behind others would draw what the first samples of the step draw."""
+    wrong = {part.strategy: part.first for part in parts if part.first and part.strategy in placeless}
+    if wrong:
+        raise RunError(
+            "parts of the step would draw the random numbers of its first samples",
+            details=[(name, f"a part behind {first} samples") for name, first in wrong.items()],
+            rule="dropout draws by the place of a sample in the step, of which a program knows nothing whose"
+            " whole batch is one micro-batch",
+            fix="compile these with two micro-batches or more, or let each have the first part only",
         )
 
 

@@ -176,6 +176,23 @@ def test_unknown_strategies_and_wrong_batches_are_told_before_anything_moves() -
             train_in_parts(programs, "home", start, [parts], SGD)
 
 
+def test_masks_of_one_micro_batch_are_those_of_the_first_part_only(
+    expect: Callable[[str, str], None],
+) -> None:
+    """Nothing tells such a program which dim the samples lie along."""
+    made = SUBJECTS["gpt2-dropout"]
+    programs = {"home": program("gpt2-dropout", "dp32", 0), "away": program("gpt2-dropout", "tp3", 0)}
+    batches = [made.batch(step) for step in range(2)]
+    start = start_of(made.build)
+    first: list[StepPart] = [*map(HotPart, ("away", "home"), batches)]
+    found = train_in_parts(programs, "home", start, [first], SGD)
+    check_alike(found, train_eagerly(made.build, start, [joined(batches)], SGD), SGD.lr)
+    behind: list[StepPart] = [*map(HotPart, ("home", "away"), batches)]
+    with pytest.raises(RunError) as caught:
+        train_in_parts(programs, "home", start, [behind], SGD)
+    expect("cli/hot_places", str(caught.value))
+
+
 def masked_llama() -> nn.Module:
     """It is told positions, and which tokens see which."""
     return SUBJECTS["llama"].build()
