@@ -52,8 +52,8 @@ class ElasticLauncher:
     """A run of `body` on these devices, as often changed as ranks are lost and come back.
 
     respawns: how many processes that die are replaced at once by a new one. schedule: what devices do of
-    their own accord. checkpoint: asked for the newest one when pieces of the state are lost; "" where there
-    is none. regroups: all changes so far.
+    their own accord. checkpoint: asked for the newest one when pieces of the state are lost behind a
+    step; "" where there is none. regroups: all changes so far.
     """
 
     body: Body
@@ -305,7 +305,7 @@ class ElasticLauncher:
 
     def _instead(self, successor: Successor) -> str:
         """Where a state comes from that nobody has whole: all go back to one checkpoint, or to the start."""
-        checkpoint = self.checkpoint()
+        checkpoint = self.checkpoint() if self._has_stepped else ""
         if checkpoint:
             logger.warning("pieces of the state are lost: all ranks go back to %s", checkpoint)
             self._shown = 0

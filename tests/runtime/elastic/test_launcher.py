@@ -55,6 +55,12 @@ def test_nobody_dies() -> None:
     assert not outcome.of("regroup")
 
 
+def test_a_run_begins_as_it_is_told_whatever_checkpoints_there_are() -> None:
+    """--resume says from which: the newest is none of the run's own before its first step."""
+    outcome = Outcome().run(2, toy.dies(0, 1, "first"), respawns=1, checkpoint=lambda: pytest.fail("asked"))
+    outcome.check()
+
+
 @pytest.mark.parametrize("point", toy.POINTS)
 def test_one_dies(point: str) -> None:
     outcome = Outcome().run(3, toy.dies(0, 3, point))
