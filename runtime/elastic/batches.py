@@ -75,7 +75,8 @@ class ReturnedBatches:
     def go_on(self, position: RunPosition, rows: SampleRanges, keys: frozenset[str]) -> None:
         """Stand behind the last completed step, with these rows. Whole batches need no reading again."""
         if self._inner.local or not self._stands_at(position):
-            self.load_state_dict({"epoch": position.epoch, "batches": position.batches, "seed": self.seed})
+            at = {"epoch": position.epoch, "batches": position.batches, "seed": position.data_seed}
+            self.load_state_dict(at)
             self._left_out_before = position.left_out - self._inner.left_out
         elif self._drawn is not None:
             self._returned, self._drawn = self._drawn, None
@@ -87,4 +88,5 @@ class ReturnedBatches:
         return self.epoch, self.batches - undone, self.left_out
 
     def _stands_at(self, position: RunPosition) -> bool:
-        return self.position() == (position.epoch, position.batches, position.left_out)
+        stands = (*self.position(), self.seed)
+        return stands == (position.epoch, position.batches, position.left_out, position.data_seed)

@@ -35,7 +35,8 @@ class HeldReport:
 class RunPosition:
     """Where a run stands behind the last completed step. epoch, batches, left_out: of its data, see `Epochs`.
 
-    seed: of random numbers. begun: steps that had been taken when the run began.
+    data_seed: of their order. seed: of random numbers. lr: the base rate. begun: steps that had been taken
+    when the run began.
     """
 
     epoch: int = 0
@@ -43,6 +44,8 @@ class RunPosition:
     left_out: int = 0
     seed: int = 0
     begun: int = 0
+    data_seed: int = 0
+    lr: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,8 @@ class ElasticTraining:
         if state is None:
             return RunPosition()
         state.note()
-        return RunPosition(*state.data.position(), seed=state.engine.seed, begun=state.begun)
+        engine, data = state.engine, state.data
+        return RunPosition(*data.position(), engine.seed, state.begun, data.seed, engine.lr)
 
     def take(self, order: NextGeneration) -> str:
         """See RankWork."""
@@ -229,12 +230,12 @@ class ElasticTraining:
             sent=moved.append,
         )
         engine = self._engine(order, artifact, strategy, transport, held)
-        engine.seed = order.position.seed
+        engine.seed, engine.lr = order.position.seed, order.position.lr
         engine.optimizer.steps = order.steps
         if self._state is None:
             data = ReturnedBatches(self._run.data(engine, alone=True))
         else:
-            data, engine.lr = self._state.data, self._state.engine.lr
+            data = self._state.data
         data.go_on(order.position, engine.rows, engine.keys)
         return _State(order.generation, engine, data, order.position.begun)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,8 +35,9 @@ from hspmd_compiler.runtime.transport import PeerLost
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 
 T = TypeVar("T")
-WIDTH, SAMPLES, EPOCH = 8, 8, 5
+WIDTH, SAMPLES, EPOCH, SEED = 8, 8, 5, 7
 ADAMW = OptimizerConfig(lr=0.05, weight_decay=0.1, max_grad_norm=0.5)
+OTHER_LR = replace(ADAMW, lr=10 * ADAMW.lr)
 LIMITS = ElasticLimits(silent_s=3.0, grace_s=60.0)
 NETWORK = 0
 """Instead of a signal: contact is lost, and nobody dies."""
@@ -63,8 +64,14 @@ def batch(seed: int) -> dict[str, Tensor]:
     }
 
 
-def batches(epoch: int) -> Iterator[dict[str, Tensor]]:
-    return (batch(100 * epoch + number) for number in range(EPOCH))
+def batches(epoch: int, seed: int) -> Iterator[dict[str, Tensor]]:
+    return (batch(100 * epoch + number + seed - SEED) for number in range(EPOCH))
+
+
+def as_resumed(engine: Engine, data: DataSource, emit: Emit) -> None:
+    """The rate and the order of the data are those of a run that this one goes on from."""
+    engine.lr = ADAMW.lr
+    data.load_state_dict({"epoch": 0, "batches": 0, "seed": SEED})
 
 
 def twice(zero: int = 0) -> Strategy:
@@ -78,14 +85,14 @@ def twice(zero: int = 0) -> Strategy:
 
 
 def compiled(strategy: Strategy, to: Path) -> Path:
-    hspmd.compile(lambda: (Net(), batch(0)), strategy=strategy, optimizer=ADAMW).save(to)
+    hspmd.compile(lambda: (Net(), batch(0)), strategy=strategy, optimizer=OTHER_LR).save(to)
     return to
 
 
 def bundle(strategies: Mapping[str, Strategy], to: Path) -> Path:
-    hspmd.compile_bundle(lambda: (Net(), batch(0)), strategies=strategies, optimizer=ADAMW, switch=[]).save(
-        to
-    )
+    hspmd.compile_bundle(
+        lambda: (Net(), batch(0)), strategies=strategies, optimizer=OTHER_LR, switch=[]
+    ).save(to)
     return to
 
 
@@ -143,7 +150,7 @@ class Training:
         run = ElasticRun(
             options,
             self._data,
-            lambda engine, data, emit: None,
+            as_resumed,
             load_checkpoint,
             self._train,
             {device: index for index, device in enumerate(self.devices)},

@@ -32,7 +32,7 @@ MESSAGES: list[Upward | Downward] = [
         3,
         HeldReport(2, 7, True, False, True, 3),
         "why\nso",
-        RunPosition(1, 2, 3, -4, 5),
+        RunPosition(1, 2, 3, -4, 5, 6, 0.5),
         {"step": 7, "loss": 0.5},
     ),
     Halt(-1, HeldReport()),
