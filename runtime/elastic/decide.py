@@ -37,11 +37,12 @@ def decide(reports: Mapping[int, HeldReport]) -> Decision:
         return Decision(NOTHING_HELD, 0)
     adopting = [who for who, each in reports.items() if each.generation != held and each.beside == held]
     holders = [who for who, each in reports.items() if each.generation == held or who in adopting]
-    steps = max(reports[who].steps for who in holders)
-    forward = [who for who in holders if reports[who].steps < steps]
+    turned = {who: _turned(reports[who]) if who in adopting else reports[who] for who in holders}
+    steps = max(each.steps for each in turned.values())
+    forward = [who for who, each in turned.items() if each.steps < steps]
     wrong = {
         **{who: each for who, each in reports.items() if who not in holders and each.generation >= 0},
-        **{who: reports[who] for who in forward if not _can_follow(reports[who], held, steps)},
+        **{who: reports[who] for who in forward if not _can_follow(turned[who], steps)},
     }
     if wrong:
         raise InternalError(
@@ -49,9 +50,14 @@ def decide(reports: Mapping[int, HeldReport]) -> Decision:
             details=[(f"process {who}", str(each)) for who, each in wrong.items()],
             rule="a rank that has passed the vote of a step knows that all others have their gradients",
         )
-    stale = [who for who in holders if not reports[who].whole or (reports[who].gathers and who in forward)]
+    stale = [who for who, each in turned.items() if not each.whole or (each.gathers and who in forward)]
     return Decision(held, steps, *(tuple(sorted(each)) for each in (forward, adopting, holders, stale)))
 
 
-def _can_follow(held: HeldReport, generation: int, steps: int) -> bool:
-    return held.generation == generation and held.ready and held.steps == steps - 1
+def _turned(held: HeldReport) -> HeldReport:
+    """What a rank holds once it has turned to the state that it has beside, all of which has just come."""
+    return HeldReport(held.beside, held.beside_steps)
+
+
+def _can_follow(held: HeldReport, steps: int) -> bool:
+    return held.ready and held.steps == steps - 1

@@ -20,7 +20,7 @@ class HeldReport:
     ready: its gradients of the next step are synchronised, so that it can take that step alone. whole: its
     local copies are those of this step, too, not only the elements that it owns. gathers: its program copies
     them from rank to rank behind each update. beside: a generation to whose program it has carried all of its
-    state, which is not in force yet.
+    state, which is not in force yet; beside_steps: those of that state, fewer where it is of a checkpoint.
     """
 
     generation: int = NOTHING_HELD
@@ -29,6 +29,7 @@ class HeldReport:
     whole: bool = True
     gathers: bool = False
     beside: int = NOTHING_HELD
+    beside_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,12 +119,13 @@ class ElasticTraining:
     @property
     def held(self) -> HeldReport:
         """See RankWork."""
-        beside = NOTHING_HELD if self._beside is None else self._beside.generation
+        new = self._beside
+        beside = (NOTHING_HELD, 0) if new is None else (new.generation, new.engine.steps)
         if self._state is None:
-            return HeldReport(beside=beside, steps=0 if self._beside is None else self._beside.engine.steps)
+            return HeldReport(beside=beside[0], beside_steps=beside[1])
         engine, end = self._state.engine, self._state.engine.transaction
         return HeldReport(
-            self._state.generation, engine.steps, end.ready, end.whole, engine.active.gathers, beside
+            self._state.generation, engine.steps, end.ready, end.whole, engine.active.gathers, *beside
         )
 
     @property

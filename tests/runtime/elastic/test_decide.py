@@ -15,13 +15,13 @@ from hspmd_compiler.runtime.elastic.messages import NOTHING_HELD, HeldReport
 
 STATES = [
     HeldReport(),
-    HeldReport(beside=1),
+    HeldReport(beside=1, beside_steps=4),
     *(
-        HeldReport(generation, steps, ready, beside=beside)
+        HeldReport(generation, steps, ready, beside=beside, beside_steps=beside_steps)
         for generation in (0, 1)
         for steps in (4, 5)
         for ready in (False, True)
-        for beside in ((NOTHING_HELD, 1) if generation == 0 else (NOTHING_HELD,))
+        for beside, beside_steps in ((NOTHING_HELD, 0), *(((1, 4), (1, 5)) if generation == 0 else ()))
     ),
 ]
 
@@ -29,7 +29,7 @@ STATES = [
 def after(held: HeldReport, who: int, decision: Decision) -> HeldReport:
     """What a rank has once it has done as told."""
     if who in decision.adopting:
-        held = replace(held, generation=held.beside, ready=False, beside=NOTHING_HELD)
+        held = HeldReport(held.beside, held.beside_steps)
     if who in decision.forward:
         assert held.ready, "nobody steps without its gradients"
         held = replace(held, steps=held.steps + 1, ready=False)
@@ -41,12 +41,13 @@ def check(reports: dict[int, HeldReport]) -> None:
     generation = max(each.generation for each in reports.values())
     can_turn = {who for who, each in reports.items() if each.generation != generation == each.beside}
     there = {who: each for who, each in reports.items() if each.generation == generation or who in can_turn}
-    steps = max((each.steps for each in there.values()), default=0)
+    stands = {who: each.beside_steps if who in can_turn else each.steps for who, each in there.items()}
+    steps = max(stands.values(), default=0)
 
     def is_stuck(who: int, each: HeldReport) -> bool:
         if who not in there:
             return each.generation >= 0
-        return each.steps < steps and (who in can_turn or not each.ready or each.steps + 1 < steps)
+        return stands[who] < steps and (who in can_turn or not each.ready or stands[who] + 1 < steps)
 
     stuck = generation >= 0 and any(is_stuck(*each) for each in reports.items())
     if stuck:
@@ -76,6 +77,12 @@ def test_reports_of_more_ranks(states: list[HeldReport]) -> None:
 def test_nobody_steps_alone_where_nobody_has_passed_the_vote() -> None:
     decision = decide({0: HeldReport(0, 4, ready=True), 1: HeldReport(0, 4, ready=True)})
     assert decision == Decision(0, 4, holders=(0, 1))
+
+
+def test_all_turn_to_a_checkpoint_that_some_have_turned_to() -> None:
+    """A rank dies where the others come to the state of step 4, which they go back to from step 9."""
+    reports = {0: HeldReport(1, 4), 1: HeldReport(0, 9, whole=False, beside=1, beside_steps=4)}
+    assert decide(reports) == Decision(1, 4, adopting=(1,), holders=(0, 1))
 
 
 def test_local_copies_are_stale_where_ranks_were_to_exchange_them() -> None:

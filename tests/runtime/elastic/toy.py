@@ -52,7 +52,9 @@ class Toy:
     @property
     def held(self) -> HeldReport:
         beside = NOTHING_HELD if self.beside is None else self.beside[0]
-        return HeldReport(self.generation, self.taken, self.ready is not None, beside=beside)
+        steps = 0 if self.beside is None else self.beside[2]
+        ready = self.ready is not None
+        return HeldReport(self.generation, self.taken, ready, beside=beside, beside_steps=steps)
 
     @property
     def position(self) -> RunPosition:
