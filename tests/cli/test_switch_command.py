@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     strategies = {"wide": WIDE, "uneven": UNEVEN, "two": TWO}
     pairs = [("wide", "two"), ("two", "uneven"), ("uneven", "two")]
     bundled(place / "many", mlp, strategies, ADAMW, pairs)
+    small = replace(TWO, pipelines=TWO.pipelines[:1])
+    bundled(place / "sizes", mlp, {"two": TWO, "small": small}, ADAMW)
     return place
 
 
@@ -116,11 +120,23 @@ def test_mistakes_are_told_at_once(run_here: Command, expect: Callable[[str, str
         ("many", "--start", "wife", "--switch-at", "2:too,10:two", "--trace", "t.json"),
         ("many", "--switch-at", "2:two,4:wide"),
         ("many/two", "--start", "two", "--switch-at", "2:two", "--switch-round", "1MiB"),
+        ("sizes", "--switch-at", "2:small,3:two,4:two"),
+        ("many/../none", "--switch-at", "2:two"),
     ):
         done = run_here(place, *data, *args)
         assert done.returncode == 2 and not done.stdout
         texts.append(done.stderr)
     expect("cli/run_switch_mistakes", "\n".join(texts))
+
+
+def test_a_changed_plan_is_told_before_the_first_step(run_here: Command, workplace: Path) -> None:
+    shutil.copytree(workplace / "many", workplace / "changed")
+    file = workplace / "changed" / "switch" / "two--uneven.state.json"
+    file.write_text(file.read_text().replace("two", "too", 1))
+    flags = ("--data", "switch_data:batches", "--steps", "9", "--switch-at", "2:two,4:uneven")
+    done = run_here("changed", *flags)
+    assert done.returncode == 2 and not done.stdout
+    assert "two--uneven.state.json was changed after it was compiled" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["2", "two:2", "0:two", "2:", "4:two,2:wide", "2:two,2:wide"])

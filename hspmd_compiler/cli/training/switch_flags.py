@@ -45,8 +45,11 @@ def check(args: Namespace) -> list[tuple[str, str]]:
     """What is wrong with them, as (flag, text)."""
     from ...artifact.bundle import read_bundle
     from ...artifact.bundle_paths import is_bundle
+    from ...artifact.checked_files import check_directory
 
     given = (("--start", args.start), ("--switch-at", args.switch_at), ("--switch-round", args.switch_round))
+    if any(value for _, value in given):
+        check_directory(args.directory)
     if not is_bundle(args.directory):
         text = f"{args.directory} holds one strategy: compile several, by --strategy A --strategy B"
         return [(flag, text) for flag, value in given if value]
@@ -59,7 +62,10 @@ def check(args: Namespace) -> list[tuple[str, str]]:
         for flag, text in used
         if text.rpartition(":")[2] not in names
     ]
-    bad += [] if bad else _without_plan(bundle, args)
+    bad += [] if bad else [*_without_plan(bundle, args), *_of_other_batches(bundle, args)]
+    if not bad:  # a damaged plan is told before the first step, too
+        for source, target in dict.fromkeys((source, target) for _, source, target in _hops(bundle, args)):
+            bundle.plan(source, target)
     bad += _in_vain(args)
     single = f"looks at one program: run {args.directory / names[0]}, or another folder of it"
     return bad + [(flag, single) for flag in ONE_PROGRAM if getattr(args, flag[2:]) is not None]
@@ -67,11 +73,31 @@ def check(args: Namespace) -> list[tuple[str, str]]:
 
 def _without_plan(bundle: Bundle, args: Namespace) -> Iterator[tuple[str, str]]:
     planned = {(each.source, each.target) for each in bundle.listing.plans}
-    names = [args.start or next(iter(bundle.strategies)), *args.switch_at.values()]
-    for (step, target), (source, _) in zip(args.switch_at.items(), pairwise(names), strict=True):
-        if source != target and (source, target) not in planned:
+    for step, source, target in _hops(bundle, args):
+        if (source, target) not in planned:
             told = ", ".join(f"{one}:{other}" for one, other in sorted(planned)) or "none"
             yield "--switch-at", f"{step}:{target}: from {source} there is no plan; there are {told}"
+
+
+def _of_other_batches(bundle: Bundle, args: Namespace) -> Iterator[tuple[str, str]]:
+    """Switches between strategies that take unlike batches, of which the data has one kind only."""
+    for step, source, target in _hops(bundle, args):
+        before, after = (bundle.head(name).program for name in (source, target))
+        if before.batch != after.batch:
+            what = f"takes {after.batch} samples a step, {source} takes {before.batch}"
+        elif before.inputs != after.inputs:
+            what = f"takes inputs of other shapes or types than {source}"
+        else:
+            continue
+        yield "--switch-at", f"{step}:{target}: {what}; a run has one kind of batches"
+
+
+def _hops(bundle: Bundle, args: Namespace) -> Iterator[tuple[int, str, str]]:
+    """(step, source, target) of each switch that moves anything."""
+    names = [args.start or next(iter(bundle.strategies)), *args.switch_at.values()]
+    for (step, target), (source, _) in zip(args.switch_at.items(), pairwise(names), strict=True):
+        if source != target:
+            yield step, source, target
 
 
 def _in_vain(args: Namespace) -> Iterator[tuple[str, str]]:
