@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -18,8 +18,21 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 
+class UpdateBeside(Protocol):
+    """Something that is updated with the rank's shards: in the same step, or not at all."""
+
+    def make_ready(self) -> None:
+        """All that needs other ranks; gradients are clipped. May raise PeerLost."""
+
+    def update(self, lr: float) -> None:
+        """Take the step, alone."""
+
+    def abandon(self) -> None:
+        """Forget a step that came to no end."""
+
+
 class Transaction:
-    """Of an engine. vote: what the last meeting of a step decides.
+    """Of an engine. vote: what the last meeting of a step decides. beside: what takes the same updates.
 
     ready: the gradients of the next step are synchronised and clipped, so that `roll_forward` can take it
     alone. whole: local copies are of this step, not only what the rank owns.
@@ -27,6 +40,7 @@ class Transaction:
 
     def __init__(self, engine: Engine) -> None:
         self.vote = StepVote()
+        self.beside: UpdateBeside | None = None
         self.ready = False
         self.whole = True
         self._engine = engine
@@ -48,6 +62,8 @@ class Transaction:
             owned = owned_grads(engine.shards, state.synced)
             engine.grad_norm = global_norm(owned, engine.transport.device, self._sum_over_ranks)
         ready_update(engine.shards, state, engine.optimizer, engine.grad_norm)
+        if self.beside is not None:
+            engine.timing.exchanges(None, self.beside.make_ready)
         self.ready = True
 
     def update(self) -> None:
@@ -55,7 +71,10 @@ class Transaction:
         if not self.ready:
             self.make_ready()
         engine = self._engine
-        apply_update(engine.shards, engine.active.state, engine.optimizer, engine.current_lr)
+        lr = engine.current_lr
+        apply_update(engine.shards, engine.active.state, engine.optimizer, lr)
+        if self.beside is not None:
+            self.beside.update(lr)
         self.ready, self.whole = False, not engine.active.gathers
 
     @torch.no_grad()
@@ -73,6 +92,8 @@ class Transaction:
         self._engine.active.abandon()
         if not self._engine.steps:
             self._engine.optimizer.state = {}  # made ready for an update that has not come
+        if self.beside is not None:
+            self.beside.abandon()
 
     def _sum_over_ranks(self, value: Tensor) -> Tensor:
         engine = self._engine

@@ -22,7 +22,8 @@ class Situation:
 
     program, strategy: whose state is held, empty where nobody holds any. held_as: by world rank, the rank of
     that program whose state the process has, None where it has none. stale: world ranks that have only what
-    they own of this step.
+    they own of this step. copies: file of the copies that were kept beside, empty without; copied_as: as
+    `held_as`, the world rank whose copies the process has.
     """
 
     devices: tuple[int, ...]
@@ -30,6 +31,8 @@ class Situation:
     strategy: str = ""
     held_as: tuple[int | None, ...] = ()
     stale: tuple[int, ...] = ()
+    copies: str = ""
+    copied_as: tuple[int | None, ...] = ()
 
     def without(self, device: int) -> Situation:
         """The same once the process of a device is lost."""
@@ -40,26 +43,33 @@ class Situation:
             devices=tuple(self.devices[rank] for rank in kept),
             held_as=tuple(self.held_as[rank] for rank in kept),
             stale=tuple(rank - (rank > lost) for rank in self.stale if rank != lost),
+            copied_as=tuple(of for rank, of in enumerate(self.copied_as) if rank != lost),
         )
 
     def renewed(self, device: int) -> Situation:
         """The same once the process of a device is replaced by a new one, which has nothing."""
         lost = self.devices.index(device)
         held_as = tuple(None if rank == lost else own for rank, own in enumerate(self.held_as))
-        return replace(self, held_as=held_as, stale=tuple(rank for rank in self.stale if rank != lost))
+        copied_as = tuple(None if rank == lost else of for rank, of in enumerate(self.copied_as))
+        stale = tuple(rank for rank in self.stale if rank != lost)
+        return replace(self, held_as=held_as, stale=stale, copied_as=copied_as)
 
 
 @dataclass(frozen=True, slots=True)
 class Successor:
     """A program for a situation. members: world rank by rank of the program. plan: file with the moves.
 
-    missing: (parameter, what nobody has of it). note: how it was found, for people.
+    restored: file with the moves out of copies, empty where all comes from who trains it. copies: file of
+    those that are kept under the program. missing: (parameter, what nobody has of it). note: how it was
+    found, for people.
     """
 
     program: str
     strategy: str
     members: tuple[int, ...]
     plan: str = ""
+    restored: str = ""
+    copies: str = ""
     missing: tuple[tuple[str, str], ...] = ()
     note: str = ""
 

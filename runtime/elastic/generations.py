@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .choosing import Situation, Successor
@@ -12,11 +12,32 @@ from .messages import NOTHING_HELD, Halt, NextGeneration, RunPosition, WorldMemb
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """A generation. ranks: of its program, by id of the process; one that it left idle has none."""
+    """A generation. ranks: of its program, by id of the process; one that it left idle has none.
+
+    copies: file of those that it kept. places: world ranks by id.
+    """
 
     program: str
     strategy: str
     ranks: Mapping[int, int]
+    copies: str
+    places: Mapping[int, int]
+
+    def holding(
+        self, world: Sequence[WorldMember], holders: Collection[int], stale: Collection[int]
+    ) -> Situation:
+        """What is left of it. holders, stale: ids of processes that have its state, or a part of it."""
+        held_as = tuple(self.ranks.get(each.id) if each.id in holders else None for each in world)
+        copied_as = tuple(self.places.get(each.id) if each.id in holders else None for each in world)
+        return Situation(
+            tuple(each.device for each in world),
+            self.program,
+            self.strategy,
+            held_as,
+            tuple(rank for rank, each in enumerate(world) if each.id in stale),
+            self.copies,
+            copied_as if self.copies else (),
+        )
 
 
 @dataclass(slots=True)
@@ -35,17 +56,12 @@ class Generations:
         past = self._past.get(decision.held)
         if past is None:
             return Situation(devices, held_as=(None,) * len(world))
-        held_as = [past.ranks.get(each.id) if each.id in decision.holders else None for each in world]
-        stale = [rank for rank, each in enumerate(world) if each.id in decision.stale]
-        return Situation(devices, past.program, past.strategy, tuple(held_as), tuple(stale))
+        return past.holding(world, decision.holders, decision.stale)
 
     def after(self, world: Sequence[WorldMember], is_renewed: bool) -> list[Situation]:
         """Situations that one loss would bring now, where a process is lost, or renewed."""
-        past = self._past[self.number]
         devices = tuple(each.device for each in world)
-        now = Situation(
-            devices, past.program, past.strategy, tuple(past.ranks.get(each.id) for each in world)
-        )
+        now = self._past[self.number].holding(world, [each.id for each in world], ())
         if is_renewed:
             return [now.renewed(device) for device in devices]
         return [now.without(device) for device in devices if len(devices) > 1]
@@ -61,7 +77,10 @@ class Generations:
         """Begin the next one. checkpoint: where all begin from, "" as the run began, None: they go on."""
         self.number += 1
         ranks = {world[at].id: rank for rank, at in enumerate(successor.members)}
-        self._past[self.number] = _Past(successor.program, successor.strategy, ranks)
+        places = {each.id: rank for rank, each in enumerate(world)}
+        self._past[self.number] = _Past(
+            successor.program, successor.strategy, ranks, successor.copies, places
+        )
         return NextGeneration(
             self.number,
             world,
@@ -75,6 +94,8 @@ class Generations:
             decision.steps,
             self._standing(halts, decision),
             checkpoint or "",
+            successor.restored if checkpoint is None else "",
+            successor.copies,
         )
 
     def _standing(self, halts: Sequence[Halt], decision: Decision) -> RunPosition:

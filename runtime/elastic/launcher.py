@@ -314,8 +314,8 @@ class ElasticLauncher:
                 "nobody is left who holds all of the state",
                 details=[*shortened(list(successor.missing)), *self._lost_devices()],
                 rule="a piece that only lost ranks had comes from a checkpoint",
-                fix="give --checkpoint DIR --every N; or a strategy that has each piece on two nodes: more"
-                " than one pipeline, and no ZeRO",
+                fix="give --checkpoint DIR --every N; or --survive F, which keeps copies; or a strategy that"
+                " has each piece on two nodes: more than one pipeline, and no ZeRO",
             )
         return checkpoint
 

@@ -128,7 +128,8 @@ class NextGeneration:
 
     world: its members, in the order of their ranks. program: folder of the artifact. strategy: its name, for
     people. members: world rank by rank of the program. plan: file with the moves of the state, empty where
-    all begin afresh: from `checkpoint`, or as the run began where that is empty too.
+    all begin afresh: from `checkpoint`, or as the run began where that is empty too. restored, copies: see
+    Successor.
     """
 
     generation: int
@@ -143,6 +144,8 @@ class NextGeneration:
     steps: int
     position: RunPosition = RunPosition()
     checkpoint: str = ""
+    restored: str = ""
+    copies: str = ""
 
     def rank_of(self, member: int) -> int:
         """The rank of a process in this generation."""

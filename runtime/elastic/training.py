@@ -10,8 +10,10 @@ from typing import Any, Protocol
 
 import torch
 
+from ...artifact.copies_file import copies_from
 from ...artifact.store import Artifact, load
 from ...artifact.switch_file import plan_from
+from ...program.switch_plan import SwitchPlan
 from ..batches.data import DataSource
 from ..device import CPU, find_device
 from ..engine import Engine
@@ -22,14 +24,19 @@ from ..start.rank_process import Emit
 from ..step_vote import StepVote
 from ..strategies import Strategies, StrategyProgram
 from ..switching.carry import carry
+from ..switching.filling import Filling
 from ..switching.held import HeldState, StateLayout
 from ..switching.stages import without_moments
 from ..torch_transport import TorchDist
 from .agent import Agent
 from .batches import ReturnedBatches
+from .copies import KeptCopies
 from .launcher import DONE, PAUSED
 from .messages import NOTHING_HELD, Arrived, HeldReport, NextGeneration, RunPosition, ToldRecord
 from .stale import layout_of_owned
+
+COPIES = "copies"
+"""Record: copies are kept from now on, how many lost nodes they make up for, and what they cost."""
 
 
 class Paused(Exception):
@@ -187,10 +194,25 @@ class ElasticTraining:
         engine = self._beside.engine
         engine.transaction.vote = ElasticVote(self._agent, transport.device)
         engine.places = tuple(f"device {each.device}" for each in order.world)
+        told = self._copy(order, engine, moved) if order.copies else None
         transport.sum_over_ranks(torch.zeros((), device=transport.device))
         self._agent.check()
         self._state, self._beside = self._beside, None
+        if told is not None:
+            self._emit_as(transport.rank)({COPIES: told})
         return sum(moved)
+
+    def _copy(self, order: NextGeneration, engine: Engine, moved: list[int]) -> dict[str, object]:
+        """Make the copies of this generation; what there is to tell of them."""
+        path = Path(order.copies)
+        copies = copies_from(path.read_bytes(), order.copies, len(order.world))
+        engine.transaction.beside = KeptCopies(copies, engine, self._run.options.round_bytes, moved.append)
+        return {
+            "wanted": copies.wanted,
+            "survived": copies.survived,
+            "memory_bytes": copies.memory_bytes,
+            "step_bytes": copies.step_bytes,
+        }
 
     def _begun(
         self, order: NextGeneration, artifact: Artifact, strategy: StrategyProgram, transport: TorchDist
@@ -219,9 +241,13 @@ class ElasticTraining:
     ) -> _State:
         """The state of the ranks that have it, as the plan says."""
         world = range(len(order.world))
-        plan = plan_from(Path(order.plan).read_bytes(), order.plan, world, world)
+
+        def read(file: str) -> SwitchPlan:
+            plan = plan_from(Path(file).read_bytes(), file, world, world, orphans=bool(order.restored))
+            return plan if order.steps else without_moments(plan)
+
         held = carry(
-            plan if order.steps else without_moments(plan),
+            read(order.plan),
             transport.rank,
             self._before(),
             StateLayout.of(strategy.own),
@@ -230,6 +256,10 @@ class ElasticTraining:
             keep_source=True,
             sent=moved.append,
         )
+        if order.restored:
+            filling = Filling(read(order.restored), transport.rank, self._run.options.round_bytes)
+            moved.append(filling.fill(self._copies(), held, transport))
+            held.cast_copies(())
         engine = self._engine(order, artifact, strategy, transport, held)
         engine.seed, engine.lr = order.position.seed, order.position.lr
         engine.optimizer.steps = order.steps
@@ -249,6 +279,11 @@ class ElasticTraining:
         if engine.transaction.whole:
             return held
         return replace(held, layout=layout_of_owned(held.layout))
+
+    def _copies(self) -> HeldState:
+        """What this rank has of others' state."""
+        beside = None if self._state is None else self._state.engine.transaction.beside
+        return beside.held if isinstance(beside, KeptCopies) else HeldState(StateLayout())
 
     def _engine(
         self,

@@ -85,7 +85,7 @@ def carrying(
         for key in stage.makes:
             found.make(key, device, key in stages.filled)
         for each in stage.copies:
-            _copy(each, before, found, stages.kept)
+            copy_moved(each, before, found, stages.kept)
         if stage.sends or stage.receives:
             source = found if stage.relays else before
             arriving = {peer: arriving_rows(found, parcel, device) for peer, parcel in stage.receives.items()}
@@ -115,7 +115,7 @@ def prepared(
     return stages_of(plan, world_rank, before.layout, after, before.tensor_keys(), round_bytes)
 
 
-def _copy(each: MovedPart, before: HeldState, found: HeldState, kept: Sequence[TensorKey]) -> None:
+def copy_moved(each: MovedPart, before: HeldState, found: HeldState, kept: Sequence[TensorKey] = ()) -> None:
     """Elements that the rank has before and needs after."""
     name = each.part.name
     for kind in each.kinds:

@@ -38,6 +38,19 @@ def test_all_mistakes_are_told() -> None:
     )
     assert [flag for flag, _ in bad] == ["--ranks", "--switch-at", "--elastic-respawn", "--elastic-silence"]
     assert check(parsed("--elastic-respawn", "1")) == [("--elastic-respawn", "goes with --elastic only")]
+    assert check(parsed("--survive", "1")) == [("--survive", "goes with --elastic only")]
+    assert check(parsed("--elastic", "--survive", "-1")) == [("--survive", "-1: a whole number of 0 or more")]
+
+
+def test_what_copies_make_up_for_is_told() -> None:
+    copies = {"wanted": 2, "survived": 2, "memory_bytes": 3072, "step_bytes": 2304}
+    told = "copies: no 2 lost ranks need a checkpoint; up to 3.07 KB a rank, 2.30 KB a step over all ranks"
+    assert RecordText().lines({"copies": copies}) == [told]
+    (line,) = RecordText().lines({"copies": {**copies, "survived": 1}})
+    assert line.startswith("warning: copies: no lost rank needs a checkpoint")
+    assert line.endswith("2 were wanted, and there are too few ranks")
+    (line,) = RecordText().lines({"copies": {**copies, "survived": 0}})
+    assert line.startswith("warning: copies: a lost rank needs a checkpoint")
 
 
 def test_under_torchrun_a_run_is_fail_stop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext
 from threading import Condition, Thread
@@ -134,6 +134,18 @@ class MortalTransport:
         number = self._next(key)
         row: Tensor = self._world.meet((*key, number), self.rank, {peer, self.rank}, None)[peer]
         return row
+
+    def swap_runs(
+        self, leaving: Mapping[int, Sequence[Tensor]], arriving: Mapping[int, Sequence[Tensor]]
+    ) -> None:
+        for peer, rows in leaving.items():
+            for row in rows:
+                self._give(("swap", self.rank, peer), row.clone())
+        for peer, rows in arriving.items():
+            for row in rows:
+                key = ("swap", peer, self.rank)
+                number = self._next(key)
+                row.copy_(self._world.meet((*key, number), self.rank, {peer, self.rank}, None)[peer])
 
     def call(self, name: str, meets: bool = True) -> AbstractContextManager[None]:
         return nullcontext()

@@ -32,7 +32,7 @@ def run_elastic(
 ) -> None:
     """Train to the end on whatever devices are there."""
     with TemporaryDirectory(prefix="hspmd-elastic-") as scratch:
-        successors = Successors(args.directory, Path(scratch), args.start)
+        successors = Successors(args.directory, Path(scratch), args.start, args.survive or 0)
         successors.read()
         devices: Sequence[int] = successors.devices
         trace = trace_of(args.replay, devices)

@@ -8,6 +8,8 @@ from argparse import ArgumentParser, Namespace
 REGROUP = "regroup"
 """Record: ranks were lost or came, and how long that took."""
 SILENT_S = 10.0
+COPIES = "copies"
+"""Record: copies of pieces of the state are kept."""
 MOST_RESPAWNS = 1 << 20
 LEAST_SILENT_S = 1.0
 """A rank beats twice a second."""
@@ -35,11 +37,21 @@ def add_flags(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"kill a rank that gives no sign of life for so long (default: {SILENT_S:g})",
     )
+    parser.add_argument(
+        "--survive",
+        type=int,
+        metavar="F",
+        help="keep copies of what is on few ranks, so that any F lost ones need no checkpoint (default: 0)",
+    )
 
 
 def check(args: Namespace) -> list[tuple[str, str]]:
     """What is wrong with them, as (flag, text)."""
-    own = (("--elastic-respawn", args.elastic_respawn), ("--elastic-silence", args.elastic_silence))
+    own = (
+        ("--elastic-respawn", args.elastic_respawn),
+        ("--elastic-silence", args.elastic_silence),
+        ("--survive", args.survive),
+    )
     if not args.elastic:
         return [(flag, "goes with --elastic only") for flag, value in own if value is not None]
     bad = []
@@ -54,4 +66,6 @@ def check(args: Namespace) -> list[tuple[str, str]]:
         bad.append(("--elastic-respawn", f"{args.elastic_respawn}: a whole number of 0 or more"))
     if args.elastic_silence is not None and not LEAST_SILENT_S <= args.elastic_silence < float("inf"):
         bad.append(("--elastic-silence", f"{args.elastic_silence:g}: seconds, at least {LEAST_SILENT_S:g}"))
+    if args.survive is not None and args.survive < 0:
+        bad.append(("--survive", f"{args.survive}: a whole number of 0 or more"))
     return bad

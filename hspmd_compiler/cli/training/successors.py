@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
 from ...artifact.bundle import read_bundle
 from ...artifact.bundle_paths import is_bundle
+from ...artifact.copies_file import copies_from, copies_text
 from ...artifact.manifest import describe
 from ...artifact.store import Artifact, load
 from ...artifact.switch_file import plan_text
@@ -21,6 +22,7 @@ from ...errors import HspmdError, StrategyError
 from ...ir import graph_json
 from ...passes.layout_wishes import bind_layouts
 from ...program.program import RankProgram
+from ...program.state.state_copies import changing_buffers, copies_as_program
 from ...program.switch_plan import SwitchClass, SwitchPlan
 from ...runtime.elastic.choosing import Situation, Successor
 from ...runtime.elastic.stale import program_of_owned
@@ -28,7 +30,8 @@ from ...runtime.optimizer import ShardOptimizer
 from ...strategy.form import form_of, strategy_from
 from ...strategy.smaller import smaller_strategies
 from ...strategy.strategy import Strategy
-from ...switching.links import SwitchLinks, links_of
+from ...switching.copies import plan_copies, plan_restored
+from ...switching.links import SwitchLinks, links_of, links_of_nodes
 from ...switching.plan import plan_switch
 
 
@@ -43,11 +46,15 @@ class ReadyStrategy:
 
 @dataclass
 class Successors:
-    """Of an artifact or a bundle. start: of a bundle, to begin with. scratch: for programs and plans."""
+    """Of an artifact or a bundle. start: of a bundle, to begin with. scratch: for programs and plans.
+
+    survive: lost nodes for which copies are kept; each process is a node of its own.
+    """
 
     directory: Path
     scratch: Path
     start: str | None = None
+    survive: int = 0
     _read: dict[str, Artifact] = field(default_factory=dict)
 
     @cached_property
@@ -83,12 +90,18 @@ class Successors:
         chosen, note = self._fitting(situation) or self._smaller(situation)
         index = {device: rank for rank, device in enumerate(situation.devices)}
         members = tuple(index[device] for device in chosen.devices)
+        found = Successor(str(chosen.folder), chosen.name, members, note=note)
+        if self.survive:
+            found = replace(found, copies=self._copies(chosen, members, len(situation.devices)))
         if not situation.program:
-            return Successor(str(chosen.folder), chosen.name, members, missing=(), note=note)
+            return found
         plan = self._plan(situation, chosen, members)
-        return Successor(
-            str(chosen.folder), chosen.name, members, str(self._write(plan)), _missing(plan), note
-        )
+        missing, restored = plan.orphans(), ""
+        if missing and situation.copies:
+            moves, rest = self._restored(situation, chosen, members)
+            missing, restored = rest.classes, self._write("plan", plan_text(moves))
+        written = self._write("plan", plan_text(plan))
+        return replace(found, plan=written, restored=restored, missing=_missing(missing))
 
     def _fitting(self, situation: Situation) -> tuple[ReadyStrategy, str] | None:
         """A compiled strategy; a run begins with the first."""
@@ -113,22 +126,64 @@ class Successors:
         return [ReadyStrategy(situation.strategy, folder, devices)]
 
     def _plan(self, situation: Situation, chosen: ReadyStrategy, members: tuple[int, ...]) -> SwitchPlan:
+        return plan_switch(
+            self._held_by(situation),
+            self._programs(chosen.folder, members),
+            self._links(situation),
+            names=(situation.strategy or "before", chosen.name),
+            moments=self._moments(situation.program),
+            missing_ok=True,
+        )
+
+    def _restored(
+        self, situation: Situation, chosen: ReadyStrategy, members: tuple[int, ...]
+    ) -> tuple[SwitchPlan, SwitchPlan]:
+        """What copies give of it, and what is on no rank at all."""
+        before = self._artifact(Path(situation.program)).program
+        content = Path(situation.copies).read_bytes()
+        world = max((of for of in situation.copied_as if of is not None), default=0) + 1
+        copies = copies_from(content, situation.copies, world)
+        programs = {own.rank: own for own in before.ranks}
+        kept = {
+            world_rank: copies_as_program(copies.shards[of], programs)
+            for world_rank, of in enumerate(situation.copied_as)
+            if of is not None
+        }
+        return plan_restored(
+            self._held_by(situation),
+            kept,
+            self._programs(chosen.folder, members),
+            self._links(situation),
+            (situation.strategy or "before", chosen.name),
+            self._moments(situation.program),
+        )
+
+    def _copies(self, chosen: ReadyStrategy, members: tuple[int, ...], world: int) -> str:
+        """File of the copies that are kept while a strategy is run."""
+        artifact = self._artifact(chosen.folder)
+        links = links_of_nodes(range(world))
+        programs, moments = self._programs(chosen.folder, members), self._moments(str(chosen.folder))
+        return self._write(
+            "copies",
+            copies_text(
+                plan_copies(programs, links, self.survive, moments, changing_buffers(artifact.program))
+            ),
+        )
+
+    def _held_by(self, situation: Situation) -> dict[int, RankProgram]:
         before = self._artifact(Path(situation.program))
-        after = self._artifact(chosen.folder)
-        held = {
+        return {
             world_rank: self._held(before, rank, world_rank in situation.stale)
             for world_rank, rank in enumerate(situation.held_as)
             if rank is not None
         }
-        needed = {members[own.rank]: own for own in after.program.ranks}
-        return plan_switch(
-            held,
-            needed,
-            self._links(situation),
-            names=(situation.strategy or "before", chosen.name),
-            moments=ShardOptimizer(before.manifest.optimizer).moments,
-            missing_ok=True,
-        )
+
+    def _programs(self, folder: Path, members: tuple[int, ...]) -> dict[int, RankProgram]:
+        """By world rank."""
+        return {members[own.rank]: own for own in self._artifact(folder).program.ranks}
+
+    def _moments(self, folder: str) -> tuple[str, ...]:
+        return ShardOptimizer(self._artifact(Path(folder)).manifest.optimizer).moments
 
     @staticmethod
     def _held(before: Artifact, rank: int, is_stale: bool) -> RankProgram:
@@ -140,11 +195,10 @@ class Successors:
         """All on this host."""
         return links_of(None, situation.devices)
 
-    def _write(self, plan: SwitchPlan) -> Path:
-        text = plan_text(plan)
-        file = self.scratch / f"plan-{sha256(text.encode()).hexdigest()[:16]}.json"
+    def _write(self, kind: str, text: str) -> str:
+        file = self.scratch / f"{kind}-{sha256(text.encode()).hexdigest()[:16]}.json"
         file.write_text(text, encoding="utf-8")
-        return file
+        return str(file)
 
     def _smaller(self, situation: Situation) -> tuple[ReadyStrategy, str]:
         """Compile a strategy for what is left, from the logical graph of the one before."""
@@ -200,8 +254,8 @@ def _compiled(artifact: Artifact, strategy: Strategy) -> Artifact:
     )
 
 
-def _missing(plan: SwitchPlan) -> tuple[tuple[str, str], ...]:
-    return tuple(dict(_pieces(plan.orphans())).items())
+def _missing(classes: tuple[SwitchClass, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple(dict(_pieces(classes)).items())
 
 
 def _pieces(classes: tuple[SwitchClass, ...]) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from ...base.number_ranges import number_ranges
 from ...pages.units import bytes_text
 from .checkpoint_flags import CHECKPOINT, RESUMED
-from .elastic_flags import REGROUP
+from .elastic_flags import COPIES, REGROUP
 from .switch_flags import SWITCHED, UNREACHED
 
 if TYPE_CHECKING:
@@ -130,6 +130,9 @@ class RecordText:
         change = record.get(REGROUP)
         if isinstance(change, dict):
             return [regroup_line(change)]
+        copies = record.get(COPIES)
+        if isinstance(copies, dict):
+            return [copies_line(copies)]
         if UNREACHED in record:
             return [unreached_line(record)]
         left = record.get(LEFT_OUT)
@@ -174,6 +177,19 @@ def regroup_line(change: Record) -> str:
     return (
         f"{', '.join(who)}: goes on under {change['strategy']}{note},"
         f" {change['resumed_s']:.3f} s to the next step ({phases}), {moved} moved"
+    )
+
+
+def copies_line(copies: Record) -> str:
+    """How many lost ranks need no checkpoint, and what that costs."""
+    survived, wanted = copies["survived"], copies["wanted"]
+    who = f"no {survived} lost ranks need"
+    if survived in (0, 1):
+        who = "no lost rank needs" if survived else "a lost rank needs"
+    memory, sent = (bytes_text(float(str(copies[key]))) for key in ("memory_bytes", "step_bytes"))
+    text = f"copies: {who} a checkpoint; up to {memory} a rank, {sent} a step over all ranks"
+    return (
+        text if survived == wanted else f"warning: {text}; {wanted} were wanted, and there are too few ranks"
     )
 
 

@@ -137,13 +137,14 @@ class Training:
     faults: Mapping[int, tuple[int, Op, bool, int]] = field(default_factory=dict)
     respawns: int = 0
     schedule: Sequence[Presence] = ()
+    survive: int = 0
     checkpoints: Path | None = None
     on_step: Callable[[Training, int], None] = lambda training, step: None
     records: list[Mapping[str, Any]] = field(default_factory=list)
 
     def run(self) -> Training:
         self.scratch.mkdir(exist_ok=True)
-        successors = Successors(self.directory, self.scratch)
+        successors = Successors(self.directory, self.scratch, survive=self.survive)
         successors.read()
         self.devices = successors.devices
         options = StartOptions(timeouts=Timeouts(PATIENCE, PATIENCE))

@@ -32,6 +32,23 @@ def test_who_is_which_rank_is_remembered() -> None:
     assert generations.after(WORLD, is_renewed=False)[1] == Situation((3, 7), "/programs/a", "a", (0, 1))
 
 
+def test_who_has_which_copies_is_remembered() -> None:
+    """By world rank of the generation that made them: idle processes keep some, new ones have none."""
+    generations = Generations("here", 1)
+    reports = {id: Halt(-1, HeldReport()) for id in (0, 5, 2)}
+    successor = replace(PLAN, copies="/copies/1", restored="/plans/2")
+    decision = decide({id: halt.held for id, halt in reports.items()})
+    order = generations.next(WORLD, decision, successor, list(reports.values()), None)
+    assert (order.copies, order.restored) == ("/copies/1", "/plans/2")
+    world = [WorldMember(5, 4), WorldMember(2, 7), WorldMember(9, 8)]
+    held = {5: HeldReport(0, 4), 2: HeldReport(0, 4), 9: HeldReport()}
+    found = generations.situation(world, decide(held))
+    assert (found.copies, found.copied_as) == ("/copies/1", (1, 2, None))
+    assert found.without(4).copied_as == (2, None) and found.renewed(4).copied_as == (None, 2, None)
+    order = generations.next(WORLD, decision, successor, list(reports.values()), "/kept/step-2")
+    assert (order.plan, order.restored, order.copies) == ("", "", "/copies/1")
+
+
 def test_the_position_is_of_those_who_took_the_last_step() -> None:
     """And is not forgotten where nobody is left who knows it."""
     generations = Generations("here", 1)

@@ -53,6 +53,8 @@ MESSAGES: list[Upward | Downward] = [
         1,
         9,
         checkpoint="c",
+        restored="r",
+        copies="k",
     ),
 ]
 
