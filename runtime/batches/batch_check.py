@@ -31,6 +31,7 @@ RULES = {
 
 Settings = Mapping[str, str]
 """What a rank takes a step with, by name."""
+SAME_SETTINGS = "all ranks take a step with the same rate and seed, and in the same parts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class BatchCheck:
         raise RunError(
             f"the ranks have different {'batches' if wrong else 'settings'} in step {step}",
             details=[*wrong, *others],
-            rule=RULES[local] if wrong else "all ranks take a step with the same rate and seed",
+            rule=RULES[local] if wrong else SAME_SETTINGS,
             fix=FIXES[local] if wrong else "set them alike on every rank",
         )
 

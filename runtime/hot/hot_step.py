@@ -132,6 +132,7 @@ class HotSteps:
         check_places(parts, self._placeless)
         self.seconds = dict.fromkeys((OUT, COMPUTE, BACK, UPDATE), 0.0)
         self._engine.transaction.begin()
+        self._check_order(parts)
         batches = self._checked(parts)
         ready = zip(parts, batches, strict=True)
         by_strategy = by_key((part.strategy, (part, batch)) for part, batch in ready)
@@ -163,6 +164,16 @@ class HotSteps:
     def _serve(self, own: HotStrategy) -> None:
         self._engine.transport.finish_sends()
         self._engine.transport.serve(own.members)
+
+    def _check_order(self, parts: Sequence[WeighedPart]) -> None:
+        """RunError on every rank where ranks have other strategies in their parts, or in another order."""
+        engine = self._engine
+        check = self._strategy(self.home).active.batches
+        order = {"strategies of the parts": ", ".join(part.strategy for part in parts)}
+        said = check.addend({}, False, order)
+        addend = torch.tensor(said, dtype=torch.float64, device=engine.transport.device)
+        total = float(engine.transport.sum_over_ranks(addend))
+        check.check(total, {}, False, engine.steps + 1, order)
 
     def _checked(self, parts: Sequence[WeighedPart]) -> list[list[Batch]]:
         """This rank's micro-batches of each part, before anything moves."""

@@ -53,8 +53,12 @@ def train_in_parts(
     kind: LossKind = LossKind.LABELS,
     counted: CountedLabels | None = None,
     dtype: torch.dtype = torch.float64,
+    given: Callable[[int, Sequence[StepPart]], Sequence[StepPart]] = lambda world, parts: parts,
 ) -> Trained:
-    """Real engines, one thread for each device that any of the strategies uses."""
+    """Real engines, one thread for each device that any of the strategies uses.
+
+    given: the parts that one of them is given of a step.
+    """
     devices = sorted({own.device for program in programs.values() for own in program.ranks})
     plan, meeting = planner(programs, devices), Meeting()
 
@@ -68,7 +72,7 @@ def train_in_parts(
         engine = Engine(known[home].program, config, transport, params, Strategies(known, plan), home)
         losses, norms, grads = [], [], []
         for parts in steps:
-            losses.append(engine.hot_step(parts, kind, counted))
+            losses.append(engine.hot_step(given(world, parts), kind, counted))
             norms.append(engine.grad_norm)
             grads.append(engine.grads())
         return Trained(losses, norms, grads, engine.state_dict(), engine.optimizer_state_dict())

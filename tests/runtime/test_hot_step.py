@@ -193,6 +193,20 @@ def test_masks_of_one_micro_batch_are_those_of_the_first_part_only(
     expect("cli/hot_places", str(caught.value))
 
 
+def test_ranks_with_other_parts_are_told_before_anything_moves(expect: Callable[[str, str], None]) -> None:
+    """Fewer strategies, or in another order: ranks would wait for messages that nobody sends."""
+    strategies = {"home": "dp32", "away": "tp3", "far": "dp2"}
+    programs = {name: program("mlp-ce", strategy, 0) for name, strategy in strategies.items()}
+    batch, start = wide(SUBJECTS["mlp-ce"].batch(0)), start_of(SUBJECTS["mlp-ce"].build)
+    parts: list[StepPart] = [HotPart(name, batch, 0.5) for name in strategies]
+    found = []
+    for own in (lambda world, parts: parts[: 3 - world], lambda world, parts: parts[:: -1 if world else 1]):
+        with pytest.raises(RunError) as caught:
+            train_in_parts(programs, "home", start, [parts], SGD, given=own)
+        found.append(str(caught.value))
+    expect("cli/hot_other_parts", "\n\n".join(found))
+
+
 def masked_llama() -> nn.Module:
     """It is told positions, and which tokens see which."""
     return SUBJECTS["llama"].build()
