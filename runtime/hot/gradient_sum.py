@@ -7,6 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from ...program.literals import torch_dtype
+
+WIDE = {"bfloat16": "float32", "float16": "float32"}
+"""The types that gradients are added in, where they are summed over ranks in a narrow one."""
+_WIDE = {torch_dtype(narrow): torch_dtype(wide) for narrow, wide in WIDE.items()}
+
 
 class GradientSum:
     """A weighted sum of synchronised gradients of one rank, by parameter, in memory of its own."""
@@ -23,5 +29,6 @@ class GradientSum:
             grads = [synced[name] for name in held]
             torch._foreach_add_([self.total[name] for name in held], grads, alpha=weight)
         if new:
-            scaled = torch._foreach_mul([synced[name] for name in new], weight)
+            grads = [synced[name].to(_WIDE.get(synced[name].dtype, synced[name].dtype)) for name in new]
+            scaled = torch._foreach_mul(grads, weight)
             self.total.update(zip(new, scaled, strict=True))

@@ -26,7 +26,7 @@ from ..step_checks import checking
 from ..strategies import Strategies
 from ..switching.carry import carry
 from ..switching.held import HeldState, StateLayout
-from .gradient_sum import GradientSum
+from .gradient_sum import WIDE, GradientSum
 from .parts import WeighedPart
 from .refusals import (
     PartRefusal,
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 OUT, COMPUTE, BACK, UPDATE = "parameters out", "compute", "gradients back", "update"
 COUNTED_IN = (torch.float32, torch.float64)
 """Types in which a program's count of labels is exact."""
-WIDE = {"bfloat16": "float32", "float16": "float32"}
-"""The types that gradients are added in, where they are summed over ranks in a narrow one."""
 ReadyPart = tuple[WeighedPart, list[Batch]]
 """A part, and this rank's micro-batches of it."""
 

@@ -99,3 +99,12 @@ def test_what_is_added_stays_as_it_is() -> None:
     assert total.total["a"].tolist() == total.total["b"].tolist() == [2.5] * 3
     assert total.total["c"].tolist() == [2.0] * 2
     assert grad.tolist() == [1.0] * 3 and one.tolist() == [1.0] * 2
+
+
+def test_narrow_gradients_are_added_in_a_wide_type() -> None:
+    """Beside 256, bfloat16 has no place for a half, nor for all sixteen of them."""
+    total = GradientSum()
+    total.add({"a": torch.full((2,), 256.0, dtype=torch.bfloat16)})
+    for _ in range(16):
+        total.add({"a": torch.ones(2, dtype=torch.bfloat16)}, 0.5)
+    assert total.total["a"].dtype == torch.float32 and total.total["a"].tolist() == [264.0] * 2
