@@ -16,6 +16,7 @@ from ..program.kernels.random_kernels import step_keys
 from ..program.program import ZERO_PARAMS, ClassProgram, InputKind, Op, Program, RankProgram, Shard
 from ..program.requests import Request, StepRun
 from ..program.segments import CompiledSegments
+from ..program.state.state_elements import gradients_of
 from .batches.batch_check import BatchCheck
 from .batches.data import Batch, BatchShape
 from .transport import Transport
@@ -78,8 +79,7 @@ class ActiveProgram:
     @property
     def updated(self) -> frozenset[str]:
         """Parameters that a step updates on this rank: those that get a gradient."""
-        buckets = [] if self._plan is None else self._plan.program.grad_buckets
-        return frozenset(piece.param for bucket in buckets for piece in bucket.kept)
+        return frozenset(() if self._plan is None else gradients_of(self._plan.program))
 
     def run(
         self, micro_batches: list[Batch], seed: int, step: int, finished: Callable[[int], None]

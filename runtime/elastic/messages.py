@@ -100,13 +100,6 @@ class Failed:
     failure: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The job is over here. The rank still waits, for the others may need it."""
-
-    generation: int
-
-
 # Down, to ranks
 
 
@@ -157,12 +150,12 @@ class Finish:
     """Every rank is done."""
 
 
-Upward: TypeAlias = Beat | Halt | Arrived | ToldRecord | Failed | Done
+Upward: TypeAlias = Beat | Halt | Arrived | ToldRecord | Failed
 Downward: TypeAlias = Abort | Pause | NextGeneration | Finish
 
 KINDS: Mapping[str, Any] = {
     kind.__name__.lower(): kind
-    for kind in (Beat, Halt, Arrived, ToldRecord, Failed, Done, Abort, Pause, NextGeneration, Finish)
+    for kind in (Beat, Halt, Arrived, ToldRecord, Failed, Abort, Pause, NextGeneration, Finish)
 }
 
 

@@ -60,12 +60,6 @@ class CarryStages:
         """Memory of the state before."""
         return sum(self.before.size_bytes(key) for key in self.held)
 
-    @property
-    def bytes_after(self) -> int:
-        """Memory of the state behind it."""
-        made = sum(self.after.size_bytes(key) for stage in self.stages for key in stage.makes)
-        return made + sum(self.after.size_bytes(key) for key in self.kept)
-
     def peak_bytes(self, keep_source: bool = False) -> int:
         """The most memory that state, messages and copies on their way take at a time."""
         live = peak = self.bytes_before
