@@ -95,7 +95,7 @@ def open_engine(
         if each.own is not None and options.check is not None:
             options.check(each.program, each.own.rank)
     initial = InitialState.of(found.first, options.seed, options.weights)
-    same = {**found.common, **_same(found), **_flags(options)}
+    same = {**found.common, **_same(found), **_flags(options, found.start)}
     connected = connect(place, programs, same, options.timeouts)
     held = held_bytes(connected.transport.device)
     try:
@@ -144,8 +144,10 @@ def _same(found: _Found) -> dict[str, str]:
     }
 
 
-def _flags(options: StartOptions) -> dict[str, str]:
+def _flags(options: StartOptions, start: str) -> dict[str, str]:
+    """Groups are made in the order of the strategies, so that all begin with the same one."""
     flags = {"seed": str(options.seed), "round of a switch": str(options.round_bytes), **options.flags}
+    flags |= {"first strategy": start} if start else {}
     return flags if options.weights is None else flags | {"--init": files_digest([options.weights])}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -14,11 +14,14 @@ import torch
 from torch import Tensor
 
 from hspmd_compiler.coverage.convolutional_models import ResNet
-from hspmd_compiler.errors import HspmdError, RankLost
+from hspmd_compiler.errors import HspmdError, RankLost, RunError
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
 from hspmd_compiler.runtime.engine import Engine
+from hspmd_compiler.runtime.start import opening
 from hspmd_compiler.runtime.start.launch import launch
 from hspmd_compiler.runtime.start.rank_process import Emit
+from hspmd_compiler.runtime.start.rendezvous import RankPlace
+from hspmd_compiler.runtime.start.same_start import unlike
 from hspmd_compiler.strategy.strategy import PipelineSpec as P
 from hspmd_compiler.strategy.strategy import StageSpec as S
 from hspmd_compiler.strategy.strategy import Strategy
@@ -136,6 +139,21 @@ def test_mistakes_move_nothing(pair: Path, expect: Callable[[str, str], None]) -
     records: list[dict[str, list[str]]] = []
     launch(pair, job, options(), on_record=lambda record: records.append(dict(record)))  # type: ignore[arg-type]
     expect("run/switches_refused", "\n\n".join(records[0]["texts"]))
+
+
+def test_ranks_that_begin_with_other_strategies_are_told(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would make groups in an order of its own, and wait for the others."""
+    told: dict[int, Mapping[str, str]] = {}
+
+    def connect(place: RankPlace, programs: object, same: Mapping[str, str], timeouts: object) -> None:
+        told[place.rank] = same
+        raise RunError("it has been told")
+
+    monkeypatch.setattr(opening, "connect", connect)
+    for rank, name in ((0, None), (1, "three"), (2, "two")):
+        with pytest.raises(RunError, match="it has been told"):
+            opening.open_engine(pair, opening.StartOptions(strategy=name), RankPlace(rank, 4, rank))
+    assert unlike(told) == [("first strategy", "rank 0-1: three; rank 2: two")]
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(2, marks=pytest.mark.slow)])

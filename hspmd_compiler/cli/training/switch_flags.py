@@ -111,7 +111,7 @@ def _in_vain(args: Namespace) -> Iterator[tuple[str, str]]:
 
 def alike(args: Namespace) -> dict[str, str]:
     """What all ranks must be started with alike."""
-    return {"--start": str(args.start), "--switch-at": str(args.switch_at)}
+    return {"--switch-at": str(args.switch_at)}
 
 
 class PlannedSwitches:
