@@ -52,8 +52,8 @@ class ElasticLauncher:
     """A run of `body` on these devices, as often changed as ranks are lost and come back.
 
     respawns: how many processes that die are replaced at once by a new one. schedule: what devices do of
-    their own accord. checkpoint: asked for the newest one when pieces of the state are lost behind a
-    step; "" where there is none. regroups: all changes so far.
+    their own accord. checkpoint: asked for the newest one of at most so many steps, when pieces of the
+    state are lost behind one; "" where there is none. regroups: all changes so far.
     """
 
     body: Body
@@ -63,7 +63,7 @@ class ElasticLauncher:
     limits: ElasticLimits = field(default_factory=ElasticLimits)
     respawns: int = 0
     schedule: Sequence[Presence] = ()
-    checkpoint: Callable[[], str] = lambda: ""
+    checkpoint: Callable[[int], str] = lambda steps: ""
     regroups: list[Regroup] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class ElasticLauncher:
         self._current = Regroup(NOTHING_HELD, self._started)
         self._lost: list[WorldMember] = []
         self._next_id = self._shown = self._unexplained = 0
-        self._has_stepped = False
+        self._furthest = 0
 
     def run(self) -> None:
         """Return when every rank is done; raise what ends the run."""
@@ -248,7 +248,7 @@ class ElasticLauncher:
         if isinstance(step, int):
             if step <= self._shown:
                 return
-            self._shown, self._has_stepped, self._unexplained = step, True, 0
+            self._shown, self._furthest, self._unexplained = step, max(step, self._furthest), 0
             if self._current.ordered_at and not self._current.resumed_at:
                 self._current.resumed_at = monotonic()
                 self.regroups.append(self._current)
@@ -305,11 +305,11 @@ class ElasticLauncher:
 
     def _instead(self, successor: Successor) -> str:
         """Where a state comes from that nobody has whole: all go back to one checkpoint, or to the start."""
-        checkpoint = self.checkpoint() if self._has_stepped else ""
+        checkpoint = self.checkpoint(self._furthest) if self._furthest else ""
         if checkpoint:
             logger.warning("pieces of the state are lost: all ranks go back to %s", checkpoint)
             self._shown = 0
-        elif self._has_stepped:
+        elif self._furthest:
             raise RankLost(
                 "nobody is left who holds all of the state",
                 details=[*shortened(list(successor.missing)), *self._lost_devices()],

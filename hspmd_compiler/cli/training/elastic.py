@@ -49,7 +49,7 @@ def run_elastic(
             limits,
             args.elastic_respawn or 0,
             () if trace is None else presences(trace),
-            lambda: _newest(args.checkpoint),
+            lambda steps: _newest(args.checkpoint, steps),
         ).run()
 
 
@@ -68,6 +68,6 @@ def body_of(run: ElasticRun, threads: int, family: str) -> Callable[[int, int, T
     return body
 
 
-def _newest(folder: Path | None) -> str:
-    found = None if folder is None else newest(folder)
+def _newest(folder: Path | None, steps: int) -> str:
+    found = None if folder is None else newest(folder, most_steps=steps)
     return "" if found is None else str(found)

@@ -23,9 +23,16 @@ Damaged = Callable[[Path, str], None]
 """Hears of a checkpoint that can't be used, and why."""
 
 
-def newest(directory: Path, on_damaged: Damaged = lambda folder, reason: None) -> Path | None:
-    """The newest checkpoint of a folder whose files are as they were written; reads all of them."""
-    for folder in reversed(kept_steps(directory).values()):
+def newest(
+    directory: Path, on_damaged: Damaged = lambda folder, reason: None, most_steps: int | None = None
+) -> Path | None:
+    """The newest checkpoint of a folder whose files are as they were written; reads all of them.
+
+    most_steps: of later ones none is taken, for a run that has not come to them.
+    """
+    for step, folder in reversed(kept_steps(directory).items()):
+        if most_steps is not None and step > most_steps:
+            continue
         reason = _why_not(folder)
         if not reason:
             return folder
@@ -38,6 +45,8 @@ def _why_not(folder: Path) -> str:
         return CheckpointReader(folder).damage()
     except RunError as error:
         return _reason(error)
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _reason(error: RunError) -> str:

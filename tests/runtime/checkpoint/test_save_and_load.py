@@ -179,7 +179,11 @@ def test_the_one_before_stands_in_for_a_damaged_one(tmp_path: Path, name: str) -
     made = program("mlp-ce", "dp2", 3)
     early, late = (ThreadRanks(made, ADAMW, seed, steps) for seed, steps in ((1, 2), (2, STEP)))
     early.save(tmp_path), late.save(tmp_path)
-    assert newest(tmp_path) == tmp_path / "step-00000006"
+    assert newest(tmp_path) == newest(tmp_path, most_steps=6) == tmp_path / "step-00000006"
+    assert (
+        newest(tmp_path, most_steps=5) == tmp_path / "step-00000002"
+        and newest(tmp_path, most_steps=1) is None
+    )
     damage(tmp_path / "step-00000006", name, 2000)
     told: list[tuple[Path, str]] = []
     assert newest(tmp_path, lambda *each: told.append(each)) == tmp_path / "step-00000002"

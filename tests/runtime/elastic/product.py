@@ -164,7 +164,7 @@ class Training:
             LIMITS,
             self.respawns,
             self.schedule,
-            lambda: str(newest(self.checkpoints) or "") if self.checkpoints else "",
+            lambda steps: str(newest(self.checkpoints, most_steps=steps) or "") if self.checkpoints else "",
         )
         self.launcher.run()
         return self

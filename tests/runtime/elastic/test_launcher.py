@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hspmd_compiler.errors import HspmdError, StrategyError
+from hspmd_compiler.errors import HspmdError, RankLost, StrategyError
 from hspmd_compiler.runtime.elastic.choosing import Situation, Successor
 from hspmd_compiler.runtime.elastic.launcher import ElasticLauncher, ElasticLimits
 from hspmd_compiler.runtime.elastic.presence import Presence
@@ -57,8 +57,19 @@ def test_nobody_dies() -> None:
 
 def test_a_run_begins_as_it_is_told_whatever_checkpoints_there_are() -> None:
     """--resume says from which: the newest is none of the run's own before its first step."""
-    outcome = Outcome().run(2, toy.dies(0, 1, "first"), respawns=1, checkpoint=lambda: pytest.fail("asked"))
+    outcome = Outcome().run(
+        2, toy.dies(0, 1, "first"), respawns=1, checkpoint=lambda steps: pytest.fail("asked")
+    )
     outcome.check()
+
+
+def test_no_checkpoint_is_asked_for_that_the_run_has_not_come_to() -> None:
+    """The folder may hold later ones, of the run that this one goes on from an earlier one of."""
+    asked: list[int] = []
+    both = toy.all_of(toy.dies(0, 4, "first"), toy.dies(1, 4, "first"))
+    with pytest.raises(RankLost, match="nobody is left who holds all of the state"):
+        Outcome().run(2, both, respawns=2, checkpoint=lambda steps: asked.append(steps) or "")
+    assert asked == [3]
 
 
 @pytest.mark.parametrize("point", toy.POINTS)
