@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .resolve_comm import CommResolver, StageComm, Tags
     from .segments import StagePlan
     from .step_counts import CountKey
-    from .zero.zero import Ownership
+    from .zero.ownership import Ownership
 
 
 S = TypeVar("S")

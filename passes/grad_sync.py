@@ -13,8 +13,8 @@ from .param_places import ParamPlaces
 from .pass_chain import Pass
 from .resolve_comm import CommResolver
 from .texts.cells import Line, joined, ranks_text
-from .zero.zero import Ownership
-from .zero.zero_buckets import ZeroBuckets
+from .zero.collectives import ZeroBuckets
+from .zero.ownership import Ownership
 
 Grads = dict[int, list[GradBucket]]
 

@@ -1,6 +1,7 @@
 """Two annotations of one tensor: the cheapest way from one to the other. No torch.
 
-Layouts of a graph come in by `resolve_layouts.plan`.
+`ways.py` has the candidates, `price.py` their prices, and `resolve.py` takes the cheapest. Layouts of a graph
+come in by `resolve_layouts.plan`.
 
 Enters: candidates for a conversion, their prices, and their steps.
 """

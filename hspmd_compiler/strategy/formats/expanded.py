@@ -125,17 +125,3 @@ class Choices:
     def pipeline(self, stages: list[StageSpec]) -> PipelineSpec:
         """A pipeline whose micro-batches the format doesn't say."""
         return PipelineSpec(tuple(stages), self.sizes(len(stages)))
-
-
-def layer_ranges(counts: list[int]) -> list[tuple[int, int]]:
-    """Half-open ranges of layers that follow each other."""
-    return [(sum(counts[:index]), sum(counts[: index + 1])) for index in range(len(counts))]
-
-
-def equal_stages(pipeline: int, pipelines: int, tp: int, pp: int, each: int) -> list[StageSpec]:
-    """The stages of one of several equal pipelines, `each` layers long; devices go pipeline by pipeline."""
-    stages = []
-    for stage in range(pp):
-        first = (stage * pipelines + pipeline) * tp
-        stages.append(StageSpec(tuple(range(first, first + tp)), (stage * each, (stage + 1) * each)))
-    return stages

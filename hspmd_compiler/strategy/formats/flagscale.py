@@ -13,8 +13,9 @@ from math import gcd
 from ...base.limits import MOST_DEVICES, MOST_MICRO_BATCHES
 from ..check import check, raise_if_any
 from ..strategy import PipelineSpec, StageSpec, Strategy
-from .expanded import Choices, Expanded, layer_ranges
+from .expanded import Choices, Expanded
 from .format_values import FormatValues, is_list
+from .stage_layers import layer_ranges
 
 FIX = "give hetero_process_meshes as [tp, cp, ep, dp, pp] per mesh, and hetero_pipeline_layer_split"
 SUBJECT = "a FlagScale configuration"

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from ...base.limits import MOST_DEVICES, MOST_MICRO_BATCHES
 from ..check import check, raise_if_any
 from ..strategy import PipelineSpec, ScheduleKind, StageSpec, Strategy
-from .expanded import Choices, DeviceSlot, Expanded, layer_ranges
+from .expanded import Choices, DeviceSlot, Expanded
 from .flags import own_name, read_flags
 from .format_values import FormatValues, is_integer
+from .stage_layers import layer_ranges
 
 FIX = "give hetero_configs and layer_partitions of the same shape; docs/strategy.md lists the arguments"
 SUBJECT = "a HexiScale configuration"

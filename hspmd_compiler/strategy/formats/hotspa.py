@@ -14,8 +14,9 @@ from functools import partial
 from ...base.limits import MOST_DEVICES
 from ..check import check, raise_if_any
 from ..strategy import Strategy
-from .expanded import AnnotationStyle, Choices, Entry, Expanded, equal_stages
+from .expanded import AnnotationStyle, Choices, Entry, Expanded
 from .format_values import FormatValues, is_list
+from .stage_layers import equal_stages
 
 FIX = "give (dp, tp, pp) per bucket, and descending bucket_sizes that end in 0"
 SUBJECT = "a HotSPa strategy"

@@ -14,10 +14,10 @@ from functools import partial
 from ...base.bad_values import Problem
 from ...errors import StrategyError
 from ..check import raise_if_any
-from ..launch_values import KEYS, LaunchValues
-from ..lines import read_lines, read_values
-from ..shell_values import ShellValue, ShellValues
 from .expanded import Choices, Entry, Expanded
+from .hspmd_lines import read_lines, read_values
+from .launch_values import KEYS, LaunchValues
+from .shell_values import ShellValue, ShellValues
 
 ABOUT_THE_CASE = (
     "id",

@@ -12,11 +12,12 @@ from functools import partial
 
 from ...base.limits import MOST_DEVICES
 from ..check import check, raise_if_any
-from ..shell_values import literal, read_assignments
 from ..strategy import StageSpec, Strategy
-from .expanded import Choices, Entry, Expanded, layer_ranges
+from .expanded import Choices, Entry, Expanded
 from .format_values import FormatValues, is_list
 from .placement import NODE, place
+from .shell_values import literal, read_assignments
+from .stage_layers import even_counts, layer_ranges
 
 FIX = "give (cp, tp, pp) or (tp, pp) per pipeline; docs/strategy.md shows the ways to write them"
 SUBJECT = "a Hydraulis strategy"
@@ -178,10 +179,8 @@ def _placed(path: str, schemes: list[Scheme], gpus: int, values: FormatValues) -
 
 
 def _stages(stages: list[list[int]], layers: int) -> list[StageSpec]:
-    """Equal numbers of layers, the first stages taking what remains."""
-    each, rest = divmod(layers, len(stages))
-    counts = [each + (index < rest) for index in range(len(stages))]
-    return [StageSpec(tuple(gpus), ends) for gpus, ends in zip(stages, layer_ranges(counts), strict=True)]
+    ends = layer_ranges(even_counts(layers, len(stages)))
+    return [StageSpec(tuple(gpus), own) for gpus, own in zip(stages, ends, strict=True)]
 
 
 def _notes(schemes: list[Scheme], source: _Source, layers: int) -> Iterator[str]:

@@ -12,7 +12,6 @@ from ...base.plain_content import long_text, problems_of, text_of
 from ...errors import StrategyError
 from ..check import STRATEGY, check, raise_if_any
 from ..form import strategy_from
-from ..lines import looks_like_lines, read_lines
 from ..strategy import Strategy
 from .annotation_reading import looks_like_annotation, read_annotation
 from .expanded import Choices, Entry, Expanded, Format
@@ -21,6 +20,7 @@ from .format_values import is_list
 from .hexiscale import expand_hexiscale, looks_like_flags, read_configuration
 from .hotspa import hotspa_entries, looks_like_hotspa
 from .hspmd_cases import case_entries, expand_lines
+from .hspmd_lines import looks_like_lines, read_lines
 from .hydraulis import LINE_KEYS, json_entries, line_entries, looks_like_pools, pool_entries
 
 SHOWN_IDS = 40

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from .. import strategy
-from ..launch_values import LaunchValues
 from .format_values import is_integer
+from .launch_values import LaunchValues
 
 GRANULARITIES = ("selective", "full")
 METHODS = ("uniform", "block")

@@ -12,7 +12,7 @@ import pytest
 from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.strategy.formats.expanded import AnnotationStyle, Choices
 from hspmd_compiler.strategy.formats.hspmd_cases import case_entries, expand_case, expand_lines
-from hspmd_compiler.strategy.lines import read_lines
+from hspmd_compiler.strategy.formats.hspmd_lines import read_lines
 
 CASE: dict[str, Any] = {
     "id": "own/case1",

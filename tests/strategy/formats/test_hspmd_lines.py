@@ -10,8 +10,8 @@ import pytest
 
 from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.strategy.formats.expanded import Choices
+from hspmd_compiler.strategy.formats.hspmd_lines import looks_like_lines, read_lines
 from hspmd_compiler.strategy.formats.read import read_strategy
-from hspmd_compiler.strategy.lines import looks_like_lines, read_lines
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 
 SMALL = """

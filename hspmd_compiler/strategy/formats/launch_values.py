@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 
-from .formats.format_values import FormatValues
+from .format_values import FormatValues
 from .shell_values import ShellValues, literal
 
 KEYS = (

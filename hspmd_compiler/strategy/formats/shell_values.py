@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..base.bad_values import Problem
-from ..base.plain_content import python_literal
+from ...base.bad_values import Problem
+from ...base.plain_content import python_literal
 
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 

@@ -11,13 +11,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from ..base.limits import MOST_DEVICES, MOST_MICRO_BATCHES
-from .check import check, raise_if_any
-from .formats.expanded import AnnotationStyle, Choices, Expanded, equal_stages
-from .formats.recompute import read_recompute
+from ...base.limits import MOST_DEVICES, MOST_MICRO_BATCHES
+from ..check import check, raise_if_any
+from ..strategy import PipelineSpec, StageSpec, Strategy
+from .expanded import AnnotationStyle, Choices, Expanded
 from .launch_values import MODEL_AND_RUN_KEYS, LaunchValues
+from .recompute import read_recompute
 from .shell_values import ShellValues, read_assignments
-from .strategy import PipelineSpec, StageSpec, Strategy
+from .stage_layers import equal_stages
 
 FIRST_LINE = re.compile(r"\s*(export\s+)?[A-Z][A-Z0-9_]*=")
 FIX = "give the lines of one case; docs/strategy.md lists the keys and their rules"

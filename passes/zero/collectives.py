@@ -1,4 +1,4 @@
-"""How ZeRO's elements move: sums to the rank that stores them, parameters to all of their holders."""
+"""ZeRO's collectives: a reduce-scatter brings sums to who stores them, an all-gather parameters to all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ...base.comm_plan import (
 from ...layout.intervals import shifted
 from ..grad_buckets import Holder, Region
 from ..resolve_comm import CommResolver
-from .zero import Cut, FlatRun, Ownership, ParamPart, Ranks, Trained
+from .ownership import Cut, FlatRun, Ownership, ParamPart, Ranks, Trained
 
 BucketSteps = dict[int, list[CommStep]]
 """Per rank the steps that buckets do; a bucket's slot counts from the first of them."""
