@@ -32,11 +32,12 @@ from .refusals import (
     PartRefusal,
     check_kind,
     check_places,
-    counts_of,
     divides_by_labels,
+    divides_by_sums,
     draws_from_the_first,
     reasons,
     refuse,
+    sums_of,
 )
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class HotSteps:
         self._activated = activated
         self._known: dict[str, HotStrategy] = {}
         self._miscounted: list[tuple[str, str]] = []
-        self._by_labels = False
+        self._by_labels = self._by_sums = False
         self._placeless: frozenset[str] = frozenset()
         self._refuse()
 
@@ -101,13 +102,16 @@ class HotSteps:
             for name, active in used.items()
             if draws_from_the_first(active.own, active.shared, active.shape.batch)
         ]
-        own = (by_labels, placeless, found)
+        by_sums = any(divides_by_sums(active.shared) for active in used.values())
+        own = (by_labels, by_sums, placeless, found)
         told = cast(
-            list[tuple[bool, list[str], list[PartRefusal]]], self._engine.transport.gather_objects(own)
+            list[tuple[bool, bool, list[str], list[PartRefusal]]],
+            self._engine.transport.gather_objects(own),
         )
-        self._by_labels = any(by_labels for by_labels, _, _ in told)
-        self._placeless = frozenset(name for _, of, _ in told for name in of)
-        refuse(each for _, _, of in told for each in of)
+        self._by_labels = any(by_labels for by_labels, _, _, _ in told)
+        self._by_sums = any(by_sums for _, by_sums, _, _ in told)
+        self._placeless = frozenset(name for _, _, of, _ in told for name in of)
+        refuse(each for *_, of in told for each in of)
 
     def _strategy(self, name: str) -> HotStrategy:
         """A strategy with its plans, which are read when it is first used."""
@@ -126,7 +130,7 @@ class HotSteps:
 
         RunError on every rank, before anything is updated, where ranks were given different parts.
         """
-        check_kind(parts[0].kind, self._by_labels)
+        check_kind(parts[0].kind, self._by_labels, self._by_sums)
         check_places(parts, self._placeless)
         self.seconds = dict.fromkeys((OUT, COMPUTE, BACK, UPDATE), 0.0)
         self._engine.transaction.begin()
@@ -229,10 +233,13 @@ class HotSteps:
 
     def _note_counts(self, own: HotStrategy, part: WeighedPart) -> None:
         """Note where the program divides by another number of labels than the part weighs."""
-        for number in sorted(counts_of(own.active.shared)):
-            count = own.active.state.steps[number]
-            if part.labels is not None and count.dtype in COUNTED_IN and int(count) != part.labels:
-                said = f"its loss is the mean over {int(count)} labels, it weighs as {part.labels}"
+        if part.labels is None:
+            return
+        for number in sorted(sums_of(own.active.shared)):
+            total = own.active.state.steps[number]
+            if total.dtype in COUNTED_IN and bool(total.ne(part.labels).any()):
+                found = f"{total.item():.10g}" if total.numel() == 1 else "several sums"
+                said = f"its loss is the mean over {found} labels, it weighs as {part.labels}"
                 self._miscounted.append((own.name, said))
 
     def _vote(self) -> None:

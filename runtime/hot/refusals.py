@@ -15,6 +15,8 @@ RANDOM = ("hspmd.random_mask", "hspmd.random_numbers")
 PARTS = 3
 """The place among their arguments of the factors of the whole that are drawn."""
 COUNT = "hspmd.valid_count"
+STATISTICS = ("hspmd.channel_sum", "hspmd.channel_squares")
+"""Of batch norm in training mode."""
 PASSES = (Op.FORWARD, Op.BACKWARD)
 
 PartRefusal = tuple[str, str]
@@ -30,6 +32,8 @@ def reasons(own: RankProgram, shared: ClassProgram) -> list[PartRefusal]:
 
 def _reasons(segments: Iterable[Segment]) -> Iterator[PartRefusal]:
     for segment in segments:
+        if any(row.op in STATISTICS for row in segment.rows):
+            yield "batch norm", "the values of a sample follow from all samples of the batch"
         for output in segment.outputs:
             if output.kind is OutputKind.BUFFER:
                 yield output.name, "a buffer that each step changes, by the batch it has"
@@ -79,24 +83,40 @@ def divides_by_labels(shared: ClassProgram) -> bool:
     return any(row.op == COUNT for segment in shared.segments for row in segment.rows)
 
 
-def check_kind(kind: LossKind | None, by_labels: bool) -> None:
+def divides_by_sums(shared: ClassProgram) -> bool:
+    """Whether a rank's program sums over the batch what is no count of labels, as a weighted mean does."""
+    return bool(sums_of(shared) - counts_of(shared))
+
+
+def check_kind(kind: LossKind | None, by_labels: bool, by_sums: bool) -> None:
     """RunError where weights are made by another kind of loss than the programs have.
 
-    by_labels: whether any of them counts labels. A sum and a mean over samples look alike in a program.
+    by_labels, by_sums: whether any of them counts labels, or sums something else over the batch. A sum and
+    a mean over samples look alike in a program.
     """
-    if kind is None or (kind is LossKind.LABELS) == by_labels:
+    if kind is None or ((kind is LossKind.LABELS) == by_labels and (by_labels or not by_sums)):
         return
     found = "a mean over labels that count" if by_labels else "no mean over labels that count"
+    fix = f"kind=LossKind.{'LABELS' if by_labels else 'SAMPLES, or SUM'}; or give each part its weight"
+    if by_sums and not by_labels:
+        found = "divided by a sum over the batch that is no count of labels"
+        fix = "give each part its weight: its share of that sum"
     raise RunError(
         "the parts of the step would weigh by another loss than the model has",
         details=[("kind", kind.value), ("the loss", found)],
         rule="parts weigh by what the loss is a mean over",
-        fix=f"kind=LossKind.{'LABELS' if by_labels else 'SAMPLES, or SUM'}; or give each part its weight",
+        fix=fix,
     )
 
 
+def sums_of(shared: ClassProgram) -> frozenset[int]:
+    """Step values: sums over the batch, by which a mean is divided."""
+    outputs = (output for segment in shared.segments for output in segment.outputs)
+    return frozenset(output.value.id for output in outputs if output.kind is OutputKind.STEP)
+
+
 def counts_of(shared: ClassProgram) -> frozenset[int]:
-    """Step values that are the number of labels that a mean is over."""
+    """Of them those that are the number of labels that a mean is over."""
     return frozenset(
         output.value.id
         for segment in shared.segments

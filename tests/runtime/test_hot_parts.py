@@ -65,23 +65,24 @@ TWO = Strategy(tuple(PipelineSpec((StageSpec((at,), (0, 1)),), (size,)) for at, 
 
 
 class Normed(nn.Module):
-    """Batch norm, whose statistics change in each step, and are those of the batch."""
+    """Batch norm, whose statistics are those of the batch; where it keeps some, they change in each step."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeps: bool) -> None:
         super().__init__()
-        self.norm = nn.BatchNorm1d(36)
+        self.norm = nn.BatchNorm1d(36, track_running_stats=keeps)
         self.head = nn.Linear(36, 6)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return nn.functional.mse_loss(self.head(self.norm(x)), y)
 
 
-def test_batch_norm_is_refused(expect: Expect) -> None:
-    program = program_for(traced(Normed(), SUBJECTS["mlp-mse"].batch(0), 10), TWO)
+@pytest.mark.parametrize("keeps", [True, False])
+def test_batch_norm_is_refused(keeps: bool, expect: Expect) -> None:
+    program = program_for(traced(Normed(keeps), SUBJECTS["mlp-mse"].batch(0), 10), TWO)
     found = [each for own in program.ranks for each in reasons(own, program.classes[own.class_name])]
     with pytest.raises(RunError) as caught:
         refuse(found)
-    expect("cli/hot_refused", str(caught.value))
+    expect("cli/hot_refused" if keeps else "cli/hot_refused_statistics", str(caught.value))
 
 
 @pytest.mark.parametrize("strategy", ["mixed", "micro"])

@@ -23,10 +23,12 @@ from hspmd_compiler.verify.widen import widen_program
 from ..training.test_zero_training import CASES
 from ..training.training_cases import (
     BATCH,
+    HEADS,
     SEQ,
     STRATEGIES,
     SUBJECTS,
     VOCAB,
+    WIDE,
     Mlp,
     Subject,
     graph_of,
@@ -205,6 +207,36 @@ def test_ranks_with_other_parts_are_told_before_anything_moves(expect: Callable[
             train_in_parts(programs, "home", start, [parts], SGD, given=own)
         found.append(str(caught.value))
     expect("cli/hot_other_parts", "\n\n".join(found))
+
+
+class Weighted(nn.Module):
+    """A mean over labels by the weights of their classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(WIDE, HEADS)
+        self.register_buffer("weight", torch.arange(1.0, HEADS + 1))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self.head(x), y, weight=self.weight)
+
+
+def test_a_mean_by_weights_is_no_mean_over_samples(expect: Callable[[str, str], None]) -> None:
+    """Parts weigh by what they are told alone, and are exact then."""
+    made, start = SUBJECTS["mlp-ce"], start_of(Weighted)
+    home = program_for(traced(Weighted(), made.batch(0), BATCH), STRATEGIES["dp32"])
+    programs = {"home": widen_program(home)}
+    batches = [wide(made.batch(step)) for step in range(2)]
+    shares = [float(start["weight"][batch["y"][batch["y"] >= 0]].sum()) for batch in batches]
+    told: list[StepPart] = [
+        HotPart("home", batch, share / sum(shares)) for batch, share in zip(batches, shares, strict=True)
+    ]
+    found = train_in_parts(programs, "home", start, [told], SGD)
+    check_alike(found, train_eagerly(Weighted, start, [joined(batches)], SGD), SGD.lr)
+    parts: list[StepPart] = [HotPart("home", batch) for batch in batches]
+    with pytest.raises(RunError) as caught:
+        train_in_parts(programs, "home", start, [parts], SGD, LossKind.SAMPLES)
+    expect("cli/hot_kind_weighted", str(caught.value))
 
 
 def masked_llama() -> nn.Module:
