@@ -15,10 +15,10 @@ def copies_text(copies: StateCopies) -> str:
     return to_text(encode(copies), COPIES_DEPTH)
 
 
-def copies_from(content: bytes, file: str, world_size: int) -> StateCopies:
+def copies_from(content: bytes, file: str) -> StateCopies:
     """The copies that a file holds; ArtifactError where it does not hang together."""
     copies = decode(StateCopies, parse(content, file), file)
-    ranks = range(world_size)
+    ranks = range(len(copies.shards))
     for plan in (copies.make, copies.each_step, copies.buffers):
         check_switch_plan(plan, file, ranks, ranks)
     return copies

@@ -204,8 +204,7 @@ class ElasticTraining:
 
     def _copy(self, order: NextGeneration, engine: Engine, moved: list[int]) -> dict[str, object]:
         """Make the copies of this generation; what there is to tell of them."""
-        path = Path(order.copies)
-        copies = copies_from(path.read_bytes(), order.copies, len(order.world))
+        copies = copies_from(Path(order.copies).read_bytes(), order.copies)
         engine.transaction.beside = KeptCopies(copies, engine, self._run.options.round_bytes, moved.append)
         return {
             "wanted": copies.wanted,

@@ -154,7 +154,7 @@ class Run:
 def held(engine: Engine) -> State:
     """All that a rank goes on from, copied."""
     state = engine.active.state
-    params = {name: value.clone() for name, value in {**state.params, **state.stored}.items()}
+    params = {name: value.clone() for name, value in state.params.items()}
     stored = {f"stored {name}": value.clone() for name, value in state.stored.items()}
     return params | stored, deepcopy(engine.optimizer.state)
 
@@ -174,7 +174,7 @@ def restore(engine: Engine, state: State, owned_is_kept: bool = False) -> None:
     for name, value in params.items():
         if name.startswith("stored "):
             own.stored[name.removeprefix("stored ")] = value.clone()
-        elif name in own.params or name not in own.stored:
+        else:
             own.params[name] = value.clone()
     engine.optimizer.state = deepcopy(moments)
 

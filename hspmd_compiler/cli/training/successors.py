@@ -141,8 +141,7 @@ class Successors:
         """What copies give of it, and what is on no rank at all."""
         before = self._artifact(Path(situation.program)).program
         content = Path(situation.copies).read_bytes()
-        world = max((of for of in situation.copied_as if of is not None), default=0) + 1
-        copies = copies_from(content, situation.copies, world)
+        copies = copies_from(content, situation.copies)
         programs = {own.rank: own for own in before.ranks}
         kept = {
             world_rank: copies_as_program(copies.shards[of], programs)

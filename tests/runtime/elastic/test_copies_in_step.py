@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hspmd_compiler.base.devices import DeviceKind
-from hspmd_compiler.compiler import lower_graph
-from hspmd_compiler.options import OptimizerConfig
+from hspmd_compiler.compiler import lower_graph, trace_graph
+from hspmd_compiler.options import OptimizerConfig, Precision
 from hspmd_compiler.program.state.state_copies import StateCopies, changing_buffers, copies_as_program
 from hspmd_compiler.program.switch_plan import SwitchPlan
 from hspmd_compiler.runtime.elastic.copies import KeptCopies
@@ -24,13 +24,23 @@ from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.switching.copies import plan_copies, plan_restored
 from hspmd_compiler.switching.links import links_of_nodes
 from hspmd_compiler.switching.plan import plan_switch
-from hspmd_compiler.trace.tracer import trace
 from tests.runtime.mortal_ranks import MortalWorld, run_mortals
 from tests.runtime.test_transaction import CLIPPED, MOMENTUM, STEPS, KillAt, Normed, Run
 
 ALL, FRONT, BACK = (0, 3), (0, 2), (2, 3)
 TWICE = tuple(PipelineSpec((StageSpec((rank,), ALL),), (2,)) for rank in (0, 1))
 STAGES = (PipelineSpec((StageSpec((0,), FRONT), StageSpec((1,), BACK)), (4,)),)
+
+
+class Plain(nn.Module):
+    """Nothing but what is trained in a wide type, and read in a narrow one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3))
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return nn.functional.mse_loss(self.body(x), target)
 
 
 @dataclass
@@ -117,17 +127,23 @@ def take_state(engine: Engine, is_new: bool, plan: SwitchPlan, restored: SwitchP
     engine.active.state, engine.optimizer.state = found.state, found.moments
 
 
-def run_of(pipelines: tuple[PipelineSpec, ...], zero: int, config: OptimizerConfig) -> CopiedRun:
+def run_of(
+    pipelines: tuple[PipelineSpec, ...],
+    zero: int,
+    config: OptimizerConfig,
+    precision: Precision = Precision.MODEL,
+) -> CopiedRun:
     torch.manual_seed(0)
-    model = Normed()
+    is_narrow = precision is Precision.BFLOAT16
+    model, dtype = (Plain(), torch.float32) if is_narrow else (Normed(), torch.float64)
     batches = [
-        {"x": torch.randn(4, 6, dtype=torch.float64), "target": torch.randn(4, 3, dtype=torch.float64)}
-        for _ in range(STEPS)
+        {"x": torch.randn(4, 6, dtype=dtype), "target": torch.randn(4, 3, dtype=dtype)} for _ in range(STEPS)
     ]
     whole = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     state = {name: value.detach().clone() for name, value in whole.items()}
     strategy = Strategy(pipelines, zero=zero)
-    program = lower_graph(trace(model, batches[0], batch=4), strategy, DeviceKind.CPU).program
+    graph = trace_graph(model, batches[0], 4, precision=precision).graph
+    program = lower_graph(graph, strategy, DeviceKind.CPU).program
     programs = {own.rank: own for own in program.ranks}
     links, changing = links_of_nodes(range(len(programs))), changing_buffers(program)
     copied = plan_copies(programs, links, 1, config.moments, changing)
@@ -157,3 +173,14 @@ def test_a_rank_dies_between_any_two_things(
     for number in range(0, run.events[victim], every):
         for deaf in ((), (1 - victim,)):
             run.killed(victim, number, deaf)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_masters_and_their_copies_in_a_narrow_type(zero: int) -> None:
+    """What the segments of a new rank read is cast from masters that a copy gave."""
+    run = run_of(STAGES if zero == 0 else TWICE, zero, CLIPPED, Precision.BFLOAT16)
+    assert all(shard.compute for own in run.program.ranks for shard in own.shards if shard.trainable)
+    for number in range(0, run.events[0], 3):
+        for deaf in ((), (1,)):
+            run.killed(0, number, deaf)
