@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
@@ -16,16 +14,13 @@ from ..base.pace import Pace, check_pace, read_pace
 from ..errors import OptionError
 from .command import Command
 from .training import checkpoint_flags, elastic_flags, replay_flags, switch_flags
-from .training.training_view import LEFT_OUT, view_for
+from .training.job import begin, data_of, train_on, train_rank
+from .training.training_view import view_for
 
 if TYPE_CHECKING:
     from ..program.program import Program
-    from ..runtime.batches.data import DataSource
-    from ..runtime.engine import Engine
     from ..runtime.start.opening import StartOptions
-    from ..runtime.start.rank_process import Emit
     from ..runtime.start.rendezvous import Timeouts
-    from ..runtime.train import StepRecord
 
 SEEDS = range(-(2**63), 2**63)
 """Those that torch's generators take and a tensor of integers holds."""
@@ -134,7 +129,7 @@ def run(args: Namespace) -> int:
     with view_for(args.json, args.steps) as view:
         launch(
             args.directory,
-            lambda engine, emit: _train(engine, emit, args, pace),
+            lambda engine, emit: train_rank(engine, emit, args, pace),
             options,
             args.ranks,
             view.show,
@@ -152,10 +147,10 @@ def _run_elastic(args: Namespace, options: StartOptions, pace: Pace) -> None:
     def make_run(options: StartOptions, local_index: dict[int, int]) -> ElasticRun:
         return ElasticRun(
             options,
-            lambda engine, alone: _data(engine, args, alone),
-            lambda engine, data, emit: _begin(engine, data, emit, args),
+            lambda engine, alone: data_of(engine, args, alone),
+            lambda engine, data, emit: begin(engine, data, emit, args),
             load_checkpoint,
-            lambda engine, data, begun, emit, on_step: _train_on(
+            lambda engine, data, begun, emit, on_step: train_on(
                 engine, data, emit, args, pace, begun, on_step, replay_flags.waits(args, engine, started)
             ),
             local_index,
@@ -229,76 +224,6 @@ def _counts(args: Namespace) -> list[tuple[str, int]]:
     named = [("steps", args.steps), ("epochs", args.epochs), ("threads", args.threads)]
     named.append(("trace-steps", args.trace_steps))
     return [(name, value) for name, value in named if value is not None]
-
-
-def _train(engine: Engine, emit: Emit, args: Namespace, pace: Pace) -> None:
-    """What every rank does."""
-    data = _data(engine, args)
-    _begin(engine, data, emit, args)
-    _train_on(engine, data, emit, args, pace, engine.steps)
-
-
-def _begin(engine: Engine, data: DataSource, emit: Emit, args: Namespace) -> None:
-    emit({"ranks": list(engine.places)})
-    checkpoint_flags.resume(engine, data, args, emit)
-
-
-def _train_on(
-    engine: Engine,
-    data: DataSource,
-    emit: Emit,
-    args: Namespace,
-    pace: Pace,
-    begun: int,
-    after_step: Callable[[], None] = lambda: None,
-    before_step: Callable[[int], None] = lambda step: None,
-) -> None:
-    """Train to the end of a run that began at a step, and write what is wanted then."""
-    from ..runtime.saved.training_state import save_state
-    from ..runtime.saved.weights_file import save
-    from ..runtime.timing.tracing import timing_of
-    from ..runtime.train import train
-
-    if args.lr is not None:
-        engine.lr = args.lr
-    timing = timing_of(engine, pace, args.trace, args.steps, args.trace_steps)
-    switches = switch_flags.PlannedSwitches(engine, args.switch_at, emit)
-    with checkpoint_flags.keeping(engine, data, args, emit) as kept:
-
-        def on_step(record: StepRecord) -> None:
-            timing.step_done()
-            emit(asdict(record))
-            kept()
-            after_step()
-
-        def begins(step: int) -> None:
-            switches.before_step(step)
-            before_step(step)
-
-        train(
-            engine,
-            data,
-            None if args.steps is None else args.steps - (engine.steps - begun),
-            args.epochs,
-            on_step,
-            lambda left: emit({LEFT_OUT: asdict(left)}),
-            begins,
-        )
-        switches.tell_unreached()
-        timing.write()
-        if args.save is not None:
-            save(engine, args.save)
-        if args.save_state is not None:
-            save_state(engine, data, args.save_state)
-
-
-def _data(engine: Engine, args: Namespace, alone: bool = False) -> DataSource:
-    """alone: only this rank makes its data now."""
-    from ..runtime.batches.sources import factory_source, text_source
-
-    if args.text is None:
-        return factory_source(engine, args.data, args.seed)
-    return text_source(engine, args.text, args.tokenizer, args.seed, alone)
 
 
 def _ranks(text: str) -> list[int]:
