@@ -98,13 +98,18 @@ class Agent:
         lines = Lines()
         while True:
             ready, _, _ = select.select([self._control], [], [], BEAT_S)
+            data = os.read(self._control, READ_SIZE) if ready else b""
+            if ready and not data:
+                os._exit(1)  # the launcher is gone
+            for message in lines.take(data):
+                self._hear(message)
+            self._beat()
+
+    def _beat(self) -> None:
+        try:
             self.report(Beat())
-            if ready:
-                data = os.read(self._control, READ_SIZE)
-                if not data:
-                    os._exit(1)  # the launcher is gone
-                for message in lines.take(data):
-                    self._hear(message)
+        except BrokenPipeError:
+            os._exit(1)  # the launcher is gone
 
     def _hear(self, message: Upward | Downward) -> None:
         with self._changed:

@@ -88,7 +88,9 @@ def fork(body: Callable[[int, int], None], closing: Iterable[int], is_told: bool
             if descriptor >= 0:
                 os.close(descriptor)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher takes Ctrl-C and ends all
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if callable(signal.getsignal(number)):  # the launcher's own
+                signal.signal(number, signal.SIG_DFL)
         body(control, told)
         code = 0
     except BaseException as error:

@@ -87,19 +87,35 @@ def test_processes_are_killed_and_the_weights_are_those_of_a_whole_run(tmp_path:
 
 
 @pytest.mark.slow
-def test_nothing_outlives_the_launcher(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_outlives_the_launcher(number: int, tmp_path: Path) -> None:
+    """No process, no word of ours on the terminal; no file either, where the launcher is asked to end."""
     directory = product.compiled(product.twice(), tmp_path / "twice")
     (tmp_path / "kept_data.py").write_text(DATA)
     flags = ("--steps", "100000", "--json", "--elastic")
-    run = subprocess.Popen(command(directory, *flags), cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-    with run:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with (
+        open(tmp_path / "errors", "w") as errors,
+        subprocess.Popen(
+            command(directory, *flags),
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, "TMPDIR": str(scratch)},
+        ) as run,
+    ):
         assert run.stdout is not None
         for line in run.stdout:
             if json.loads(line).get("step") == 3:
                 children = children_of(run.pid)
-                run.kill()
+                run.send_signal(number)
                 break
     end = monotonic() + 20
     while any(map(is_alive, children)) and monotonic() < end:
         sleep(0.1)
     assert len(children) >= 5 and not any(map(is_alive, children))
+    assert (tmp_path / "errors").read_text() == ""
+    if number == signal.SIGTERM:
+        assert run.returncode == 143 and not list(scratch.glob("hspmd*"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,6 +23,9 @@ from .elastic_flags import SILENT_S
 from .replay_flags import presences, trace_of
 from .successors import Successors
 
+SIGNALLED = 128
+"""Exit code, beside the signal's number, as shells have it."""
+
 MakeRun = Callable[[StartOptions, dict[int, int]], ElasticRun]
 
 
@@ -31,7 +36,7 @@ def run_elastic(
     on_record: Callable[[Record], None],
 ) -> None:
     """Train to the end on whatever devices are there."""
-    with TemporaryDirectory(prefix="hspmd-elastic-") as scratch:
+    with _ending_in_order(), TemporaryDirectory(prefix="hspmd-elastic-") as scratch:
         successors = Successors(args.directory, Path(scratch), args.start, args.survive or 0)
         successors.read()
         devices: Sequence[int] = successors.devices
@@ -66,6 +71,23 @@ def body_of(run: ElasticRun, threads: int, family: str) -> Callable[[int, int, T
         live(agent, ElasticTraining(agent, run))
 
     return body
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """A signal that asks this process to end is an exit, so that ranks and files do not stay behind."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(SIGNALLED + number)
+
+    asking = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
+    for each in asking:
+        signal.signal(each, leave)
+    try:
+        yield
+    finally:
+        for each in asking:
+            signal.signal(each, signal.SIG_DFL)
 
 
 def _newest(folder: Path | None, steps: int) -> str:
