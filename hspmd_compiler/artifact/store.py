@@ -79,13 +79,16 @@ class Artifact:
         return replace(self, program=replace(self.program, ranks=[self.rank_program(rank)]))
 
 
-def load(directory: str | Path, rank: int | None = None, *, with_graph: bool = True) -> Artifact:
+def load(
+    directory: str | Path, rank: int | None = None, *, with_graph: bool = True, with_weights: bool = True
+) -> Artifact:
     """Reads an artifact, or of it only what one rank needs; every file that is read is checked first.
 
-    with_graph: the logical graph and the layouts of its values too, where all ranks are read.
+    with_graph: the logical graph and the layouts of its values too, where all ranks are read. with_weights:
+    the file of weights too, if there is one: all of it is read for the check.
     """
     try:
-        return _loaded(directory, rank, with_graph)
+        return _loaded(directory, rank, with_graph, with_weights)
     except RecursionError as error:
         raise ArtifactError(
             "a file of the artifact is nested too deep",
@@ -101,7 +104,7 @@ def load_head(directory: str | Path) -> ArtifactHead:
     return ArtifactHead(files.manifest, _read_head(files), cluster)
 
 
-def _loaded(directory: str | Path, rank: int | None, with_graph: bool) -> Artifact:
+def _loaded(directory: str | Path, rank: int | None, with_graph: bool, with_weights: bool) -> Artifact:
     files = Files(Path(directory))
     sharing = SharingReader()
     present = paths.ranks_of(files.manifest.files)
@@ -129,7 +132,9 @@ def _loaded(directory: str | Path, rank: int | None, with_graph: bool) -> Artifa
         graph=graph,
         layouts=files.json(paths.LAYOUTS) if whole else None,
         cluster=files.json(paths.CLUSTER) if whole and paths.CLUSTER in files.manifest.files else None,
-        weights=files.checked(paths.WEIGHTS) if paths.WEIGHTS in files.manifest.files else None,
+        weights=files.checked(paths.WEIGHTS)
+        if with_weights and paths.WEIGHTS in files.manifest.files
+        else None,
     )
 
 

@@ -43,12 +43,13 @@ def write(
     weights: Mapping[str, Tensor] | None = None,
     rank: int | None = None,
     force: bool = False,
+    links_weights: bool = False,
 ) -> Artifact:
     """Writes an artifact, or of it what one rank needs; returns it with the manifest, if written whole.
 
-    weights: by canonical parameter name; without them, those of an artifact that was read are
-    copied. An artifact that is already there is replaced in one step; any other directory that is
-    not empty is refused, unless `force`.
+    weights: by canonical parameter name; without them, those of an artifact that was read are copied, or
+    with `links_weights` linked to where they lie, so that they take no room. An artifact that is already
+    there is replaced in one step; any other directory that is not empty is refused, unless `force`.
     """
     target = Path(directory).resolve()
     with without_collection(), task("write the artifact"), fresh_directory(target, force) as fresh:
@@ -63,7 +64,10 @@ def write(
         if weights is not None:
             entries[paths.WEIGHTS] = _put_weights(fresh / paths.WEIGHTS, weights)
         elif artifact.weights is not None:
-            shutil.copyfile(artifact.weights, fresh / paths.WEIGHTS)
+            if links_weights:
+                (fresh / paths.WEIGHTS).symlink_to(artifact.weights.resolve())
+            else:
+                shutil.copyfile(artifact.weights, fresh / paths.WEIGHTS)
             entries[paths.WEIGHTS] = entry_of(fresh / paths.WEIGHTS)
         manifest = artifact.manifest.with_files(entries, artifact.manifest.rank if rank is None else rank)
         put(fresh, paths.MANIFEST, to_text(manifest_to_json(manifest), TOP_DEPTH).encode())

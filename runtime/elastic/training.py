@@ -151,7 +151,7 @@ class ElasticTraining:
         rank = order.rank_of(self._agent.id)
         members = ProgramMembers(order.members)
         own_rank = members.rank_at(rank)
-        artifact = load(order.program, own_rank or 0)
+        artifact = load(order.program, own_rank or 0, with_weights=not order.plan)
         own = None if own_rank is None else artifact.rank_program(own_rank)
         if own is not None and self._run.options.check is not None and order.held == NOTHING_HELD:
             self._run.options.check(artifact.program, own.rank)

@@ -122,6 +122,19 @@ def test_weights_are_kept(tmp_path: Path) -> None:
     torch.testing.assert_close(load_file(back), weights)
 
 
+def test_weights_need_be_neither_copied_nor_read(tmp_path: Path) -> None:
+    """What is written for a moment links to them; who needs none of them doesn't read them all."""
+    write(tmp_path / "out", sample.artifact(), weights={"w1": torch.ones(8, 4), "w2": torch.ones(8, 4)})
+    write(tmp_path / "linked", load(tmp_path / "out"), links_weights=True)
+    assert (tmp_path / "linked" / "weights.safetensors").is_symlink()
+    assert contents(tmp_path / "out") == contents(tmp_path / "linked")
+    assert load(tmp_path / "linked").weights == tmp_path / "linked" / "weights.safetensors"
+    (tmp_path / "out" / "weights.safetensors").write_text("changed")
+    assert load(tmp_path / "linked", rank=0, with_weights=False).weights is None
+    with pytest.raises(ArtifactError, match="was changed"):
+        load(tmp_path / "linked", rank=0)
+
+
 def test_an_artifact_is_replaced_and_nothing_else(tmp_path: Path, written: Path) -> None:
     (written / "ranks/9.json").write_text("stale")
     write(written, sample.artifact())

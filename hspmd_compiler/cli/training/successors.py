@@ -217,7 +217,7 @@ class Successors:
             gone = sorted(set(base.devices) - set(situation.devices))
             name = f"{base.name} without {number_ranges(gone)}"
             folder = self.scratch / f"program-{sha256(str(form_of(smaller)).encode()).hexdigest()[:16]}"
-            write(folder, compiled, force=True)
+            write(folder, compiled, force=True, links_weights=True)
             self._read[str(folder)] = compiled
             return ReadyStrategy(name, folder, devices), note
         raise StrategyError(
