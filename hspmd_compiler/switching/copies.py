@@ -3,7 +3,7 @@
 Variables: the ranks that keep a copy of each piece, a part of a parameter with the same owners. Constraint:
 owners and copies of a piece are on lost + 1 nodes, or on all that there are. Objective: ranks that have the
 piece's gradient anyway come first, as nothing is sent to them; among equals, the least of the largest load.
-Greedy, largest piece first: the largest load is at most the mean of those eligible and one piece above it.
+Greedy, largest piece first: no bound of the largest load is proved, as who may keep a piece differs by piece.
 """
 
 from __future__ import annotations
