@@ -42,8 +42,12 @@ def add_flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--tokenizer", type=Path, metavar="DIR", help="a HF tokenizer for --text (default: bytes)"
     )
-    parser.add_argument("--steps", type=int, metavar="N")
-    parser.add_argument("--epochs", type=int, metavar="N")
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="steps that this run takes, behind --resume as many more"
+    )
+    parser.add_argument(
+        "--epochs", type=int, metavar="N", help="epochs to train; with --steps, what ends first"
+    )
     begin = parser.add_mutually_exclusive_group()
     begin.add_argument(
         "--init",

@@ -70,14 +70,16 @@ def wanted_pairs(
             "the switches are not understood",
             details=bad,
             rule="a switch is two names of strategies, SOURCE:TARGET",
-            fix=_example(names),
+            fix=_example(names, is_home_wrong=len(bad) == 1 and home is not None and home not in names),
         )
     return pairs
 
 
-def _example(names: Sequence[str]) -> str:
+def _example(names: Sequence[str], is_home_wrong: bool) -> str:
     if len(names) < 2:
         return "give at least two strategies"
+    if is_home_wrong:
+        return f"--home {names[0]}"
     one, other = names[:2]
     return f"--switch {one}{SIGN}{other},{other}{SIGN}{one}, or none, for all pairs"
 

@@ -144,6 +144,10 @@ MISTAKES: dict[str, list[str]] = {
         *("compile", "mlp", "--strategy", "deep.yaml", "--strategy", "wide.yaml", "-o", "new"),
         *("--switch", "deep:deep,wide", "--home", "narrow"),
     ],
+    "a home of none": [
+        *("compile", "mlp", "--strategy", "deep.yaml", "--strategy", "wide.yaml", "-o", "new"),
+        *("--home", "low"),
+    ],
     "a home of one": ["compile", "mlp", "--strategy", "deep.yaml", "-o", "new", "--home", "wide"],
     "arguments": [
         *("compile", "mlp", "--strategy", "deep.yaml", "--strategy", "wide.yaml", "-o", "new"),
