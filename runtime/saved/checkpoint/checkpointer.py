@@ -20,6 +20,7 @@ from .save import KeptFolder, Save, SavePhase, Stand
 from .snapshot import take_snapshot
 
 POLL_S = 0.05
+NOT_TAKEN = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,13 @@ class Checkpointer:
             if self._folder.is_keeper:
                 clear_left_over(directory)
             self._tensors = of_all_ranks(engine.transport, saved_tensors(engine))
-        self._folder.whole = [step for step in kept_steps(directory) if step <= engine.steps]
+            self._folder.whole = [step for step in kept_steps(directory) if step <= engine.steps]
+            is_kept = engine.steps in (0, *self._folder.whole)
+            # Where a rank was lost while the last step was kept, who goes on has no step left to take.
+            self._taken = engine.steps if all(engine.transport.gather_objects(is_kept)) else NOT_TAKEN
         self._save: Save | None = None
         self._cleaning: BackgroundWork[None] | None = None
         self._is_due = self._is_late = False
-        self._taken = engine.steps
         self._problem = ""
 
     @property

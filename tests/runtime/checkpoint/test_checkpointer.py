@@ -156,7 +156,22 @@ def test_a_rank_that_gives_up_leaves_nothing_behind(made: Program, tmp_path: Pat
         again.finish()
 
     trained(made, tmp_path, job)
-    assert names(tmp_path) == []
+    assert names(tmp_path) == ["step-00000002"]
+
+
+def test_the_last_step_is_kept_though_a_rank_was_lost_while_it_was(made: Program, tmp_path: Path) -> None:
+    """Who goes on has no step left to take. One that is kept already isn't written again."""
+
+    def job(run: Run) -> None:
+        run.steps(3)
+        run.checkpointer.abandon()
+        for number in range(2):
+            again = Checkpointer(run.engine, Source(), tmp_path, 2, tell=run.news.append)
+            again.finish()
+            assert [each.step for each in run.news] == [3], number
+
+    trained(made, tmp_path, job)
+    assert names(tmp_path) == ["step-00000003"]
 
 
 @contextmanager
