@@ -176,7 +176,7 @@ def choose(situation: Situation) -> Successor:
     members = tuple(range(len(situation.devices)))
     plan = str(sources[0]) if sources else ""
     missing = () if sources else (("all", "of it"),)
-    return Successor("toy", f"{len(members)} ranks", members, plan, missing)
+    return Successor("toy", f"{len(members)} ranks", members, plan, missing=missing)
 
 
 def dies(id: int, step: int, point: str, number: int = signal.SIGKILL) -> Callable[[int, int, str], None]:
