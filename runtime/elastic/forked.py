@@ -57,6 +57,13 @@ class Process:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it since this was asked."""
+        with suppress(ChildProcessError):  # it has ended
+            return os.waitid(os.P_PIDFD, self.pidfd, os.WSTOPPED | os.WNOHANG) is not None
+        return False
+
     def bury(self) -> int:
         """Wait for its end, let go of everything; how it ended."""
         if self.status is None:

@@ -139,6 +139,7 @@ class ElasticLauncher:
             if self._poll() or any(rank.halt for rank in self._ranks):
                 self._abort()
                 return False
+        self._lost.clear()  # what they had is held by others
         self._current.arrived([rank.arrived for rank in self._ranks if rank.arrived is not None])
         return True
 
@@ -196,6 +197,8 @@ class ElasticLauncher:
     def _poll(self) -> list[LiveRank]:
         """Hear all; those that have died, replaced where that is wanted."""
         dead = self._members.poll(POLL_S)
+        if self._keeper.process is not None and self._keeper.process.is_stopped:
+            self._keeper.process.kill()  # nobody meets while it is; another one is started
         for rank in dead:
             logger.warning("%s is lost: %s", rank.name, _how(rank))
             self._lost.append(rank.member)

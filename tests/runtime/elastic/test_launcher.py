@@ -112,7 +112,8 @@ def test_devices_go_and_come_back_by_a_schedule() -> None:
     assert outcome.of("regroup")[1]["joined"] == [1] and len(outcome.of("end")) == 3
 
 
-def test_the_store_is_killed_and_so_is_a_rank() -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_store_is_killed_or_stopped_and_a_rank_dies(number: int) -> None:
     keepers: list[int] = []
 
     def also_the_keeper(record: Mapping[str, Any]) -> None:
@@ -120,7 +121,7 @@ def test_the_store_is_killed_and_so_is_a_rank() -> None:
         if record.get("step") in (2, 4):
             assert outcome.launcher is not None and outcome.launcher._keeper.process is not None
             keepers.append(outcome.launcher._keeper.process.pid)
-            os.kill(keepers[-1], signal.SIGKILL)
+            os.kill(keepers[-1], number)
             if record["step"] == 4:
                 os.kill(next(iter(outcome.launcher._members.alive.values())).process.pid, signal.SIGKILL)
 
