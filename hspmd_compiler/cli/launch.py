@@ -36,7 +36,8 @@ def add_flags(parser: ArgumentParser) -> None:
         "--launcher",
         choices=[launcher.value for launcher in Launcher],
         default=Launcher.TORCHRUN.value,
-        help="torchrun, or ranks: `hspmd run --ranks` on each node (default: torchrun)",
+        help="torchrun; ranks: `hspmd run --ranks` on each node; or elastic: the same, and the run goes on"
+        " without nodes that are lost (default: torchrun)",
     )
     parser.add_argument("--master-addr", metavar="HOST", help="where rank 0 is reached (default: its node)")
     parser.add_argument(
@@ -99,6 +100,8 @@ def _check(args: Namespace) -> None:
         bad.append(("--this-node", "prints one command, and goes without --output"))
     if any(flag.split("=")[0] == "--ranks" for flag in args.run or ()):
         bad.append(("--run --ranks", "the machines decide on the ranks"))
+    if args.launcher == Launcher.ELASTIC and args.master_addr is not None:
+        bad.append(("--master-addr", "goes with --launcher torchrun or ranks: here each node has a launcher"))
     if bad:
         raise OptionError("the commands can't be made as asked", details=bad)
     if args.run is not None:

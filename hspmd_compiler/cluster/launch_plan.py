@@ -17,10 +17,12 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Launcher(StrEnum):
-    """torchrun: one agent per node starts its ranks. ranks: `hspmd run --ranks` on each node does."""
+    """torchrun: one agent per node starts its ranks. ranks: `hspmd run --ranks` on each node does. elastic:
+    the same, and the run goes on without hosts that are lost."""
 
     TORCHRUN = "torchrun"
     RANKS = "ranks"
+    ELASTIC = "elastic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,11 @@ def commands(
     shares: Sequence[NodeShare], launcher: Launcher, meeting: MeetingPoint, arguments: Sequence[str]
 ) -> list[NodeCommand]:
     """One command per node. arguments: of `hspmd run`, the artifact first."""
+    if launcher is Launcher.ELASTIC:
+        places = [f"{share.address}:{meeting.port}" for share in shares]
+        return [
+            _elastic_command(share, places[number], places, arguments) for number, share in enumerate(shares)
+        ]
     if launcher is Launcher.RANKS:
         return [_ranks_command(share, meeting, arguments) for share in shares]
     _check_torchrun(shares)
@@ -172,9 +179,22 @@ def _ranks_command(share: NodeShare, meeting: MeetingPoint, arguments: Sequence[
     """Ranks in the order of their devices, which is that of their local indices."""
     seats = sorted(share.seats, key=lambda seat: seat.local)
     variables = (("MASTER_ADDR", meeting.address), ("MASTER_PORT", str(meeting.port)), *_visible(seats))
-    listed = number_ranges(seat.rank for seat in seats)
+    return NodeCommand(share, variables, _run_words(share, arguments))
+
+
+def _elastic_command(
+    share: NodeShare, own: str, places: Sequence[str], arguments: Sequence[str]
+) -> NodeCommand:
+    """The launcher of each node listens at its address, all at the same port."""
+    flags = ("--elastic", "--elastic-hosts", ",".join(places), "--elastic-here", own)
+    seats = sorted(share.seats, key=lambda seat: seat.local)
+    return NodeCommand(share, _visible(seats), _run_words(share, [*arguments, *flags]))
+
+
+def _run_words(share: NodeShare, arguments: Sequence[str]) -> tuple[str, ...]:
+    listed = number_ranges(seat.rank for seat in sorted(share.seats, key=lambda seat: seat.local))
     directory, *flags = arguments
-    return NodeCommand(share, variables, ("hspmd", "run", directory, "--ranks", listed, *flags))
+    return ("hspmd", "run", directory, "--ranks", listed, *flags)
 
 
 def _visible(seats: Sequence[Seat]) -> tuple[tuple[str, str], ...]:

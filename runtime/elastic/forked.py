@@ -33,6 +33,24 @@ class Process:
     def descriptors(self) -> list[int]:
         return [each for each in (self.pidfd, self.heard, self.control) if each >= 0]
 
+    @property
+    def waited_for(self) -> list[int]:
+        """What a launcher waits for."""
+        return [self.heard, self.pidfd]
+
+    @property
+    def where(self) -> str:
+        """For people."""
+        return f"pid {self.pid}"
+
+    def is_heard(self, ready: set[int]) -> bool:
+        """Whether it has told something. ready: descriptors that can be read."""
+        return self.heard in ready
+
+    def has_ended(self, ready: set[int]) -> bool:
+        """Whether it has ended."""
+        return self.pidfd in ready
+
     def tell(self, message: Downward) -> None:
         """Write to it; one that has ended hears nothing."""
         with suppress(BrokenPipeError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .choosing import Situation, Successor
@@ -50,6 +50,19 @@ class Generations:
     _position: RunPosition = field(default_factory=RunPosition)
     _past: dict[int, _Past] = field(default_factory=dict)
 
+    def inherit(self, orders: Iterable[NextGeneration]) -> NextGeneration | None:
+        """Go on behind these, which another launcher has given; the last of them."""
+        last = None
+        for order in sorted(orders, key=lambda each: each.generation):
+            self._remember(order)
+            self.number, self._position, last = order.generation, order.position, order
+        return last
+
+    def _remember(self, order: NextGeneration) -> None:
+        ranks = {order.world[at].id: rank for rank, at in enumerate(order.members)}
+        places = {each.id: rank for rank, each in enumerate(order.world)}
+        self._past[order.generation] = _Past(order.program, order.strategy, ranks, order.copies, places)
+
     def situation(self, world: Sequence[WorldMember], decision: Decision) -> Situation:
         """What there is to choose a program for."""
         devices = tuple(each.device for each in world)
@@ -76,12 +89,7 @@ class Generations:
     ) -> NextGeneration:
         """Begin the next one. checkpoint: where all begin from, "" as the run began, None: they go on."""
         self.number += 1
-        ranks = {world[at].id: rank for rank, at in enumerate(successor.members)}
-        places = {each.id: rank for rank, each in enumerate(world)}
-        self._past[self.number] = _Past(
-            successor.program, successor.strategy, ranks, successor.copies, places
-        )
-        return NextGeneration(
+        order = NextGeneration(
             self.number,
             world,
             self.address,
@@ -97,6 +105,8 @@ class Generations:
             successor.restored if checkpoint is None else "",
             successor.copies,
         )
+        self._remember(order)
+        return order
 
     def _standing(self, halts: Sequence[Halt], decision: Decision) -> RunPosition:
         """Where the run stands: those know who took the last step; else what was known last."""

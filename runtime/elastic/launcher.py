@@ -7,7 +7,6 @@ here, so that a process may be forked at any time.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -15,18 +14,23 @@ from time import monotonic
 from ...base.log import logger
 from ...base.name_groups import shortened
 from ...errors import RankLost
+from ..start.rendezvous import LOCAL_HOST
 from .agent import Tell
 from .choosing import Choose, Chooser, Situation, Successor
 from .decide import Decision, decide
-from .forked import Writer, fork
+from .forked import Process, Writer, fork
 from .generations import Generations
 from .keeper import Keeper
-from .members import LiveRank, LiveRanks, Record
+from .members import LiveRank, LiveRanks, RankProcess, Record, how_it_ended
 from .messages import NOTHING_HELD, Abort, Finish, Halt, Pause, WorldMember
 from .presence import Presence, PresenceSchedule
 from .regroup import Regroup
+from .several.follower import Inherited
+from .several.other_hosts import OtherHosts
 
 POLL_S = 0.02
+GATHER = 3
+"""Times the silence, for the launchers to turn to the one that takes over."""
 PAUSED, DONE = "pause", "done"
 """Causes of a halt without a loss. Such a rank keeps its groups until the next order."""
 
@@ -54,6 +58,7 @@ class ElasticLauncher:
     respawns: how many processes that die are replaced at once by a new one. schedule: what devices do of
     their own accord. checkpoint: asked for the newest one of at most so many steps, when pieces of the
     state are lost behind one; "" where there is none. regroups: all changes so far.
+    hosts: other launchers, where this one decides for several hosts.
     """
 
     body: Body
@@ -65,11 +70,12 @@ class ElasticLauncher:
     schedule: Sequence[Presence] = ()
     checkpoint: Callable[[int], str] = lambda steps: ""
     regroups: list[Regroup] = field(default_factory=list)
+    hosts: OtherHosts | None = None
 
     def __post_init__(self) -> None:
         self._members = LiveRanks(self.limits.silent_s, self._record)
         self._chooser = Chooser(self.choose)
-        self._keeper = Keeper()
+        self._keeper = Keeper(LOCAL_HOST if self.hosts is None else self.hosts.address)
         self._generations = Generations(self._keeper.address, self._keeper.port)
         self._schedule = PresenceSchedule(self.schedule)
         self._started = monotonic()
@@ -78,17 +84,40 @@ class ElasticLauncher:
         self._next_id = self._shown = self._unexplained = 0
         self._furthest = 0
 
-    def run(self) -> None:
-        """Return when every rank is done; raise what ends the run."""
+    def run(self, inherited: Inherited | None = None) -> None:
+        """Return when every rank is done; raise what ends the run. inherited: from one that is lost."""
+        error: BaseException | None = None
         try:
             self._start_keeper()
-            for device in self.devices:
+            if inherited is not None:
+                self._inherit(inherited)
+            for device in self.devices if inherited is None else ():
                 self._spawn(device)
             while not self._is_finished():
                 self._regroup()
             self._members.tell(Finish())
+        except BaseException as raised:
+            error = raised
+            raise
         finally:
-            self._end()
+            self._end(error)
+
+    def _inherit(self, inherited: Inherited) -> None:
+        """Go on with the ranks that are left, from what they report."""
+        assert self.hosts is not None, "it was another's run"
+        members = [*inherited.ranks.values(), *self.hosts.gather(GATHER * self.limits.silent_s)]
+        self._members.alive = {rank.member.id: rank for rank in members}
+        last = self._generations.inherit([*inherited.orders, *self.hosts.orders])
+        standing = inherited.standing
+        self.respawns, self._shown = standing.respawns, standing.shown
+        self._furthest = 0 if last is None else max(standing.shown, last.steps, 1)
+        self._next_id = max([standing.next_id, *(id + 1 for id in self._members.alive)])
+        self._current = Regroup(self._generations.number, monotonic())
+        lost = [] if last is None else [each for each in last.world if each.id not in self._members.alive]
+        self._lost += lost
+        self._current.lost += lost
+        self._say()
+        self._abort()
 
     # One generation after the other
 
@@ -196,16 +225,18 @@ class ElasticLauncher:
 
     def _poll(self) -> list[LiveRank]:
         """Hear all; those that have died, replaced where that is wanted."""
+        if self.hosts is not None:
+            self.hosts.attend(self._members.also)
         dead = self._members.poll(POLL_S)
         if self._keeper.process is not None and self._keeper.process.is_stopped:
             self._keeper.process.kill()  # nobody meets while it is; another one is started
         for rank in dead:
-            logger.warning("%s is lost: %s", rank.name, _how(rank))
+            logger.warning("%s is lost: %s", rank.name, how_it_ended(rank))
             self._lost.append(rank.member)
             self._change().lost.append(rank.member)
             self._unexplained = 0
         for rank in dead:
-            if self.respawns > 0:
+            if self.respawns > 0 and self._has_host(rank.member.device):
                 self.respawns -= 1
                 self._spawn(rank.member.device)
         return dead
@@ -228,22 +259,39 @@ class ElasticLauncher:
             self._spawn(device)
 
     def _spawn(self, device: int) -> None:
-        id = self._next_id
+        member = WorldMember(self._next_id, device)
         self._next_id += 1
-        process = fork(lambda control, told: self.body(id, control, Writer(told)), self._descriptors())
-        self._members.add(WorldMember(id, device), process)
+        self._say()
+        process: RankProcess | None = None if self.hosts is None else self.hosts.spawn(member)
+        self._members.add(member, process or self._forked(member.id))
+
+    def _forked(self, id: int) -> Process:
+        return fork(lambda control, told: self.body(id, control, Writer(told)), self._descriptors())
+
+    def _has_host(self, device: int) -> bool:
+        return self.hosts is None or self.hosts.has(device)
+
+    def _say(self) -> None:
+        """What the launcher that takes over must know."""
+        if self.hosts is not None:
+            self.hosts.say(self._next_id, self.respawns, self._shown)
 
     def _start_keeper(self) -> None:
         if self._keeper.process is not None:
             self._members.also.pop(self._keeper.process.pidfd)
             self._keeper.process.bury()
             logger.warning("the store's process is lost; a new one is started at the same place")
-        process = self._keeper.start([*self._members.descriptors, *self._chooser.descriptors])
+        process = self._keeper.start(self._others_descriptors())
         self._members.also[process.pidfd] = self._start_keeper
 
     def _descriptors(self) -> list[int]:
         """What a child must not keep."""
-        return [*self._members.descriptors, *self._keeper.descriptors, *self._chooser.descriptors]
+        return [*self._others_descriptors(), *self._keeper.descriptors]
+
+    def _others_descriptors(self) -> list[int]:
+        """All but the keeper's."""
+        links = [] if self.hosts is None else self.hosts.descriptors
+        return [*self._members.descriptors, *self._chooser.descriptors, *links]
 
     def _record(self, record: Record) -> None:
         """Show a record; of a step only once, whoever told of it."""
@@ -252,6 +300,7 @@ class ElasticLauncher:
             if step <= self._shown:
                 return
             self._shown, self._furthest, self._unexplained = step, max(step, self._furthest), 0
+            self._say()
             if self._current.ordered_at and not self._current.resumed_at:
                 self._current.resumed_at = monotonic()
                 self.regroups.append(self._current)
@@ -264,6 +313,8 @@ class ElasticLauncher:
         for _, halt in self._halts:
             if halt.last is not None and halt.last["step"] <= decision.steps:
                 self._record(halt.last)
+        if self.hosts is not None:  # the launcher that was told of steps may be lost
+            self._furthest = max(self._furthest, decision.steps)
 
     # What comes next
 
@@ -336,17 +387,12 @@ class ElasticLauncher:
         """Whether it has been in no generation yet."""
         return rank.arrived is None
 
-    def _end(self) -> None:
+    def _end(self, error: BaseException | None) -> None:
         for rank in self._ranks:
             rank.process.kill()
         for rank in self._ranks:
             rank.process.bury()
         self._chooser.end()
         self._keeper.close()
-
-
-def _how(rank: LiveRank) -> str:
-    status = rank.process.status or 0
-    if os.WIFSIGNALED(status):
-        return f"died with signal {os.WTERMSIG(status)}"
-    return f"ended with exit code {os.waitstatus_to_exitcode(status)} before it was done"
+        if self.hosts is not None:
+            self.hosts.over(error)

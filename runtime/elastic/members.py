@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import selectors
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
+from typing import Protocol
 
 from ...base.log import logger
 from ..failure import Failure
-from .forked import Process
-from .messages import Arrived, Downward, Failed, Halt, ToldRecord, Upward, WorldMember
+from .messages import Arrived, Downward, Failed, Halt, Lines, ToldRecord, Upward, WorldMember
 
 ASLEEP_S = 1.0
 """A launcher that wasn't running itself for so long judges nobody by the silence of that time."""
@@ -18,19 +19,50 @@ ASLEEP_S = 1.0
 Record = dict[str, object]
 
 
+class RankProcess(Protocol):
+    """A process that a launcher watches, of its own or of another's. where: for people. ready: descriptors
+    that can be read."""
+
+    status: int | None
+    lines: Lines
+
+    @property
+    def where(self) -> str: ...
+
+    @property
+    def descriptors(self) -> Sequence[int]: ...
+
+    @property
+    def waited_for(self) -> Sequence[int]: ...
+
+    def tell(self, message: Downward) -> None: ...
+
+    def is_heard(self, ready: set[int]) -> bool: ...
+
+    def has_ended(self, ready: set[int]) -> bool: ...
+
+    def read(self) -> bytes | None: ...
+
+    def read_all(self) -> bytes: ...
+
+    def kill(self) -> None: ...
+
+    def bury(self) -> int: ...
+
+
 @dataclass(slots=True)
 class LiveRank:
     """A process as its launcher knows it. heard_at: its last beat. arrived: where it came to last."""
 
     member: WorldMember
-    process: Process
+    process: RankProcess
     heard_at: float
     halt: Halt | None = None
     arrived: Arrived | None = None
 
     @property
     def name(self) -> str:
-        return f"device {self.member.device} (pid {self.process.pid})"
+        return f"device {self.member.device} ({self.process.where})"
 
 
 class LiveRanks:
@@ -51,7 +83,7 @@ class LiveRanks:
         """What a new child must close."""
         return [each for rank in self.alive.values() for each in rank.process.descriptors]
 
-    def add(self, member: WorldMember, process: Process) -> None:
+    def add(self, member: WorldMember, process: RankProcess) -> None:
         self.alive[member.id] = LiveRank(member, process, monotonic())
 
     def tell(self, message: Downward, only: Iterable[int] | None = None) -> None:
@@ -63,14 +95,14 @@ class LiveRanks:
     def poll(self, wait_s: float) -> list[LiveRank]:
         """Hear what there is, for at most so long; those that have died since."""
         ready = self._ready(wait_s)
-        for rank in list(self.alive.values()):
-            if rank.process.heard in ready:
-                self._hear(rank, rank.process.read())
         for descriptor, act in list(self.also.items()):
             if descriptor in ready:
                 act()
+        for rank in list(self.alive.values()):
+            if rank.process.is_heard(ready):
+                self._hear(rank, rank.process.read())
         self._fence()
-        dead = [rank for rank in self.alive.values() if rank.process.pidfd in ready]
+        dead = [rank for rank in self.alive.values() if rank.process.has_ended(ready)]
         for rank in dead:
             self._hear(rank, rank.process.read_all())
             rank.process.bury()
@@ -81,8 +113,8 @@ class LiveRanks:
         """Descriptors that can be read. Not epoll: its own descriptor would be every child's, too."""
         with selectors.PollSelector() as selector:
             for rank in self.alive.values():
-                selector.register(rank.process.heard, selectors.EVENT_READ)
-                selector.register(rank.process.pidfd, selectors.EVENT_READ)
+                for descriptor in rank.process.waited_for:
+                    selector.register(descriptor, selectors.EVENT_READ)
             for descriptor in self.also:
                 selector.register(descriptor, selectors.EVENT_READ)
             return {key.fd for key, _ in selector.select(wait_s)}
@@ -95,14 +127,18 @@ class LiveRanks:
             self._note(rank, message)
 
     def _note(self, rank: LiveRank, message: Upward | Downward) -> None:
+        self._keep(rank, message)
+        if isinstance(message, ToldRecord):
+            self._on_record(message.record)
+        elif isinstance(message, Failed):
+            raise Failure.from_json(message.failure).error(f"rank on {rank.name}")
+
+    @staticmethod
+    def _keep(rank: LiveRank, message: Upward | Downward) -> None:
         if isinstance(message, Halt):
             rank.halt = message
         elif isinstance(message, Arrived):
             rank.arrived = message
-        elif isinstance(message, ToldRecord):
-            self._on_record(message.record)
-        elif isinstance(message, Failed):
-            raise Failure.from_json(message.failure).error(f"rank on {rank.name}")
 
     def _fence(self) -> None:
         now = monotonic()
@@ -115,3 +151,11 @@ class LiveRanks:
                 logger.warning("%s has been silent for %.1f s: killed", rank.name, now - rank.heard_at)
                 rank.process.kill()
                 rank.heard_at = now
+
+
+def how_it_ended(rank: LiveRank) -> str:
+    """For people."""
+    status = rank.process.status or 0
+    if os.WIFSIGNALED(status):
+        return f"died with signal {os.WTERMSIG(status)}"
+    return f"ended with exit code {os.waitstatus_to_exitcode(status)} before it was done"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from ...base.typed import read
 
@@ -159,17 +159,29 @@ KINDS: Mapping[str, Any] = {
 }
 
 
+def packed(message: object, kinds: Mapping[str, Any] = KINDS) -> dict[str, Any]:
+    """As plain JSON values."""
+    name = type(message).__name__.lower()
+    assert name in kinds, "a message of ours"
+    return {name: asdict(cast(Any, message))}
+
+
+def unpacked(value: object, kinds: Mapping[str, Any] = KINDS) -> Any:
+    """Undo `packed`; ValueError where it is no message, Misfits where a field is not of its type."""
+    if not isinstance(value, dict) or len(value) != 1 or next(iter(value)) not in kinds:
+        raise ValueError("no message")
+    ((name, content),) = value.items()
+    return Beat() if name == "beat" else read(kinds[name], content)
+
+
 def to_line(message: Upward | Downward) -> bytes:
     """One line."""
-    return json.dumps({type(message).__name__.lower(): asdict(message)}).encode() + b"\n"
+    return json.dumps(packed(message)).encode() + b"\n"
 
 
 def from_line(line: bytes) -> Upward | Downward:
-    """Undo `to_line`; Misfits where a field is not of its type."""
-    ((name, content),) = json.loads(line).items()
-    if name == "beat":
-        return Beat()
-    message: Upward | Downward = read(KINDS[name], content)
+    """Undo `to_line`."""
+    message: Upward | Downward = unpacked(json.loads(line))
     return message
 
 

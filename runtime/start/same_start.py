@@ -44,16 +44,18 @@ def same_start(manifest: Manifest, own: RankProgram | None) -> dict[str, str]:
     return found
 
 
-def unlike(told: Mapping[int, Mapping[str, str]]) -> list[tuple[str, str]]:
+def unlike(told: Mapping[int, Mapping[str, str]], who: str = "rank") -> list[tuple[str, str]]:
     """(name, which ranks say what) of everything that ranks have otherwise, by what each rank tells."""
     names = dict.fromkeys(name for said in told.values() for name in said)
-    return [(name, by_value(held)) for name in names if len(set((held := _held(told, name)).values())) > 1]
+    return [
+        (name, by_value(held, who)) for name in names if len(set((held := _held(told, name)).values())) > 1
+    ]
 
 
-def by_value(held: Mapping[int, str]) -> str:
+def by_value(held: Mapping[int, str], who: str = "rank") -> str:
     """Ranks by what they have, such as `rank 0-2: 0.1; rank 3: 0.2`."""
     ranks = by_key((value, rank) for rank, value in held.items())
-    return "; ".join(f"rank {number_ranges(those)}: {value}" for value, those in ranks.items())
+    return "; ".join(f"{who} {number_ranges(those)}: {value}" for value, those in ranks.items())
 
 
 def files_digest(files: Sequence[Path]) -> str:

@@ -19,6 +19,7 @@ def parsed(*flags: str, **others: object) -> Namespace:
             "trace": None,
             "pace": None,
             "switch_at": {},
+            "replay": None,
             **others,
             **vars(parser.parse_args(flags)),
         }
@@ -36,7 +37,7 @@ def test_all_mistakes_are_told() -> None:
             "--elastic", "--elastic-respawn", "-1", "--elastic-silence", "0.1", ranks=[1], switch_at={3: "B"}
         )
     )
-    assert [flag for flag, _ in bad] == ["--ranks", "--switch-at", "--elastic-respawn", "--elastic-silence"]
+    assert [flag for flag, _ in bad] == ["--switch-at", "--elastic-respawn", "--elastic-silence", "--ranks"]
     assert check(parsed("--elastic-respawn", "1")) == [("--elastic-respawn", "goes with --elastic only")]
     assert check(parsed("--survive", "1")) == [("--survive", "goes with --elastic only")]
     assert check(parsed("--elastic", "--survive", "-1")) == [("--survive", "-1: a whole number of 0 or more")]
@@ -79,3 +80,34 @@ def test_a_change_of_the_ranks_is_one_line() -> None:
         "lost device 1, device 2 joined: goes on under small (compiled ahead), 0.250 s to the next step"
         " (halted 0.100, chosen 0.000, groups 0.020, state 0.030), 2.05 KB moved"
     ]
+
+
+HERE = (
+    "--elastic",
+    "--elastic-hosts",
+    "127.0.0.1:29500,127.0.0.1:29501",
+    "--elastic-here",
+    "127.0.0.1:29501",
+)
+
+
+def test_several_hosts_are_named_alike() -> None:
+    assert not check(parsed(*HERE, ranks=[0]))
+    assert [flag for flag, _ in check(parsed(*HERE[:-1], "127.0.0.1:1", replay="a"))] == [
+        "--elastic-here",
+        "--ranks",
+        "--replay",
+    ]
+    for hosts in ("a", "a:0", "a:1,a:1", ":3", "a:b", "a:70000"):
+        ((flag, text),) = check(parsed("--elastic", "--elastic-hosts", hosts, ranks=[0]))
+        assert flag == "--elastic-hosts" and hosts in text
+    assert ("--elastic-hosts", "goes with --elastic only") in check(parsed(*HERE[1:]))
+
+
+def test_strangers_are_kept_out_by_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = ("--elastic", "--elastic-hosts", "a:1,b:1", "--elastic-here", "a:1")
+    monkeypatch.delenv("HSPMD_ELASTIC_SECRET", raising=False)
+    ((flag, text),) = check(parsed(*flags, ranks=[0]))
+    assert flag == "HSPMD_ELASTIC_SECRET" and "is not set" in text
+    monkeypatch.setenv("HSPMD_ELASTIC_SECRET", "drawn")
+    assert not check(parsed(*flags, ranks=[0]))

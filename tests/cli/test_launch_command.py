@@ -73,6 +73,20 @@ def test_it_prints(workplace: Path, capsys: pytest.CaptureFixture[str], expect: 
     assert not err
 
 
+def test_it_prints_commands_of_an_elastic_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--launcher", "elastic", "--master-port", "4000", "--run", "--text", "a", "--steps", "2"]
+    assert main(["launch", "made", "--hosts", "hosts", *flags]) == 0
+    out, err = said(capsys, workplace)
+    lines = [line for line in out.splitlines() if not line.startswith("#")]
+    places = [line.rpartition(" ")[2] for line in lines]
+    assert len(set(places)) == len(lines) > 1 and all(place.endswith(":4000") for place in places)
+    for line, place in zip(lines, places, strict=True):
+        assert f"--elastic --elastic-hosts {','.join(places)} --elastic-here {place}" in line
+        assert "hspmd run FOLDER/made --ranks " in line and "MASTER_ADDR" not in line
+    assert not err
+    assert main(["launch", "made", "--hosts", "hosts", "--master-addr", "a", *flags]) == 2
+
+
 def test_it_writes_scripts(workplace: Path, capsys: pytest.CaptureFixture[str], expect: Expect) -> None:
     assert main(["launch", "made", "--hosts", "hosts", "-o", "scripts"]) == 0
     out, err = said(capsys, workplace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -31,7 +32,7 @@ from ...strategy.form import form_of, strategy_from
 from ...strategy.smaller import smaller_strategies
 from ...strategy.strategy import Strategy
 from ...switching.copies import plan_copies, plan_restored
-from ...switching.links import SwitchLinks, links_of, links_of_nodes
+from ...switching.links import SwitchLinks, links_of_nodes
 from ...switching.plan import plan_switch
 
 
@@ -49,12 +50,14 @@ class Successors:
     """Of an artifact or a bundle. start: of a bundle, to begin with. scratch: for programs and plans.
 
     survive: lost nodes for which copies are kept; each process is a node of its own.
+    hosts: number of each device's host, empty where there is one.
     """
 
     directory: Path
     scratch: Path
     start: str | None = None
     survive: int = 0
+    hosts: dict[int, int] = field(default_factory=dict)
     _read: dict[str, Artifact] = field(default_factory=dict)
 
     @cached_property
@@ -79,6 +82,14 @@ class Successors:
     def device_family(self) -> str:
         """What its programs are compiled for: cpu or cuda."""
         return family_of(self._artifact(self.candidates[0].folder).manifest.device_kinds[0])
+
+    @property
+    def digest(self) -> str:
+        """Of all files of what was compiled."""
+        heads = [self._artifact(each.folder).manifest for each in self.candidates]
+        files = [f"{path} {entry.sha256}" for head in heads for path, entry in sorted(head.files.items())]
+        names = [each.name for each in self.candidates]
+        return sha256(json.dumps([sorted(names), sorted(files)]).encode()).hexdigest()
 
     def read(self) -> None:
         """Read what all searches need, so that children have it."""
@@ -189,10 +200,9 @@ class Successors:
         own = before.rank_program(rank)
         return program_of_owned(own) if is_stale else own
 
-    @staticmethod
-    def _links(situation: Situation) -> SwitchLinks:
-        """All on this host."""
-        return links_of(None, situation.devices)
+    def _links(self, situation: Situation) -> SwitchLinks:
+        """Few bytes go from host to host."""
+        return links_of_nodes([self.hosts.get(device, 0) for device in situation.devices])
 
     def _write(self, kind: str, text: str) -> str:
         file = self.scratch / f"{kind}-{sha256(text.encode()).hexdigest()[:16]}.json"

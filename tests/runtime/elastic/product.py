@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from time import sleep
 from typing import Any, TypeVar
 
 import torch
@@ -22,6 +23,8 @@ from hspmd_compiler.program.requests import Request
 from hspmd_compiler.runtime.batches.data import DataSource, FactoryData
 from hspmd_compiler.runtime.elastic.launcher import ElasticLauncher, ElasticLimits
 from hspmd_compiler.runtime.elastic.presence import Presence
+from hspmd_compiler.runtime.elastic.several.host_run import ElasticHost, run_on_hosts
+from hspmd_compiler.runtime.elastic.several.other_hosts import OtherHosts
 from hspmd_compiler.runtime.elastic.training import ElasticRun
 from hspmd_compiler.runtime.engine import Engine
 from hspmd_compiler.runtime.saved.checkpoint.checkpointer import Checkpointer
@@ -142,6 +145,9 @@ class Training:
     checkpoints: Path | None = None
     on_step: Callable[[Training, int], None] = lambda training, step: None
     records: list[Mapping[str, Any]] = field(default_factory=list)
+    host: ElasticHost | None = None
+    pause_s: float = 0.0
+    tell: Callable[[Mapping[str, Any]], None] = lambda record: None
 
     def run(self) -> Training:
         self.scratch.mkdir(exist_ok=True)
@@ -149,26 +155,41 @@ class Training:
         successors.read()
         self.devices = successors.devices
         options = StartOptions(timeouts=Timeouts(PATIENCE, PATIENCE))
+        own = self.devices if self.host is None else self.host.own_devices
         run = ElasticRun(
             options,
             self._data,
             as_resumed,
             load_checkpoint,
             self._train,
-            {device: index for index, device in enumerate(self.devices)},
+            {device: index for index, device in enumerate(own)},
         )
-        self.launcher = ElasticLauncher(
-            body_of(run, 1, "cpu"),
-            successors.choose,
-            self.devices,
-            self._record,
-            LIMITS,
-            self.respawns,
-            self.schedule,
-            lambda steps: str(newest(self.checkpoints, most_steps=steps) or "") if self.checkpoints else "",
-        )
-        self.launcher.run()
+        body = body_of(run, 1, "cpu")
+
+        def decider(hosts: OtherHosts | None = None) -> ElasticLauncher:
+            self.launcher = ElasticLauncher(
+                body,
+                successors.choose,
+                self.devices,
+                self._record,
+                LIMITS,
+                self.respawns,
+                self.schedule,
+                lambda steps: (
+                    str(newest(self.checkpoints, most_steps=steps) or "") if self.checkpoints else ""
+                ),
+                hosts=hosts,
+            )
+            return self.launcher
+
+        if self.host is None:
+            decider().run()
+        else:
+            run_on_hosts(self.host, body, LIMITS.silent_s, decider)
         return self
+
+    def _newest(self, steps: int) -> str:
+        return str(newest(self.checkpoints, most_steps=steps) or "") if self.checkpoints else ""
 
     def kill(self, device: int, number: int = signal.SIGKILL) -> None:
         """A process of now."""
@@ -181,6 +202,7 @@ class Training:
 
     def _record(self, record: Mapping[str, Any]) -> None:
         self.records.append(record)
+        self.tell(record)
         if "step" in record:
             self.on_step(self, int(record["step"]))
 
@@ -198,6 +220,7 @@ class Training:
         checkpointer = None if self.checkpoints is None else Checkpointer(engine, data, self.checkpoints, 2)
 
         def each(record: StepRecord) -> None:
+            sleep(self.pause_s)
             if checkpointer is not None:
                 checkpointer.step_done()
             emit({"step": engine.steps, "loss": record.loss})
