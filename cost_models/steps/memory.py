@@ -10,7 +10,6 @@ from ...base.comm_plan import CommStep, GatherForm, GradBucket, GradPiece
 from ...base.dtypes import BYTES
 from ...cluster.calibration import HeldMemory
 from ...options import OptimizerConfig, OptimizerName
-from ...program.arrays import synced_shape
 from ...program.boxes import full_box, volume
 from ...program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes
 from ...program.lifetimes import last_pieces
@@ -213,7 +212,7 @@ class _Ledger:
         begun = {piece.param for piece in bucket.kept if not _is_whole(piece)} - self.filled
         self.filled |= begun
         views = {piece.param: piece.dst_view for piece in bucket.kept}
-        return sum(prod(synced_shape(views[name] or (), self.shards[name])) for name in begun)
+        return sum(prod(self.shards[name].synced_shape(views[name] or ())) for name in begun)
 
     def _update(self) -> MemoryParts:
         """Sends are over; then the update's own tensors, at worst one for each element that is trained."""

@@ -30,9 +30,9 @@ class HintingParser(argparse.ArgumentParser):
         known = self._flags(self.given)
         words = self.given[: self.given.index(REST)] if REST in self.given else self.given
         for flag in (word.partition("=")[0] for word in words if word.startswith("--")):
-            near = get_close_matches(flag, known, n=1) if flag not in known else []
+            near = get_close_matches(flag[2:], [name[2:] for name in known], n=1) if flag not in known else []
             if near:
-                yield f"did you mean {near[0]} by {flag}?"
+                yield f"did you mean --{near[0]} by {flag}?"
 
     def _flags(self, words: list[str]) -> list[str]:
         """Its own, and those of the commands that are named."""

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..base.comm_plan import Box, Combine, CommStep
 from . import boxes
-from .program import ZERO_GRADS, Shard
 from .requests import V
 
 View = tuple[int, ...]
@@ -46,11 +45,6 @@ class Arrays(Protocol[V]):
 
     def fill(self, param: str, into: V | None, flat: V, shape: View, view: View, boxes: Boxes) -> V:
         """`into` with its boxes overwritten from a flat value; new from zeros where there is none yet."""
-
-
-def synced_shape(view: tuple[int, ...], shard: Shard) -> tuple[int, ...]:
-    """Shape of a synchronised gradient: of the local tensor, or of the row of elements that are kept."""
-    return view if shard.zero >= ZERO_GRADS else shard.shape
 
 
 class TorchArrays:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from ..base.comm_plan import GradBucket, GradPiece, ParamBucket, ParamPiece
-from .arrays import Arrays, synced_shape
+from .arrays import Arrays
 from .boxes import full_box
 from .program import Shard
 from .requests import V
@@ -93,7 +93,7 @@ def _receive(
 ) -> None:
     view, boxes = piece.dst_view, piece.dst_boxes
     assert view is not None and boxes is not None, "only a receiver unpacks"
-    shape = synced_shape(view, shards[piece.param])
+    shape = shards[piece.param].synced_shape(view)
     if boxes == (full_box(view),):
         synced[piece.param] = arrays.view(piece.param, values, shape)
     else:

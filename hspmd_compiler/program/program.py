@@ -209,6 +209,10 @@ class Shard:
         """Whether what is trained is stored apart from the local tensor, as a flat run of elements."""
         return bool(self.compute) or self.zero == ZERO_PARAMS
 
+    def synced_shape(self, view: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of a synchronised gradient: of the local tensor, or of the row of elements that are kept."""
+        return view if self.zero >= ZERO_GRADS else self.shape
+
     @property
     def kept(self) -> tuple[Box, ...]:
         """The boxes of the local tensor that this rank trains, in the order of its run."""

@@ -19,7 +19,7 @@ def smaller_strategies(strategy: Strategy, lost: Collection[int]) -> Iterator[tu
         dropped = len(strategy.pipelines) - len(whole)
         yield (
             replace(strategy, pipelines=_sharing(strategy.pipelines, whole)),
-            f"{dropped} of {len(strategy.pipelines)} pipelines dropped, its samples go to the others",
+            f"{dropped} of {len(strategy.pipelines)} pipelines dropped, whose samples go to the others",
         )
     cut = [_cut(each, lost) for each in strategy.pipelines]
     left = tuple(each for each in cut if each is not None)

@@ -71,7 +71,7 @@ TO = ["-o", "out"]
 CASES: dict[str, list[str]] = {
     "no-command": [],
     "unknown-command": ["optimize"],
-    "unknown-flag": ["inspect", "good", "--colour"],
+    "unknown-flag": ["inspect", "good", "--paint"],
     "trace-unknown-model": ["trace", "lama-tiny"],
     "trace-missing-config": ["trace", "nowhere/config.json"],
     "trace-malformed-config": ["trace", "config.json"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,7 +20,7 @@ from ...artifact.write import write
 from ...base.devices import DeviceKind, family_of
 from ...base.number_ranges import number_ranges
 from ...compiler import lower_graph
-from ...errors import HspmdError, StrategyError
+from ...errors import HspmdError, RankLost
 from ...ir import graph_json
 from ...passes.layout_wishes import bind_layouts
 from ...program.program import RankProgram
@@ -206,7 +207,11 @@ class Successors:
 
     def _write(self, kind: str, text: str) -> str:
         file = self.scratch / f"{kind}-{sha256(text.encode()).hexdigest()[:16]}.json"
-        file.write_text(text, encoding="utf-8")
+        fresh = file.with_name(
+            f".{file.name}.{os.getpid()}"
+        )  # a search ahead may make the same at the same time
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(file)
         return str(file)
 
     def _smaller(self, situation: Situation) -> tuple[ReadyStrategy, str]:
@@ -230,7 +235,7 @@ class Successors:
             write(folder, compiled, force=True, links_weights=True)
             self._read[str(folder)] = compiled
             return ReadyStrategy(name, folder, devices), note
-        raise StrategyError(
+        raise RankLost(
             f"no strategy is left without device {number_ranges(sorted(lost))}",
             details=refused,
             rule="a smaller strategy keeps the pipelines that lost nothing, or stages without what they lost",
