@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .resolve_comm import CommResolver, StageComm, Tags
     from .segments import StagePlan
     from .step_counts import CountKey
-    from .zero.ownership import Ownership
+    from .zero.zero import Ownership
 
 
 S = TypeVar("S")

@@ -14,7 +14,7 @@ from .pass_chain import Pass
 from .resolve_comm import CommResolver
 from .texts.cells import Line, joined, ranks_text
 from .zero.collectives import ZeroBuckets
-from .zero.ownership import Ownership
+from .zero.zero import Ownership
 
 Grads = dict[int, list[GradBucket]]
 

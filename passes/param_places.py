@@ -14,7 +14,7 @@ from ..ir.type_text import dtype_name
 from ..layout.layout import Layout, whole
 from .grad_buckets import GradLayout, Holder, make_holders, make_term
 from .lower.strategy_ranks import StrategyRanks
-from .zero.ownership import has_several_holders, parts_of
+from .zero.zero import has_several_holders, parts_of
 
 PlaceOf = tuple[Layout, tuple[int, ...]]
 """Layout and ranks of a stage that holds a parameter, or an addend of its gradient."""

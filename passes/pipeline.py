@@ -22,7 +22,7 @@ from .schedule import Schedule
 from .segments import Segments
 from .step_counts import StepCounts
 from .trace import Trace
-from .zero.ownership import Zero
+from .zero.zero import Zero
 from .zero.param_gather import ParamGather
 
 

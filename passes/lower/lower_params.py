@@ -11,7 +11,7 @@ from ...ir.type_text import dtype_name
 from ...program.program import Shard
 from ..grad_buckets import Holder, Region, owned_boxes, shard_boxes
 from ..param_places import ParamPlaces
-from ..zero.ownership import Ownership
+from ..zero.zero import Ownership
 
 Owned = Mapping[int, tuple[Box, ...]]
 AlikeGradient = tuple[Holder, tuple[tuple[Box, Box], ...], list[int]]

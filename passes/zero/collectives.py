@@ -24,7 +24,7 @@ from ...base.comm_plan import (
 from ...layout.intervals import shifted
 from ..grad_buckets import Holder, Region
 from ..resolve_comm import CommResolver
-from .ownership import Cut, FlatRun, Ownership, ParamPart, Ranks, Trained
+from .zero import Cut, FlatRun, Ownership, ParamPart, Ranks, Trained
 
 BucketSteps = dict[int, list[CommStep]]
 """Per rank the steps that buckets do; a bucket's slot counts from the first of them."""

@@ -15,7 +15,7 @@ from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.layout.layout import whole
 from hspmd_compiler.layout.shares import assign_units
 from hspmd_compiler.passes.grad_buckets import GradLayout, make_holders, make_term
-from hspmd_compiler.passes.zero.ownership import Trained, share_out
+from hspmd_compiler.passes.zero.zero import Trained, share_out
 from hspmd_compiler.program.boxes import flat_part
 from hspmd_compiler.program.program import Program
 

@@ -208,7 +208,7 @@ def test_gradients_are_handed_over_micro_batch_by_micro_batch(zero: int) -> None
 def test_a_rank_never_holds_two_micro_batches_of_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """By peak memory: with ZeRO-1 the sum so far lies beside the gradients of the next micro-batch, with
     ZeRO-2 half of it does, and what is packed at once is small."""
-    monkeypatch.setattr("hspmd_compiler.passes.zero.ownership.UNIT_ELEMENTS", 1 << 10)
+    monkeypatch.setattr("hspmd_compiler.passes.zero.zero.UNIT_ELEMENTS", 1 << 10)
     whole = trained_elements("llama") * 4
     strategy = Strategy(tuple(PipelineSpec((ONE[p],), (1,) * 5) for p in range(2)))
     peaks = []
@@ -221,7 +221,7 @@ def test_a_rank_never_holds_two_micro_batches_of_gradients(monkeypatch: pytest.M
 @pytest.mark.slow
 def test_small_units_train_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of a few parameters each, over pipelines of unlike depth."""
-    monkeypatch.setattr("hspmd_compiler.passes.zero.ownership.UNIT_ELEMENTS", 1 << 10)
+    monkeypatch.setattr("hspmd_compiler.passes.zero.zero.UNIT_ELEMENTS", 1 << 10)
     program = made("llama", "mixed", 2)
     assert len(program.ranks[0].grad_buckets) > len(graph_of("llama").params) / 4
     found = simulate(
