@@ -22,8 +22,8 @@ from .schedule import Schedule
 from .segments import Segments
 from .step_counts import StepCounts
 from .trace import Trace
-from .zero.zero import Zero
 from .zero.param_gather import ParamGather
+from .zero.zero import Zero
 
 
 def tracing(
