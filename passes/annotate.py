@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
@@ -28,6 +28,10 @@ from .dims.whole_parameters import WholeParameter, warn_of_kept, whole_lines, wh
 from .grad_buckets import is_covered
 from .layout_wishes import bind_layouts, wish_lines
 from .pass_chain import Pass
+
+TokenCuts = Mapping[int, tuple[int, ...]]
+"""Tokens of each rank of a stage, by the number of ranks."""
+NO_CUTS: TokenCuts = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +192,15 @@ def _layout_of(info: ParamInfo, annotation: Annotation, devices: tuple[int, ...]
     return with_cuts(whole(info.shape), cuts, None)
 
 
-def token_sets(spec: StageSpec, length: int) -> Sets | None:
-    """Token intervals per rank of a stage under sequence parallelism, the first ranks one token longer."""
+def token_sets(spec: StageSpec, length: int, cuts: TokenCuts = NO_CUTS) -> Sets | None:
+    """Token intervals per rank of a stage under sequence parallelism, the first ranks one token longer.
+
+    cuts: instead, of the degrees that are among them.
+    """
     if spec.tp == 1:
         return None
-    pieces = consecutive(even_lengths(length, spec.tp))
+    given = cuts.get(spec.tp, ())
+    pieces = consecutive(given if sum(given) == length else even_lengths(length, spec.tp))
     return tuple(((low, high),) if high > low else () for low, high in pieces)
 
 
@@ -215,7 +223,10 @@ def _is_duplicated(graph: LogicalGraph, strategy: Strategy, group: SplitGroup) -
 
 
 def annotate(
-    graph: LogicalGraph, strategy: Strategy, facts: GraphFacts | None = None
+    graph: LogicalGraph,
+    strategy: Strategy,
+    facts: GraphFacts | None = None,
+    cuts: TokenCuts = NO_CUTS,
 ) -> tuple[ParameterLayouts, list[StartLayouts]]:
     """What each pipeline's deduction starts from; StrategyError where the strategy can't fit the model."""
     flow = infer_dims(graph, facts)
@@ -238,7 +249,7 @@ def annotate(
     batch = batch_sets(strategy)
     pipelines = range(len(strategy.pipelines))
     return layouts, [
-        replace(_placement(layouts, strategy, index, batch), factors=factors) for index in pipelines
+        replace(_placement(layouts, strategy, index, batch, cuts), factors=factors) for index in pipelines
     ]
 
 
@@ -254,7 +265,9 @@ def _is_alike_on_ranks(layouts: ParameterLayouts, name: str) -> bool:
     return any(layouts.layout(p, name, place).cut(ranks=True) is None for p, place in stages)
 
 
-def _placement(layouts: ParameterLayouts, strategy: Strategy, pipeline: int, batch: Sets) -> StartLayouts:
+def _placement(
+    layouts: ParameterLayouts, strategy: Strategy, pipeline: int, batch: Sets, cuts: TokenCuts
+) -> StartLayouts:
     stages = strategy.pipelines[pipeline].stages
     cache: dict[tuple[str, int], Layout] = {}
 
@@ -264,7 +277,7 @@ def _placement(layouts: ParameterLayouts, strategy: Strategy, pipeline: int, bat
         return cache[name, stage]
 
     def tokens(stage: int, length: int) -> Sets | None:
-        return token_sets(stages[stage], length)
+        return token_sets(stages[stage], length, cuts)
 
     first = first_coordinate(strategy, pipeline)
     own = range(first, first + len(strategy.rows(pipeline)))
@@ -309,14 +322,15 @@ def parameter_text(layouts: ParameterLayouts) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Annotate(Pass[Traced, Annotated]):
-    """From here on a program is that of one strategy."""
+    """From here on a program is that of one strategy. cuts: of tokens, see `token_sets`."""
 
     strategy: Strategy
+    cuts: TokenCuts = field(default_factory=dict)
 
     def run(self, state: Traced) -> Annotated:
         graph = bind_layouts(state.graph, self.strategy)
         facts = GraphFacts.of(graph)
-        layouts, placements = annotate(graph, self.strategy, facts)
+        layouts, placements = annotate(graph, self.strategy, facts, self.cuts)
         return Annotated(graph, self.strategy, layouts, placements, facts)
 
     def text(self, before: Traced, after: Annotated) -> str:

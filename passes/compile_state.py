@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from ..base.pipeline_schedule import PipelineSchedule
     from ..ir.annotated import BatchSum, PipelineGraph
     from ..ir.graph import LogicalGraph
-    from ..strategy.schedules.schedule import PipelineSchedule
     from ..strategy.strategy import Strategy
     from .annotate import ParameterLayouts
     from .batch_levels import BatchLevels

@@ -6,7 +6,7 @@ from ..base.comm_plan import CostModel
 from ..base.devices import DeviceKind
 from ..options import Capture, Precision
 from ..strategy.strategy import Strategy
-from .annotate import Annotate
+from .annotate import NO_CUTS, Annotate, TokenCuts
 from .batch_levels import Levels
 from .causal_mask import CausalMask
 from .compile_state import Example, Traced
@@ -39,11 +39,17 @@ def tracing(
 
 
 def planning(
-    strategy: Strategy, device: DeviceKind = DeviceKind.CPU, cost: CostModel | None = None
+    strategy: Strategy,
+    device: DeviceKind = DeviceKind.CPU,
+    cost: CostModel | None = None,
+    cuts: TokenCuts = NO_CUTS,
 ) -> Chain[Traced, Lowered]:
-    """From a logical graph to the programs of all ranks. cost: what ways of communication are compared by."""
+    """From a logical graph to the programs of all ranks. cost: what ways of communication are compared by.
+
+    cuts: of tokens under sequence parallelism, where they are not even.
+    """
     return (
-        begin(Annotate(strategy))
+        begin(Annotate(strategy, cuts))
         .then(Deduce(cost))
         .then(Liveness())
         .then(RecomputePass())

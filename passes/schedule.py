@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..strategy.schedules.schedule import PipelineSchedule
+from ..base.pipeline_schedule import PipelineSchedule
 from ..strategy.schedules.schedule_check import schedule_problems
 from ..strategy.schedules.schedules_text import schedules_text
 from .compile_state import Resolved, Scheduled, grown

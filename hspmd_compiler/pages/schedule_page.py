@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..artifact.store import Artifact
+from ..base.pipeline_schedule import Action, ActionKind, PipelineSchedule
 from ..errors import ArtifactError
 from ..program.program import Op, Program, RankProgram
-from ..strategy.schedules.schedule import Action, ActionKind, PipelineSchedule
 from ..strategy.schedules.schedule_time import grid
 from .sections import Listing, Section
 

@@ -76,9 +76,18 @@ def problems_of_program(program: Program) -> Iterator[ReferenceProblem]:
 def _problems_of_inputs(program: Program) -> Iterator[ReferenceProblem]:
     if program.batch < 1:
         yield "batch", f"{program.batch}: a step has at least one sample"
+    dims = {own.row_dim for own in program.ranks}
+    if not dims <= {0, 1} or len(dims) > 1:
+        yield (
+            "rows",
+            f"along dims {sorted(dims)}: of samples, 0, or of one row's tokens, 1, alike on all ranks",
+        )
+        return
+    dim = max(dims, default=0)
+    what = "token" if dim else "sample"
     for name, (shape, dtype) in program.inputs.items():
-        if not shape or shape[0] != program.batch:
-            yield f"input {name}", f"{list(shape)}: dim 0 is the sample, here {program.batch}"
+        if len(shape) <= dim or shape[dim] != program.batch:
+            yield f"input {name}", f"{list(shape)}: dim {dim} is the {what}, here {program.batch}"
         yield from ((f"input {name}", text) for text in (*_size_problems(shape), *_dtype_problems(dtype)))
 
 

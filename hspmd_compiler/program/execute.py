@@ -129,7 +129,11 @@ def _plan(mine: RankProgram, shared: ClassProgram, fresh: list[frozenset[str]]) 
 
 def micro_batches(program: RankProgram, batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
     """This rank's rows of a global batch, one dict per micro-batch; views."""
-    return [{key: tensor[low:high] for key, tensor in batch.items()} for low, high in program.rows]
+    dim = program.row_dim
+    return [
+        {key: tensor.narrow(dim, low, high - low) for key, tensor in batch.items()}
+        for low, high in program.rows
+    ]
 
 
 def run_step(

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, TypeAlias
 
-from ..base.codec import Literals, Tag, natural
+from ..base.codec import Literals, Tag, encode, natural
 from ..base.comm_plan import Box, CommStep, GradBucket, ParamBucket
 from ..base.dtypes import BYTES
 from ..base.typed import AtLeast, Bare
+from .sized.size_range import SizeRange
+from .sized.sizes import Overlay, Size, size_from
 
 ZERO_STATE, ZERO_GRADS, ZERO_PARAMS = 1, 2, 3
 """What a rank keeps of owned elements only, by `Shard.zero`; each includes those before it."""
@@ -79,9 +81,10 @@ Argument: TypeAlias = Annotated[
         Tag("v", Value, lambda value: value.id, lambda held: Value(natural(held))),
         Tag("hole", Hole, lambda hole: hole.index, lambda held: Hole(natural(held))),
         Tag("dtype", DType, lambda dtype: dtype.name, _dtype),
+        Tag("size", Size, encode, size_from),
     ),
 ]
-"""Values, holes, tuples, numbers, strings, None, and torch dtypes as `DType`."""
+"""Values, holes, tuples, numbers, sizes, strings, None, and torch dtypes as `DType`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +225,35 @@ class Shard:
 
 
 @dataclass(slots=True)
+class SizedRank:
+    """What of a rank's program varies with the micro-batch, beside the sizes in its rows and literals.
+
+    comms, transfers: per slot, what varies of the step. begin, counts, forward, backward, end: the
+    instructions of one micro-batch (mb 0), their tags being numbers of crossings; of `counts`, each
+    STEP_COMPUTE is done for all micro-batches before what follows it. scatters: gradients are handed over
+    inside a step. saved: bytes that are kept from a micro-batch's forward to its backward, the sum of these.
+    """
+
+    comms: list[Overlay]
+    transfers: list[Overlay]
+    begin: list[Instruction]
+    counts: list[Instruction]
+    forward: list[Instruction]
+    backward: list[Instruction]
+    end: list[Instruction]
+    scatters: bool = False
+    saved: list[Size] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class RankProgram:
     """One rank's program: the class program's name and everything that is this rank's own.
 
-    rows: per micro-batch, the [low, high) rows of the global batch. literals: fill the class
-    program's holes. comms: CommStep per slot, used by `comm` rows and STEP_REDUCE. transfers:
-    CommStep (SEND_RECV, one direction) per slot for SEND and RECV. saved: per micro-batch, the bytes
-    that are kept from its forward to its backward pass.
+    rows: per micro-batch, the [low, high) rows of the global batch, along `row_dim` of its inputs: 1 where
+    the batch is one row of packed tokens. literals: fill the class program's holes. comms: CommStep per slot,
+    used by `comm` rows and STEP_REDUCE. transfers: CommStep (SEND_RECV, one direction) per slot for SEND and
+    RECV. saved: per micro-batch, the bytes that are kept from its forward to its backward pass. sized: what
+    varies, of a program for micro-batches of any size; all else has the numbers of its first probe.
     """
 
     rank: int
@@ -247,6 +272,12 @@ class RankProgram:
     instructions: list[Instruction]
     param_buckets: list[ParamBucket] = field(default_factory=list)
     saved: list[int] = field(default_factory=list)
+    row_dim: int = 0
+    sized: SizedRank | None = None
+
+    def micro_shape(self, shape: tuple[int, ...], rows: int) -> tuple[int, ...]:
+        """What a micro-batch of so many rows has of an input of this shape."""
+        return (*shape[: self.row_dim], rows, *shape[self.row_dim + 1 :])
 
     @property
     def update_at(self) -> int:
@@ -281,7 +312,8 @@ class Program:
     """All programs of one compiled strategy.
 
     batch: global batch size. inputs: key -> (global shape, dtype). aliases: name -> canonical name.
-    groups: every rank list that a collective uses, in creation order.
+    groups: every rank list that a collective uses, in creation order. sizes: of a program for micro-batches
+    of any size, see `sized.instantiate`.
     """
 
     world_size: int
@@ -291,3 +323,4 @@ class Program:
     classes: dict[str, ClassProgram]
     ranks: list[RankProgram]
     groups: list[tuple[int, ...]]
+    sizes: SizeRange | None = None

@@ -11,8 +11,8 @@ from enum import Enum
 
 from ..base import name_glob
 from ..base.devices import DeviceKind
+from ..base.pipeline_schedule import PipelineSchedule, ScheduleKind, build_schedule
 from ..errors import StrategyError
-from .schedules.schedule import PipelineSchedule, ScheduleKind, build_schedule
 
 __all__ = [
     "DeviceKind",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...base.pipeline_schedule import Action, ActionKind, PipelineSchedule
 from ...ir.annotated import AnnotatedValue
 from ...ir.graph import Phase
 from ...program.program import ZERO_PARAMS, Instruction, Op
-from ...strategy.schedules.schedule import Action, ActionKind, PipelineSchedule
 from ..batch_levels import PassLevel
 from ..liveness import Crossing
 from ..resolve_comm import StageComm, Tags

@@ -12,6 +12,7 @@ from math import prod
 
 from ...base.comm_plan import Box, Interval, box_volume
 from ...base.name_groups import shortened
+from ...base.pipeline_schedule import scatter_points
 from ...errors import StrategyError
 from ...layout.shares import assign_units
 from ...program.boxes import flat_part
@@ -289,16 +290,3 @@ def _scatters(state: Levelled, ownership: Ownership | None) -> list[frozenset[in
     if ownership is None or state.strategy.zero < ZERO_GRADS or not ownership.shared:
         return [frozenset()] * len(counts)
     return scatter_points(counts)
-
-
-def scatter_points(counts: Sequence[int]) -> list[frozenset[int]]:
-    """Per pipeline of so many micro-batches, those behind whose backward pass gradients are handed over.
-
-    All pipelines meet equally often, as often as the one with the fewest micro-batches has them, and spread
-    these meetings over their own micro-batches. Nobody waits for ever: a stage sends on what a backward pass
-    made before it meets the others, and whatever that pass needed of other stages stands before the same
-    meeting there, since stages run their backward passes in one order and the forwards of an earlier stage
-    are never behind those of a later one. The meeting behind the last micro-batch is the end of the step.
-    """
-    meetings = min(counts)
-    return [frozenset(count * k // meetings - 1 for k in range(1, meetings)) for count in counts]

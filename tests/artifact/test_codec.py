@@ -107,7 +107,7 @@ BAD_RANKS = [
     (["comms", 1, "sends", 0, "boxes", 0, 1, 0], 1.5, "comms[1].sends[0].boxes[0][1][0]", "an integer"),
     (["instructions", 0, "op"], "FORWRAD", "instructions[0].op", "one of STEP_COMPUTE"),
     (["instructions", 0, "when"], 1, "instructions[0].when", "no key of this name"),
-    (["literals", 0], {"eval": "1"}, "literals[0]", "one key of v, hole, dtype, float"),
+    (["literals", 0], {"eval": "1"}, "literals[0]", "one key of v, hole, dtype, size, float"),
     (["literals", 0], {"v": -1}, "literals[0].v", "at least 0"),
     (["literals", 0], {"dtype": "object"}, "literals[0].dtype", "a dtype"),
     (["literals", 0], {"float": []}, "literals[0]", "one key of"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hspmd_compiler.base.codec import encode
+from hspmd_compiler.base.pipeline_schedule import build_schedule
 from hspmd_compiler.program.program import Op, Program
-from hspmd_compiler.strategy.schedules.schedule import build_schedule
 from hspmd_compiler.strategy.strategy import PipelineSpec, ScheduleKind, StageSpec, Strategy
 
 from ..training.training_cases import ALL, BATCH, FIRST, SECOND, STRATEGIES, graph_of, program_for, program_of

@@ -12,6 +12,7 @@ import pytest
 
 from hspmd_compiler.base.devices import DeviceKind
 from hspmd_compiler.base.log import listening
+from hspmd_compiler.base.pipeline_schedule import PipelineSchedule
 from hspmd_compiler.errors import InternalError
 from hspmd_compiler.ir.annotated import AnnotatedRow
 from hspmd_compiler.ir.graph import Ref
@@ -19,7 +20,6 @@ from hspmd_compiler.passes.compile_state import Example, Traced
 from hspmd_compiler.passes.liveness import LivePipeline
 from hspmd_compiler.passes.pass_chain import Dump, Pass, refuse
 from hspmd_compiler.passes.pipeline import planning, tracing
-from hspmd_compiler.strategy.schedules.schedule import PipelineSchedule
 from hspmd_compiler.strategy.strategy import PipelineSpec, Recompute, RecomputeKind, StageSpec, Strategy
 
 from ..training.training_cases import ALL, BATCH, FIRST, SECOND, SUBJECTS, graph_of

@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hspmd_compiler.passes.zero.zero import scatter_points
-from hspmd_compiler.strategy.schedules.schedule import Action, ActionKind, PipelineSchedule, build_schedule
+from hspmd_compiler.base.pipeline_schedule import (
+    Action,
+    ActionKind,
+    PipelineSchedule,
+    build_schedule,
+    scatter_points,
+)
 from hspmd_compiler.strategy.schedules.schedule_check import schedule_problems
 from hspmd_compiler.strategy.strategy import ScheduleKind
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from hspmd_compiler.base.pipeline_schedule import PipelineSchedule, build_schedule
 from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.strategy.form import form_of, strategy_from
-from hspmd_compiler.strategy.schedules.schedule import PipelineSchedule, build_schedule
 from hspmd_compiler.strategy.schedules.schedule_check import schedule_problems
 from hspmd_compiler.strategy.schedules.schedule_text import read_schedule
 from hspmd_compiler.strategy.schedules.schedule_time import grid, simulate

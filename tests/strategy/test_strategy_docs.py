@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from hspmd_compiler.base.pipeline_schedule import build_schedule
 from hspmd_compiler.strategy.formats.expanded import Format
 from hspmd_compiler.strategy.formats.read import read_text
-from hspmd_compiler.strategy.schedules.schedule import build_schedule
 from hspmd_compiler.strategy.schedules.schedule_time import grid
 from hspmd_compiler.strategy.strategy import ScheduleKind
 

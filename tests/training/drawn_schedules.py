@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from hspmd_compiler.strategy.schedules.schedule import Action, ActionKind, PipelineSchedule
+from hspmd_compiler.base.pipeline_schedule import Action, ActionKind, PipelineSchedule
 
 
 def drawn_schedule(random: Random, stages: int, micro_batches: int) -> PipelineSchedule:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
+from typing import TypeAlias
+
+from ...base.typed import read
 
 RING = -1
 """`Size.parts` of the cut among the members of a context-parallel group."""
@@ -16,7 +20,7 @@ class Count(Enum):
     ONE = "one"  # nothing: times 1
     SAMPLES = "samples"  # n, of the micro-batch
     TOKENS = "tokens"  # T, of each sample of the micro-batch, or a run of pieces of a cut of them
-    ALL = "all"  # N, samples of the whole step
+    ALL = "all"  # N, of the whole step: its tokens where these vary, else its samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,11 @@ class MicroSizes:
                 return cut
         return even_cut(self.tokens, parts)
 
+    @property
+    def shape(self) -> MicroSizes:
+        """The same without what no size depends on: micro-batches of equal shapes run the same numbers."""
+        return MicroSizes(self.samples, self.tokens, self.cuts, self.ring)
+
 
 @dataclass(frozen=True, slots=True)
 class Size:
@@ -64,25 +73,54 @@ class Size:
     minus: Size | None = None
 
     def at(self, sizes: MicroSizes, total: int = 0) -> int:
-        """The number, for a micro-batch; total: samples of the whole step."""
+        """The number, for a micro-batch; total: what `Count.ALL` counts."""
         counted = self._counted(sizes, total) * (sizes.samples if self.by_samples else 1)
         return self.factor * counted + self.plus - (0 if self.minus is None else self.minus.at(sizes, total))
 
     def _counted(self, sizes: MicroSizes, total: int) -> int:
-        if self.of is Count.TOKENS and self.parts:
-            return sum(sizes.pieces(self.parts)[self.low : self.high])
-        return {
-            Count.ONE: 1,
-            Count.SAMPLES: sizes.samples,
-            Count.TOKENS: sizes.tokens,
-            Count.ALL: total,
-        }[self.of]
+        if self.of is Count.TOKENS:
+            return sum(sizes.pieces(self.parts)[self.low : self.high]) if self.parts else sizes.tokens
+        if self.of is Count.SAMPLES:
+            return sizes.samples
+        return total if self.of is Count.ALL else 1
+
+    @property
+    def text(self) -> str:
+        """For people: `3*T`, `T[0:2 of 4]+1`, `n*T`."""
+        counted = {Count.ONE: "1", Count.SAMPLES: "n", Count.TOKENS: "T", Count.ALL: "N"}[self.of]
+        if self.parts:
+            cut = "ring" if self.parts == RING else str(self.parts)
+            counted += f"[{self.low}:{self.high} of {cut}]"
+        factor = "" if self.factor == 1 else f"{self.factor}*"
+        plus = f"{self.plus:+d}" if self.plus else ""
+        minus = "" if self.minus is None else f"-{self.minus.text}"
+        return f"{factor}{'n*' if self.by_samples else ''}{counted}{plus}{minus}"
+
+
+Overlay: TypeAlias = tuple[tuple[int, Size], ...]
+"""(place, size): which numbers of a CommStep vary, by ascending places in `comm_numbers.numbers_of`."""
+
+
+def size_from(held: object) -> Size:
+    """A size from its JSON form; a ValueError tells what is wrong."""
+    found = read(Size, held)
+    for each in (found, *([] if found.minus is None else [found.minus])):
+        if each.parts < RING or not 0 <= each.low <= each.high or (each.parts > 0 and each.high > each.parts):
+            raise ValueError("a size of pieces [low, high) of a cut")
+        if each.parts and each.of is not Count.TOKENS:
+            raise ValueError("a size whose pieces are of tokens")
+    if found.minus is not None and found.minus.minus is not None:
+        raise ValueError("a size less one other")
+    return found
 
 
 def even_cut(count: int, parts: int) -> tuple[int, ...]:
-    """`count` in `parts` pieces, the first taking what remains."""
-    each, more = divmod(count, parts)
-    return tuple(each + (part < more) for part in range(parts))
+    """`count` in `parts` pieces; piece k ends at count * (k + 1) / parts, rounded up.
+
+    So boundaries of cuts in unlike numbers of pieces lie in one order, whatever the count.
+    """
+    ends = [-(-count * part // parts) for part in range(parts + 1)]
+    return tuple(high - low for low, high in pairwise(ends))
 
 
 def first_of(pieces: Sequence[int], part: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .sizes import MicroSizes
+from .sizes import Count, MicroSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,19 @@ class StepPlan:
 
     pipelines: tuple[tuple[MicroSizes, ...], ...]
 
+    def total(self, unit: Count) -> int:
+        """What `Count.ALL` counts. unit: what varies, TOKENS or SAMPLES.
+
+        Members of a context-parallel group have the tokens of a row in pieces, so that all of them add up.
+        """
+        every = [micro for pipeline in self.pipelines for micro in pipeline]
+        return sum(micro.tokens if unit is Count.TOKENS else micro.samples for micro in every)
+
     @property
-    def samples(self) -> int:
-        """Samples of the whole step; the members of a context-parallel group count once, by their first."""
-        return sum(micro.samples for pipeline in self.pipelines for micro in pipeline)
+    def counts(self) -> tuple[int, ...]:
+        """Micro-batches that each pipeline runs: at least one, so that all have what is added up."""
+        return tuple(max(len(pipeline), 1) for pipeline in self.pipelines)
+
+    def micros(self, pipeline: int, unit: Count) -> tuple[MicroSizes, ...]:
+        """What a pipeline runs; one with nothing to do runs one micro-batch of nothing."""
+        return self.pipelines[pipeline] or (MicroSizes(1 if unit is Count.TOKENS else 0, 0),)

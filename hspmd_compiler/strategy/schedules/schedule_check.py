@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .schedule import Action, ActionKind, PipelineSchedule
+from ...base.pipeline_schedule import Action, ActionKind, PipelineSchedule
 from .schedule_time import simulate, waits_for
 
 ScheduleProblem = tuple[str, str]

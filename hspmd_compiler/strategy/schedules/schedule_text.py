@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from .schedule import Action, ActionKind, PipelineSchedule
+from ...base.pipeline_schedule import Action, ActionKind, PipelineSchedule
 from .schedule_check import ScheduleProblem
 
 WORD = re.compile(r"([0-9]{1,9})([FB])([0-9]{1,9})")

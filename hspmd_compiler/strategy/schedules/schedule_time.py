@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .schedule import Action, ActionKind, PipelineSchedule
+from ...base.pipeline_schedule import Action, ActionKind, PipelineSchedule
 
 FORWARD_COST = 1
 BACKWARD_COST = 2

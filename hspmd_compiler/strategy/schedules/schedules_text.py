@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .schedule import PipelineSchedule
+from ...base.pipeline_schedule import PipelineSchedule
 from .schedule_time import grid
 
 

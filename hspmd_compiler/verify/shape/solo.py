@@ -167,7 +167,7 @@ def _keys(plan: RankPlan, arrays: ShapeArrays) -> list[ShapeValue]:
 def _batches(program: Program, plan: RankPlan, arrays: ShapeArrays) -> list[dict[str, ShapeValue]]:
     return [
         {
-            key: arrays.make((high - low, *shape[1:]), torch_dtype(dtype))
+            key: arrays.make(plan.program.micro_shape(shape, high - low), torch_dtype(dtype))
             for key, (shape, dtype) in program.inputs.items()
         }
         for low, high in plan.program.rows

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ...errors import StrategyError
+from ..errors import StrategyError
 
 
 class ActionKind(Enum):
@@ -98,3 +98,16 @@ def build_schedule(kind: ScheduleKind, stages: int, micro_batches: int) -> Pipel
             details=[("stages", str(stages)), ("micro-batches", str(micro_batches))],
         )
     return PipelineSchedule(tuple(tuple(kind.order(stage, stages, micro_batches)) for stage in range(stages)))
+
+
+def scatter_points(counts: Sequence[int]) -> list[frozenset[int]]:
+    """Per pipeline of so many micro-batches, those behind whose backward pass gradients are handed over.
+
+    All pipelines meet equally often, as often as the one with the fewest micro-batches has them, and spread
+    these meetings over their own micro-batches. Nobody waits for ever: a stage sends on what a backward pass
+    made before it meets the others, and whatever that pass needed of other stages stands before the same
+    meeting there, since stages run their backward passes in one order and the forwards of an earlier stage
+    are never behind those of a later one. The meeting behind the last micro-batch is the end of the step.
+    """
+    meetings = min(counts)
+    return [frozenset(count * k // meetings - 1 for k in range(1, meetings)) for count in counts]

@@ -1,0 +1,194 @@
+"""A program for micro-batches of any size, as the plain program of one step's choice.
+
+What is not the hot path of training works on it: proofs, pages, prices, and strategies of fixed lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, TypeVar
+
+from ...base.comm_plan import CommStep, GradBucket, ParamBucket
+from ..arguments import leaves, map_leaves
+from ..program import COMM, ClassProgram, Hole, Instruction, LocalRow, Program, RankProgram, Segment
+from ..receipts import with_receipts
+from .comm_numbers import filled
+from .size_range import SizeRange
+from .sizes import Count, MicroSizes, Overlay, Size
+from .step_plan import StepPlan
+from .template import MOVES, step_instructions
+
+B = TypeVar("B", GradBucket, ParamBucket)
+Variants: TypeAlias = tuple[MicroSizes, ...]
+"""The distinct sizes that a pipeline runs, each with a set of segments, literals and steps of its own."""
+
+
+def instantiate(program: Program, plan: StepPlan) -> Program:
+    """The plain program that does what `plan` chooses; its inputs are the whole step's.
+
+    Of packed tokens one row, [1, N]; the micro-batches of a step lie in it from `first` on.
+    """
+    assert program.sizes is not None, "a program for micro-batches of any size"
+    made = _Instance(program, program.sizes, plan)
+    ranks = with_receipts([made.rank(own) for own in program.ranks])
+    inputs = {
+        name: (_shape(program, shape, made.total), kind) for name, (shape, kind) in program.inputs.items()
+    }
+    return replace(
+        program,
+        batch=made.total,
+        inputs=inputs,
+        classes=made.classes,
+        ranks=ranks,
+        sizes=None,
+    )
+
+
+def _shape(program: Program, shape: tuple[int, ...], total: int) -> tuple[int, ...]:
+    assert program.sizes is not None
+    return (1, total, *shape[2:]) if program.sizes.unit is Count.TOKENS else (total, *shape[1:])
+
+
+@dataclass(slots=True)
+class _Instance:
+    """One program that is being made. names: of classes, by those of the sized program and the sizes."""
+
+    program: Program
+    sizes: SizeRange
+    plan: StepPlan
+    classes: dict[str, ClassProgram] = field(default_factory=dict)
+    names: dict[tuple[str, Variants], str] = field(default_factory=dict)
+    steps: dict[tuple[int, MicroSizes, int], CommStep] = field(default_factory=dict)
+    slots: dict[str, int] = field(default_factory=dict)
+    total: int = 0
+    stride: int = 0
+
+    def __post_init__(self) -> None:
+        self.total = self.plan.total(self.sizes.unit)
+        ids = (step.id for own in self.program.ranks for step in (*own.comms, *own.transfers))
+        self.stride = 1 + max(ids, default=0)
+        self.slots = {name: _row_slots(shared) for name, shared in self.program.classes.items()}
+
+    def micros(self, pipeline: int) -> tuple[MicroSizes, ...]:
+        return self.plan.micros(pipeline, self.sizes.unit)
+
+    def variants(self, pipeline: int) -> tuple[Variants, list[int]]:
+        """Distinct sizes, and which each micro-batch has; members of a group tell them apart alike."""
+        group = [self.micros(member) for member in self.sizes.group_of(pipeline)]
+        keys = [tuple(micro.shape for micro in met) for met in zip(*group, strict=True)]
+        distinct = list(dict.fromkeys(keys))
+        which = [distinct.index(key) for key in keys]
+        own = self.micros(pipeline)
+        return tuple(own[which.index(variant)].shape for variant in range(len(distinct))), which
+
+    def rank(self, own: RankProgram) -> RankProgram:
+        """The plain program of a rank."""
+        sized = own.sized
+        assert sized is not None, "a program for micro-batches of any size"
+        variants, which = self.variants(own.pipeline)
+        held = self.slots[own.class_name]
+        more = (len(variants) - 1) * held
+        by_number = list(enumerate(variants))
+        micros = self.micros(own.pipeline)
+        taken = [micro.tokens if self.sizes.unit is Count.TOKENS else micro.samples for micro in micros]
+        return replace(
+            own,
+            class_name=self.class_of(own.class_name, variants),
+            rows=[(micro.first, micro.first + count) for micro, count in zip(micros, taken, strict=True)],
+            literals=[self.argument(each, micro) for micro in variants for each in own.literals],
+            comms=[
+                *(each for at in by_number for each in self.filled(own.comms[:held], sized.comms, at)),
+                *own.comms[held:],
+            ],
+            transfers=[each for at in by_number for each in self.filled(own.transfers, sized.transfers, at)],
+            instructions=self.instructions(own, which, more),
+            grad_buckets=[_moved(each, held, more) for each in own.grad_buckets],
+            param_buckets=[_moved(each, held, more) for each in own.param_buckets],
+            row_dim=1 if self.sizes.unit is Count.TOKENS else 0,
+            saved=[sum(size.at(micro, self.total) for size in sized.saved) for micro in micros],
+            sized=None,
+        )
+
+    def class_of(self, name: str, variants: Variants) -> str:
+        """The class program with a set of segments for each size."""
+        key = (name, variants)
+        if key not in self.names:
+            made = self.names[key] = f"{name}.{len(self.names)}"
+            held, literals = self.slots[name], _holes(self.program.classes[name])
+            segments = [
+                self.segment(each, micro, number, number * held, number * literals)
+                for number, micro in enumerate(variants)
+                for each in self.program.classes[name].segments
+            ]
+            self.classes[made] = ClassProgram(made, segments)
+        return self.names[key]
+
+    def segment(self, segment: Segment, micro: MicroSizes, number: int, slots: int, holes: int) -> Segment:
+        """A segment at one size. slots, holes: how many come before those of this size."""
+        rows = [self.row(row, micro, slots, holes) for row in segment.rows]
+        name, _, rest = segment.name.partition(".")
+        return replace(segment, name=f"{name}.{number}{rest[1:]}", rows=rows)
+
+    def row(self, row: LocalRow, micro: MicroSizes, slots: int, holes: int) -> LocalRow:
+        if row.op == COMM:
+            return replace(row, args=(row.args[0], row.args[1] + slots)) if slots else row  # type: ignore[operator]
+        args = tuple([self.argument(each, micro, holes) for each in row.args])
+        kwargs = {key: self.argument(each, micro, holes) for key, each in row.kwargs.items()}
+        return LocalRow(row.out, row.op, args, kwargs, row.logical)
+
+    def argument(self, argument: object, micro: MicroSizes, holes: int = 0) -> object:
+        """An argument with numbers for its sizes; its holes are those of the size."""
+
+        def changed(leaf: object) -> object:
+            if type(leaf) is Size:
+                return leaf.at(micro, self.total)
+            return Hole(leaf.index + holes) if type(leaf) is Hole else leaf
+
+        return map_leaves(argument, changed)
+
+    def filled(
+        self, steps: Sequence[CommStep], overlays: Sequence[Overlay], at: tuple[int, MicroSizes]
+    ) -> list[CommStep]:
+        """Steps of one size; each has an id of its own, by which its members find each other."""
+        number, micro = at
+        made = []
+        for step, overlay in zip(steps, overlays, strict=False):
+            key = (id(step), micro, number)
+            if key not in self.steps:
+                numbered = replace(step, id=step.id + number * self.stride) if number else step
+                self.steps[key] = filled(numbered, overlay, micro, self.total)
+            made.append(self.steps[key])
+        return made
+
+    def instructions(self, own: RankProgram, which: Sequence[int], more: int) -> list[Instruction]:
+        """Those of the step, each with the segment and the transfer of its micro-batch's size."""
+        segments, transfers = len(self.program.classes[own.class_name].segments), len(own.transfers)
+        held = self.slots[own.class_name]
+        made = []
+        for each in step_instructions(own, self.sizes, self.plan.counts):
+            number = which[each.mb] if each.mb >= 0 else 0
+            if each.op in MOVES:
+                made.append(replace(each, slot=each.slot + number * transfers))
+            elif each.segment >= 0:
+                made.append(replace(each, segment=each.segment + number * segments))
+            else:
+                made.append(replace(each, slot=each.slot + more) if each.slot >= held else each)
+        return made
+
+
+def _row_slots(shared: ClassProgram) -> int:
+    """Steps that the rows of a class take from its ranks; those of sums and buckets stand behind them."""
+    slots = [row.args[1] for segment in shared.segments for row in segment.rows if row.op == COMM]
+    return 1 + max((slot for slot in slots if isinstance(slot, int)), default=-1)
+
+
+def _holes(shared: ClassProgram) -> int:
+    rows = (row for segment in shared.segments for row in segment.rows)
+    found = (leaf for row in rows for leaf in leaves((row.args, row.kwargs)) if type(leaf) is Hole)
+    return 1 + max((hole.index for hole in found), default=-1)
+
+
+def _moved(bucket: B, held: int, more: int) -> B:
+    """A bucket whose step stands behind those of further sizes."""
+    return replace(bucket, slot=bucket.slot + more) if bucket.slot >= held else bucket

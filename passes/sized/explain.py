@@ -1,0 +1,92 @@
+"""What a number that differs between probes is: a Size, the only one that gives it at every probe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+from ...program.sized.sizes import RING, Count, MicroSizes, Size
+
+Numbers = tuple[int, ...]
+PLUS = (0, 1, -1, 2)
+
+
+class AmbiguousSize(Exception):
+    """Several sizes give the same numbers at all probes."""
+
+
+@dataclass(slots=True)
+class Explainer:
+    """Explains numbers of one pipeline. micros: its micro-batch at each probe. totals: what ALL counts."""
+
+    micros: Sequence[MicroSizes]
+    totals: Sequence[int]
+    unit: Count
+    degrees: Sequence[int]
+    forms: list[tuple[Size, Numbers]] = field(init=False)
+    known: dict[Numbers, Size | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        sizes = [Size(1, self.unit), Size(1, Count.ALL)]
+        cuts = [(degree, degree) for degree in self.degrees if degree > 1]
+        if self.micros[0].ring:
+            cuts.append((RING, len(self.micros[0].ring)))
+        for parts, many in cuts:
+            runs = combinations(range(many + 1), 2)
+            sizes += [Size(1, Count.TOKENS, parts, *run) for run in runs if run != (0, many) or parts == RING]
+        self.forms = [(size, self._numbers(size)) for size in sizes]
+
+    def _numbers(self, size: Size) -> Numbers:
+        return tuple(size.at(micro, total) for micro, total in zip(self.micros, self.totals, strict=True))
+
+    def size(self, numbers: Numbers) -> Size | None:
+        """The size with these numbers; None: there is none. AmbiguousSize: there are several."""
+        if numbers not in self.known:
+            found = list(self._found(numbers)) or list(self._differences(numbers))
+            if len(found) > 1:
+                raise AmbiguousSize(f"{list(numbers)}: {', '.join(each.text for each in found)}")
+            self.known[numbers] = found[0] if found else None
+        return self.known[numbers]
+
+    def _found(self, numbers: Numbers) -> Iterator[Size]:
+        for size, at in self.forms:
+            for plus in PLUS:
+                factor, left = divmod(numbers[0] - plus, at[0])
+                if (
+                    factor
+                    and not left
+                    and all(factor * each + plus == wanted for each, wanted in zip(at, numbers, strict=True))
+                ):
+                    yield replace(size, factor=factor, plus=plus)
+
+    def _differences(self, numbers: Numbers) -> Iterator[Size]:
+        """Between unlike cuts, what lies between a boundary of the one and a boundary of the other."""
+        starts = [(size, at) for size, at in self.forms if size.parts and size.low == 0]
+        starts += [form for form in self.forms if form[0].of is Count.TOKENS and not form[0].parts]
+        for (size, at), (less, below) in ((one, two) for one in starts for two in starts):
+            apart = [high - low for high, low in zip(at, below, strict=True)]
+            if size.parts != less.parts and apart[0] and not numbers[0] % apart[0]:
+                factor = numbers[0] // apart[0]
+                if factor > 0 and all(factor * gap == each for gap, each in zip(apart, numbers, strict=True)):
+                    yield replace(size, factor=factor, minus=replace(less, factor=factor))
+
+    def coincidences(self) -> list[tuple[str, str]]:
+        """Sizes that some factors and small constants make equal at all probes: which one would be meant?"""
+        found = []
+        for (one, left), (two, right) in combinations(self.forms, 2):
+            shifted = ((low, high) for low in PLUS for high in PLUS)
+            if any(_proportional(left, right, low, high) for low, high in shifted):
+                found.append((one.text, two.text))
+        return found
+
+
+def _proportional(left: Numbers, right: Numbers, low: int, high: int) -> bool:
+    """Whether f * left + low = g * right + high has a solution in f and g, beside none of both."""
+    shift = high - low
+    for factor in range(1, 5):
+        other, rest = divmod(factor * left[0] - shift, right[0])
+        fits = (factor * a - shift == other * b for a, b in zip(left, right, strict=True))
+        if other > 0 and not rest and all(fits):
+            return True
+    return False

@@ -1,0 +1,79 @@
+"""Errors of a strategy with `sizes`: what of the model is not the same at every size, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...errors import DeduceError, HspmdError
+from ...program.sized.size_range import SizeRange
+from ...program.sized.sizes import Count
+
+SAME = "a program for micro-batches of any size does the same operators at every size, in the same order"
+WITHOUT = "compile without `sizes`, for one size"
+
+
+@dataclass(frozen=True, slots=True)
+class Unlike:
+    """A part of the program. detail: more of it. logical: the row of the logical graph that it is of."""
+
+    what: str
+    detail: str = ""
+    logical: int | None = None
+
+
+def unlike_programs(
+    sizes: SizeRange, place: Unlike, given: Sequence[object] = (), lines: Sequence[str] = ()
+) -> HspmdError:
+    """Something beside sizes differs between compiles."""
+    return DeduceError(
+        f"{place.what} is not the same at all sizes",
+        at=_line(place, lines),
+        details=[*([("part", place.detail)] if place.detail else []), *_at_probes(sizes, given)],
+        rule=SAME,
+        fix=f"keep code that looks at the size out of the model, or {WITHOUT}",
+    )
+
+
+def unexplained_size(
+    sizes: SizeRange, place: Unlike, given: Sequence[object], lines: Sequence[str] = ()
+) -> HspmdError:
+    """A number that follows no size that a program can have."""
+    unit = "tokens" if sizes.unit is Count.TOKENS else "samples"
+    return DeduceError(
+        f"{place.what} has a number that is no multiple of the {unit}",
+        at=_line(place, lines),
+        details=_at_probes(sizes, given),
+        rule=f"what varies is a whole number times the {unit}, or times a piece of them, plus -1 to 2",
+        fix=f"compute it in the model by operators on tensors, or {WITHOUT}",
+    )
+
+
+def ambiguous_sizes(sizes: SizeRange, place: Unlike, text: str, lines: Sequence[str] = ()) -> HspmdError:
+    """Two explanations: the probes do not tell them apart."""
+    return DeduceError(
+        f"{place.what} has a number that two sizes explain",
+        at=_line(place, lines),
+        details=[("number", text), *_at_probes(sizes)],
+        rule="each number that varies has one explanation at the sizes that are compiled",
+        fix="give `sizes` another end",
+    )
+
+
+def _at_probes(sizes: SizeRange, given: Sequence[object] = ()) -> list[tuple[str, str]]:
+    found = []
+    for number, probe in enumerate(sizes.probes):
+        micro = probe.pipelines[0][0]
+        at = f"{micro.tokens} tokens" if sizes.unit is Count.TOKENS else f"{micro.samples} samples"
+        found.append((f"at {at}", _short(given[number]) if given else "compiled"))
+    return found
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _line(place: Unlike, lines: Sequence[str]) -> str:
+    known = place.logical is not None and place.logical < len(lines)
+    return lines[place.logical] if known and place.logical is not None else ""
