@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import HspmdError
 from ..ir.graph import Ref, Row
 from ..program.interpret import RowCall
+from ..program.kernels.visible_blocks import visible_blocks
 from ..program.program import ALIASES, GETITEM, Value
 
 Typed = tuple[tuple[int, ...], Any, tuple[int, ...]]
@@ -54,6 +55,7 @@ CLASSES: Mapping[OperatorClass, tuple[str, ...]] = {
         *("convolution_weight_gradient", "_cdist_forward", "_cdist_backward"),
     ),
     OperatorClass.ATTENTION: (
+        *("piece_attention", "piece_attention_backward"),
         *("attention", "attention_backward", "_scaled_dot_product_flash_attention_for_cpu"),
         *("_scaled_dot_product_flash_attention_for_cpu_backward", "_scaled_dot_product_efficient_attention"),
     ),
@@ -96,6 +98,7 @@ _CLASS = {name: kind for kind, names in CLASSES.items() for name in names}
 SOFTMAX_FLOPS, ATTENTION_PRODUCTS = 8.0, {"forward": 2, "backward": 5}
 ATTENTION_GRADIENTS = (5 * 2) / (2 * 2)
 """How many times as many flops as forward: five products for two."""
+PIECES = frozenset({"piece_attention", "piece_attention_backward"})
 TWICE_ITS_RESULT = frozenset({"exp_sum", "log_softmax_backward", "log_softmax_finish"})
 """Kernels of several steps, which hold a value of the size of their first operand on the way."""
 
@@ -147,6 +150,8 @@ def _dtype(typed: Sequence[Typed]) -> str:
 def _flops(
     kind: OperatorClass, name: str, call: RowCall, operands: Sequence[Typed], made: Sequence[Typed]
 ) -> float:
+    if name in PIECES:
+        return _piece_flops(name, call, operands)
     if kind is OperatorClass.ATTENTION:
         return _attention_flops(name, call, operands)
     own = OWN_FLOPS.get(name)
@@ -169,6 +174,19 @@ def _attention_flops(name: str, call: RowCall, operands: Sequence[Typed]) -> flo
     causal = True in [item for item in call.args if isinstance(item, bool)]
     scores = batch * heads * queries * key[0][2] * (0.5 if causal else 1.0)
     return scores * (2 * products * width + SOFTMAX_FLOPS)
+
+
+def _piece_flops(name: str, call: RowCall, operands: Sequence[Typed]) -> float:
+    """Scores of a piece's queries with the keys of another that they see, were the row one document."""
+    backward = "backward" in name
+    (samples, heads, _, width), *_ = operands[1 if backward else 0]
+    numbers: tuple[Any, ...] = call.args[7 if backward else 5 :]
+    q_runs, k_runs, _, causal, window = numbers[:5]
+    products = ATTENTION_PRODUCTS["backward" if backward else "forward"]
+    blocks = visible_blocks(q_runs, k_runs, None, causal, window)
+    return float(samples * heads * sum(block.pairs for block in blocks)) * (
+        2 * products * width + SOFTMAX_FLOPS
+    )
 
 
 def _convolution(call: RowCall, operands: Sequence[Typed], made: Sequence[Typed]) -> float:

@@ -115,3 +115,18 @@ def test_kernels_of_ours_have_a_class_of_their_own() -> None:
         *("hspmd.random_mask", "hspmd.random_mask.default"),
         *("hspmd.random_numbers", "hspmd.random_numbers.default"),
     }
+
+
+def test_attention_by_pieces_is_half_of_a_square_and_all_of_what_lies_before() -> None:
+    """Both passes; a window takes the scores that it hides."""
+    q, kv, rest = (2, 3, 4, 16), (2, 3, 4, 32), ((0, 0, 1), True)
+    own, before = ((4, 8),), ((0, 4),)
+    for keys, window, pairs in ((own, 0, 10), (before, 0, 16), (own, 1, 16), (before, 1, 0)):
+        scores = 2 * 3 * pairs
+        forward = called(
+            "hspmd.piece_attention", [q, kv], None, None, None, own, keys, *rest, window, None, True
+        )
+        assert forward.flops == scores * (2 * 2 * 16 + 8)
+        given = [q, q, kv, q, (2, 3, 4)]
+        args = (None, None, own, keys, *rest, window, None, True)
+        assert called("hspmd.piece_attention_backward", given, *args).flops == scores * (5 * 2 * 16 + 8)

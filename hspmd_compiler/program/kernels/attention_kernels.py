@@ -35,7 +35,7 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """(output, log-sum-exp of each query's scores). rows: which queries these are; None: all."""
     if not (q.numel() and k.numel() and v.numel()):
-        return _empty_like(q, v.shape[-1]), q.new_zeros(q.shape[:3], dtype=_lse_dtype(q))
+        return _empty_like(q, v.shape[-1]), q.new_zeros(q.shape[:3], dtype=lse_dtype(q))
     q, k, v = map(_without_gaps, (q, k, v))
     bias = _additive(mask, q) if rows is None else _causal(q, k, rows)
     causal = causal and rows is None
@@ -78,7 +78,8 @@ def attention_backward(
     return _plain_attention_backward(grad, q, k, v, out, lse, bias, causal, scale)
 
 
-def _lse_dtype(q: Tensor) -> torch.dtype:
+def lse_dtype(q: Tensor) -> torch.dtype:
+    """The type of log-sum-exps."""
     return q.dtype if q.dtype == torch.float64 else torch.float32
 
 

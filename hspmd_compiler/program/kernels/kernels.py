@@ -17,6 +17,7 @@ from . import (
     image_kernels,
     index_check,
     layout_kernels,
+    piece_attention,
     random_kernels,
     vocab_kernels,
 )
@@ -81,6 +82,8 @@ OWN_KERNELS: dict[str, Kernel] = {
     "hspmd.nll_rowsum": vocab_kernels.nll_rowsum,
     "hspmd.attention": attention_kernels.attention,
     "hspmd.attention_backward": attention_kernels.attention_backward,
+    "hspmd.piece_attention": piece_attention.piece_attention,
+    "hspmd.piece_attention_backward": piece_attention.piece_attention_backward,
     "hspmd.channel_sum": batch_norm_kernels.channel_sum,
     "hspmd.channel_squares": batch_norm_kernels.channel_squares,
     "hspmd.channel_normalise": batch_norm_kernels.channel_normalise,

@@ -1,0 +1,117 @@
+"""Each form of context parallelism against dense attention of the whole row, all ranks in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hspmd_compiler.base.context import ContextCut, ContextForm
+from hspmd_compiler.program.context.forms import AttentionKind, ContextGroup
+
+from .dense_attention import DOUBLE, dense, drawn, visible
+from .together import added_up, group_of, heads_of, local, parts_of, run_together
+
+WIDTH = 4
+FORMS = pytest.mark.parametrize("form", ContextForm)
+
+
+def check(form: ContextForm, group: ContextGroup, documents: list[int] | None = None) -> None:
+    """Output, log-sum-exp and all gradients of a group equal those of the whole row."""
+    kind = group.kind
+    heads = max(high for member in group.members for _, high in member.heads)
+    total = sum(member.tokens for member in group.members)
+    q, grad = (drawn(kind.samples, heads, total, WIDTH) for _ in range(2))
+    k, v = (drawn(kind.samples, heads // kind.repeat, total, WIDTH) for _ in range(2))
+    whole = dense(q, k, v, grad, visible(total, documents, kind.causal, kind.window), kind.scale)
+    given: dict[int, list[Any]] = {}
+    for member in group.members:
+        for rank, own, kv in zip(member.ranks, member.heads, member.kv_heads, strict=True):
+            places = (own, kv, kv)
+            parts = [local(x, at, member.runs) for x, at in zip((q, k, v), places, strict=True)]
+            given[rank] = [*parts, documents]
+    forward = run_together(parts_of(form, group, False), given)
+    for place, wanted in enumerate((whole.out, whole.lse)):
+        found = {rank: both[place] for rank, both in forward.items()}
+        torch.testing.assert_close(added_up(group, found, wanted, False), wanted, rtol=0, atol=1e-11)
+    for member in group.members:
+        for rank, own in zip(member.ranks, member.heads, strict=True):
+            given[rank] += [local(grad, own, member.runs), *forward[rank]]
+    backward = run_together(parts_of(form, group, True), given)
+    for place, (wanted, kv) in enumerate(((whole.dq, False), (whole.dk, True), (whole.dv, True))):
+        found = {rank: each[place] for rank, each in backward.items()}
+        torch.testing.assert_close(added_up(group, found, wanted, kv), wanted, rtol=0, atol=1e-11)
+
+
+def kind(repeat: int = 1, causal: bool = True, window: int = 0, samples: int = 1) -> AttentionKind:
+    return AttentionKind(repeat, WIDTH, WIDTH, causal, window, None, samples, "float64")
+
+
+@FORMS
+@pytest.mark.parametrize("cut", ContextCut)
+@pytest.mark.parametrize("causal", [True, False])
+def test_members_of_1_127_900_and_no_tokens(form: ContextForm, cut: ContextCut, causal: bool) -> None:
+    """TP degrees 2, 1, 3 and 1, of 6 query heads with 2 key-value heads, packed."""
+    group = group_of([2, 1, 3, 1], [1, 127, 900, 0], 6, 2, kind(3, causal), cut)
+    check(form, group, [100, 0, 1, 500, 427])
+
+
+@FORMS
+@pytest.mark.parametrize("lengths", [[128, 4, 100, 14], [0, 0, 5, 0], [3, 0, 0, 4], [0, 0, 0, 0]])
+def test_unequal_lengths(form: ContextForm, lengths: list[int]) -> None:
+    check(form, group_of([1, 4, 2, 1], lengths, 4, 4, kind()))
+
+
+@FORMS
+@pytest.mark.parametrize("degrees", [[4, 1], [4, 2], [8, 3], [1, 8]])
+def test_more_ranks_than_key_value_heads(form: ContextForm, degrees: list[int]) -> None:
+    """8 query heads read 2 key-value heads; several ranks of a member hold the same."""
+    check(form, group_of(degrees, [5, 9], 8, 2, kind(4)), [6, 8])
+
+
+@FORMS
+@pytest.mark.parametrize("cut", ContextCut)
+@pytest.mark.parametrize("window", [1, 3, 7])
+def test_sliding_windows(form: ContextForm, cut: ContextCut, window: int) -> None:
+    check(form, group_of([1, 2, 1], [9, 3, 8], 2, 1, kind(2, window=window), cut), [4, 11, 5])
+
+
+@FORMS
+def test_one_member(form: ContextForm) -> None:
+    check(form, group_of([2], [7], 4, 2, kind(2)))
+
+
+@FORMS
+def test_several_samples(form: ContextForm) -> None:
+    check(form, group_of([2, 1], [3, 4], 4, 2, kind(2, samples=3)))
+
+
+@pytest.mark.parametrize("spread", [[0, 6, 6, 6], [1, 1, 5, 6], [2, 4, 6, 6]])
+def test_any_number_of_heads_on_a_rank(spread: list[int]) -> None:
+    """During attention: also none, and groups of a key-value head cut anywhere."""
+    places = tuple(zip([0, *spread[:-1]], spread, strict=True))
+    check(ContextForm.HEADS, group_of([1, 2, 1], [4, 2, 5], 6, 2, kind(3), spread=places), [7, 4])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_drawn_groups(data: st.DataObject) -> None:
+    members = data.draw(st.integers(1, 4))
+    degrees = data.draw(st.lists(st.integers(1, 3), min_size=members, max_size=members))
+    lengths = data.draw(st.lists(st.integers(0, 9), min_size=members, max_size=members))
+    heads, kv_heads = data.draw(st.sampled_from([(4, 4), (4, 2), (6, 2), (3, 1)]))
+    causal = data.draw(st.booleans())
+    window = data.draw(st.integers(0, 4)) if causal else 0
+    ends = sorted(data.draw(st.lists(st.integers(0, sum(lengths)), max_size=4)))
+    documents = [high - low for low, high in zip([0, *ends], [*ends, sum(lengths)], strict=True)]
+    cut, form = data.draw(st.sampled_from(ContextCut)), data.draw(st.sampled_from(ContextForm))
+    group = group_of(degrees, lengths, heads, kv_heads, kind(heads // kv_heads, causal, window), cut)
+    check(form, group, data.draw(st.sampled_from([None, documents])))
+
+
+def test_even_spread_keeps_groups_of_heads() -> None:
+    assert heads_of(4, 3) == ((0, 1), (1, 2), (2, 4))
+    assert torch.float64 == DOUBLE
