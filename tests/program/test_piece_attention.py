@@ -16,12 +16,11 @@ from hspmd_compiler.base.context import ContextCut, member_runs, row_pieces
 from hspmd_compiler.errors import InternalError
 from hspmd_compiler.program.kernels import visible_blocks as blocks_module
 from hspmd_compiler.program.kernels.piece_attention import (
-    host_lengths,
     piece_attention,
     piece_attention_backward,
 )
 from hspmd_compiler.program.kernels.visible_blocks import BlockKind, visible_blocks
-from tests.program.context.dense_attention import DOUBLE, dense, drawn, visible
+from tests.program.context.dense_attention import DOUBLE, dense, drawn, starts_of, visible
 
 LENGTHS = st.lists(st.integers(0, 7), min_size=1, max_size=5)
 
@@ -85,14 +84,14 @@ def test_pieces_in_any_order_equal_dense_attention(
     whole = dense(q, k, v, grad, visible(total, documents, causal, window), scale)
     kv, runs = torch.cat([k, v], -1), member_runs(row_pieces(lengths, cut), len(lengths))
     rest = ((0, 0, heads[0] // heads[1]), causal, window, scale)
-    dkv = torch.zeros_like(kv)
+    dkv, starts = torch.zeros_like(kv), starts_of(documents)
     for own in runs:
         others = order.sample(runs, len(runs))
         at = torch.cat([torch.arange(*run) for run in own])
         state: tuple[Tensor | None, Tensor | None] = (None, None)
         for number, other in enumerate(others):
             ends = number == len(runs) - 1
-            state = piece_attention(q[:, :, at], taken(kv, other), *state, documents, own, other, *rest, ends)
+            state = piece_attention(q[:, :, at], taken(kv, other), *state, starts, own, other, *rest, ends)
         out, lse = state
         assert out is not None and lse is not None
         torch.testing.assert_close(out, whole.out[:, :, at], rtol=0, atol=1e-12)
@@ -100,7 +99,7 @@ def test_pieces_in_any_order_equal_dense_attention(
         dq: Tensor | None = None
         for number, other in enumerate(others):
             ends = number == len(runs) - 1
-            given = (grad[:, :, at], q[:, :, at], taken(kv, other), out, lse, dq, documents)
+            given = (grad[:, :, at], q[:, :, at], taken(kv, other), out, lse, dq, starts)
             dq, part = piece_attention_backward(*given, own, other, *rest, ends)
             dkv[:, :, torch.cat([torch.arange(*run) for run in other])] += part
         torch.testing.assert_close(dq, whole.dq[:, :, at], rtol=0, atol=1e-12)
@@ -164,8 +163,19 @@ def test_runs_that_are_not_the_tensors_are_refused() -> None:
     with pytest.raises(InternalError, match="3 keys for the tokens"):
         piece_attention(q, kv, None, None, None, ((0, 3),), ((0, 4),), *rest)
     with pytest.raises(InternalError, match="documents of 2 tokens"):
-        piece_attention(q, kv, None, None, [2], ((0, 3),), ((0, 3),), *rest)
+        piece_attention(q, kv, None, None, starts_of([2]), ((0, 3),), ((0, 3),), *rest)
 
 
-def test_documents_of_the_host() -> None:
-    assert host_lengths(torch.tensor([2, 0, 3])) == host_lengths([2, 0, 3]) == (2, 0, 3)
+def test_samples_with_documents_of_their_own() -> None:
+    q, k, v, grad = (drawn(2, 2, 5, 4) for _ in range(4))
+    kv, row, rest = torch.cat([k, v], -1), ((0, 5),), ((0, 0, 1), True, 0, None, True)
+    packs = [[2, 3], [5]]
+    starts = torch.cat([starts_of(pack) for pack in packs])
+    out, lse = piece_attention(q, kv, None, None, starts, row, row, *rest)
+    dq, dkv = piece_attention_backward(grad, q, kv, out, lse, None, starts, row, row, *rest)
+    for sample, pack in enumerate(packs):
+        own = slice(sample, sample + 1)
+        whole = dense(q[own], k[own], v[own], grad[own], visible(5, pack, True, 0))
+        wanted = (whole.out, whole.dq, torch.cat([whole.dk, whole.dv], -1))
+        for found, each in zip((out, dq, dkv), wanted, strict=True):
+            torch.testing.assert_close(found[own], each, rtol=0, atol=1e-12)

@@ -81,7 +81,8 @@ class ContextGroup:
 class Operands:
     """What attention reads.
 
-    documents: a value of the host, lengths of the documents of the whole row, in order; None: the row is one.
+    documents: a value of the host, for each token of the whole row the place where its document begins (int64
+    [1 or samples, tokens of the row]), the same on all members; None: the row is one document.
     grad, out, lse: of the backward pass.
     """
 

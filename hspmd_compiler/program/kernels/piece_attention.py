@@ -8,7 +8,7 @@ log-sum-exp.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from .attention_kernels import attention, attention_backward, lse_dtype
 from .shape_only import is_shape_only
 from .visible_blocks import BlockKind, VisibleBlock, tokens_of, visible_blocks
 
-Documents = Tensor | Sequence[int] | None
+Place = tuple[slice, slice, slice]
 HeadPlaces = tuple[int, int, int]
 """(first query head, first key-value head, query heads that read one key-value head), of all heads."""
 
@@ -29,7 +29,7 @@ def piece_attention(
     kv: Tensor,
     before: Tensor | None,
     lse_before: Tensor | None,
-    documents: Documents,
+    starts: Tensor | None,
     q_runs: Sequence[Interval],
     k_runs: Sequence[Interval],
     heads: HeadPlaces,
@@ -41,15 +41,17 @@ def piece_attention(
     """(output, log-sum-exp of each query's scores) of all keys so far.
 
     before, lse_before: of the keys of earlier calls, None in the first. ends: no call follows, the output is
-    of the type of q. documents: tokens of each document of the row, on the host.
+    of the type of q. starts: on the host, for each token of the whole row the place where its document
+    begins, of one row or of each sample; None: a row is one document.
     """
     out = _started(q, kv.shape[-1] - q.shape[-1], before)
     unseen = q.new_full(q.shape[:3], -torch.inf, dtype=lse_dtype(q))
     lse = unseen if lse_before is None else lse_before.clone()
     if not is_shape_only(q) and out.numel() and kv.numel():
         k, v = _spread(kv, q, heads)
-        for block in _blocks(q, kv, documents, q_runs, k_runs, causal, window):
-            _merge(out, lse, block, *_attended(q, k, v, block, window, scale))
+        for samples, block in _blocks(q, kv, starts, q_runs, k_runs, causal, window):
+            own, seen = _places(samples, block)
+            _merge(out, lse, own, *attention(q[own], k[seen], v[seen], *_how(q, block, window, scale)))
     return (out.to(q.dtype) if ends else out), lse
 
 
@@ -60,7 +62,7 @@ def piece_attention_backward(
     out: Tensor,
     lse: Tensor,
     before: Tensor | None,
-    documents: Documents,
+    starts: Tensor | None,
     q_runs: Sequence[Interval],
     k_runs: Sequence[Interval],
     heads: HeadPlaces,
@@ -78,21 +80,14 @@ def piece_attention_backward(
         return (dq.to(q.dtype) if ends else dq), torch.zeros_like(kv, memory_format=torch.contiguous_format)
     k, v = _spread(kv, q, heads)
     dk, dv = torch.zeros_like(k, dtype=lse.dtype), torch.zeros_like(v, dtype=lse.dtype)
-    for block in _blocks(q, kv, documents, q_runs, k_runs, causal, window):
-        own, seen = _places(block.queries), _places(block.keys)
+    for samples, block in _blocks(q, kv, starts, q_runs, k_runs, causal, window):
+        own, seen = _places(samples, block)
         given = (grad[own], q[own], k[seen], v[seen], out[own], lse[own].contiguous())
         found = attention_backward(*given, *_how(q, block, window, scale))
         for total, each, at in zip((dq, dk, dv), found, (own, seen, seen), strict=True):
             total[at] += each
     dkv = _gathered(torch.cat([dk, dv], dim=-1), kv, heads)
     return (dq.to(q.dtype) if ends else dq), dkv
-
-
-def host_lengths(documents: Documents) -> tuple[int, ...] | None:
-    """Lengths of documents as plain numbers."""
-    if isinstance(documents, Tensor):
-        return tuple(documents.tolist())
-    return None if documents is None else tuple(documents)
 
 
 def _started(q: Tensor, width: int, before: Tensor | None) -> Tensor:
@@ -106,23 +101,38 @@ def _started(q: Tensor, width: int, before: Tensor | None) -> Tensor:
 def _blocks(
     q: Tensor,
     kv: Tensor,
-    documents: Documents,
+    starts: Tensor | None,
     q_runs: Sequence[Interval],
     k_runs: Sequence[Interval],
     causal: bool,
     window: int,
-) -> list[VisibleBlock]:
-    lengths = host_lengths(documents)
+) -> Iterator[tuple[slice, VisibleBlock]]:
+    """Blocks, each with the samples that it is of."""
     for name, tensor, runs in (("queries", q, q_runs), ("keys", kv, k_runs)):
         if tensor.shape[2] != tokens_of(runs):
             raise InternalError(f"{tensor.shape[2]} {name} for the tokens {list(runs)} of a row")
-        if lengths is not None and any(low < high and high > sum(lengths) for low, high in runs):
-            raise InternalError(f"documents of {sum(lengths)} tokens, {name} at {list(runs)} of the row")
-    return visible_blocks(q_runs, k_runs, lengths, causal, window)
+        if starts is not None and any(low < high and high > starts.shape[1] for low, high in runs):
+            raise InternalError(f"documents of {starts.shape[1]} tokens, {name} at {list(runs)} of the row")
+    for samples, lengths in _documents(starts):
+        for block in visible_blocks(q_runs, k_runs, lengths, causal, window):
+            yield samples, block
 
 
-def _places(tokens: Interval) -> tuple[slice, slice, slice]:
-    return slice(None), slice(None), slice(*tokens)
+def _documents(starts: Tensor | None) -> Iterator[tuple[slice, list[int] | None]]:
+    """Samples, and the lengths of their documents."""
+    if starts is None:
+        yield slice(None), None
+        return
+    alike = bool((starts == starts[:1]).all())
+    for sample, row in enumerate(starts[:1] if alike else starts):
+        lengths: list[int] = torch.unique_consecutive(row, return_counts=True)[1].tolist()
+        yield (slice(None) if alike else slice(sample, sample + 1)), lengths
+
+
+def _places(samples: slice, block: VisibleBlock) -> tuple[Place, Place]:
+    """Where a block's queries and keys lie."""
+    queries, keys = (samples, slice(None), slice(*block.queries)), (samples, slice(None), slice(*block.keys))
+    return queries, keys
 
 
 def _read(spread: Tensor, heads: HeadPlaces) -> list[int]:
@@ -159,16 +169,8 @@ def _how(
     return mask, 0.0, block.kind is BlockKind.TRIANGLE, scale
 
 
-def _attended(
-    q: Tensor, k: Tensor, v: Tensor, block: VisibleBlock, window: int, scale: float | None
-) -> tuple[Tensor, Tensor]:
-    own, seen = _places(block.queries), _places(block.keys)
-    return attention(q[own], k[seen], v[seen], *_how(q, block, window, scale))
-
-
-def _merge(out: Tensor, lse: Tensor, block: VisibleBlock, found: Tensor, found_lse: Tensor) -> None:
+def _merge(out: Tensor, lse: Tensor, own: Place, found: Tensor, found_lse: Tensor) -> None:
     """Add what the queries of a block found among its keys."""
-    own = _places(block.queries)
     total = torch.logaddexp(lse[own], found_lse)
     weights = ((each - total).exp().unsqueeze(-1) for each in (lse[own], found_lse))
     out[own] = out[own] * next(weights) + found.to(out.dtype) * next(weights)

@@ -26,6 +26,14 @@ def visible(tokens: int, documents: Sequence[int] | None, causal: bool, window: 
     return seen
 
 
+def starts_of(documents: Sequence[int] | None) -> Tensor | None:
+    """What a program is told of a row's documents: for each token the place where its own begins."""
+    if documents is None:
+        return None
+    begins = torch.tensor([sum(documents[:number]) for number in range(len(documents))], dtype=torch.int64)
+    return begins.repeat_interleave(torch.tensor(documents, dtype=torch.int64))[None]
+
+
 @dataclass(frozen=True)
 class Dense:
     """Results for a whole row."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hspmd_compiler.base.context import ContextCut, ContextForm
 from hspmd_compiler.program.context.forms import AttentionKind, ContextGroup
 
-from .dense_attention import DOUBLE, dense, drawn, visible
+from .dense_attention import DOUBLE, dense, drawn, starts_of, visible
 from .together import added_up, group_of, heads_of, local, parts_of, run_together
 
 WIDTH = 4
@@ -32,7 +32,7 @@ def check(form: ContextForm, group: ContextGroup, documents: list[int] | None = 
         for rank, own, kv in zip(member.ranks, member.heads, member.kv_heads, strict=True):
             places = (own, kv, kv)
             parts = [local(x, at, member.runs) for x, at in zip((q, k, v), places, strict=True)]
-            given[rank] = [*parts, documents]
+            given[rank] = [*parts, starts_of(documents)]
     forward = run_together(parts_of(form, group, False), given)
     for place, wanted in enumerate((whole.out, whole.lse)):
         found = {rank: both[place] for rank, both in forward.items()}
