@@ -25,8 +25,9 @@ from ..program import Argument, LocalRow, Value
 class ContextMember:
     """One member: a stage's ranks.
 
-    heads, kv_heads: of each rank, of all of the operator's heads; the key-value heads include those that its
-    query heads read. runs: the member's tokens, ascending runs of the whole row; empty runs are fine.
+    heads, kv_heads: of each rank, of all of the operator's heads; the key-value heads, counted before they
+    are repeated, include those that its query heads read, and are just these where k and v are repeated.
+    runs: the member's tokens, ascending runs of the whole row; empty runs are fine.
     """
 
     ranks: tuple[int, ...]
@@ -47,6 +48,8 @@ class AttentionKind:
     repeat: query heads that read one head of keys and values. width, value_width: of a head. causal: a query
     sees no later token; in any case none of another document. window: a causal query sees so many tokens, its
     own the last; 0: all. scale: None: 1 / sqrt(width). samples: rows of the micro-batch. dtype: of q, k, v.
+    repeated: k and v come with a head for each query head, of which `repeat` one after the other are alike:
+    one of them is moved, and given all of their gradient.
     """
 
     repeat: int
@@ -57,6 +60,7 @@ class AttentionKind:
     scale: float | None = None
     samples: int = 1
     dtype: str = "float32"
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,8 @@ class ContextRows:
     """What the ranks of one member run in place of an attention row.
 
     outputs: (out, lse) of the forward pass; (dq, dk, dv) of the backward pass, all values of `rows`. steps:
-    by rank of the member, one for each new slot. literals: by rank, one for each new hole.
+    by rank of the member, one for each new slot; a member may have fewer than `rows.step_count`. literals:
+    by rank, one for each new hole.
     """
 
     rows: list[LocalRow]

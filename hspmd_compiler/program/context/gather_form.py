@@ -29,7 +29,7 @@ def gather_backward(writer: RowWriter) -> ContextRows:
     own = [held for member in writer.group.members for held in kv_held(member, member.runs)]
     wire = writer.wire(1, CommKind.ALL_TO_ALL, "gradients of keys and values", (writer.kv_width,))
     total = writer.exchanged(dkv, added(wire, _all_seen(writer.group), own))
-    return writer.result(dq, *writer.parts(total, writer.kind.width, writer.kind.value_width))
+    return writer.result(dq, *writer.parted_kv(total))
 
 
 def _gathering(writer: RowWriter) -> Mapping[int, CommStep]:

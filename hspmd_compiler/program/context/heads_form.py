@@ -75,7 +75,7 @@ def heads_backward(writer: RowWriter) -> ContextRows:
     runs = (spread.runs, spread.runs)
     dq, dkv = writer.differentiated((grad, q, kv, out, lse), None, runs, spread.heads, True)
     own = spread.back(3, dq, "gradient of queries", kind.width)
-    return writer.result(own, *writer.parts(spread.kv_back(4, dkv), kind.width, kind.value_width))
+    return writer.result(own, *writer.parted_kv(spread.kv_back(4, dkv)))
 
 
 def spread_of(group: ContextGroup) -> tuple[Interval, ...]:

@@ -85,7 +85,7 @@ def ring_backward(writer: RowWriter) -> ContextRows:
         home.found(hop, part)
         held = held if coming is None else writer.finished(coming)
     assert dq is not None, "a member attends to its own keys"
-    return writer.result(dq, *writer.parts(home.total(), writer.kind.width, writer.kind.value_width))
+    return writer.result(dq, *writer.parted_kv(home.total()))
 
 
 def _start_kv(writer: RowWriter, ring: Ring, hop: int, held: Value) -> Started | None:

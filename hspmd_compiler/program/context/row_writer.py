@@ -12,6 +12,7 @@ from .forms import AttentionKind, ContextGroup, ContextMember, ContextRows, Numb
 
 ATTENTION, BACKWARD = "hspmd.piece_attention", "hspmd.piece_attention_backward"
 CAT, ADD, SLICE = "aten.cat.default", "aten.add.Tensor", "aten.slice.Tensor"
+TAKE, PLACE = "hspmd.take", "hspmd.place"
 EMPTY = "aten.new_zeros.default"
 EXACT = "float64"
 
@@ -95,8 +96,30 @@ class RowWriter:
         return Hole(self._numbers.hole + len(self._literals[0]) - 1)
 
     def joined_kv(self) -> Value:
-        """Keys and values side by side: one tensor to move."""
-        return self.row(CAT, (self.operands.k, self.operands.v), -1)
+        """Keys and values side by side: one tensor to move, of heads that are not repeated."""
+        kv = self.row(CAT, (self.operands.k, self.operands.v), -1)
+        return self.row(TAKE, kv, 1, self._first_alike()) if self.kind.repeated else kv
+
+    def parted_kv(self, value: Value) -> tuple[Value, ...]:
+        """Gradients of keys and of values, where these were repeated of the first of heads that are alike."""
+        if self.kind.repeated:
+            kind, member = self.kind, self.member
+            views, shapes = (
+                [(kind.samples, high - low, member.tokens, self.kv_width) for low, high in heads]
+                for heads in (member.kv_heads, member.heads)
+            )
+            sizes = self.by_rank([high - low for low, high in member.heads])
+            at = self._first_alike()
+            value = self.row(PLACE, value, self.by_rank(views), 1, sizes, at, self.by_rank(shapes))
+        return self.parts(value, self.kind.width, self.kind.value_width)
+
+    def _first_alike(self) -> Argument:
+        """Of each rank, the local heads that are the first of those that are alike."""
+        repeat, found = self.kind.repeat, []
+        for (low, _), (first, last) in zip(self.member.heads, self.member.kv_heads, strict=True):
+            places = [max(low, head * repeat) - low for head in range(first, last)]
+            found.append(tuple((place, place + 1) for place in places))
+        return self.by_rank(found)
 
     def parts(self, value: Value, *widths: int) -> tuple[Value, ...]:
         """What was joined along the last dim."""

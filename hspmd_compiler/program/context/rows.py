@@ -45,7 +45,7 @@ def attention_rows(
 
 
 def step_count(form: ContextForm, members: int, backward: bool) -> int:
-    """How many ids of steps a pass of an attention takes."""
+    """How many ids of steps a pass of an attention takes, on all members together."""
     return WRITERS[form].steps(members)[backward]
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
+from hspmd_compiler.base.comm_plan import Interval
 from hspmd_compiler.base.context import ContextCut, ContextForm
 from hspmd_compiler.program.context.forms import AttentionKind, ContextGroup
 
@@ -32,6 +35,8 @@ def check(form: ContextForm, group: ContextGroup, documents: list[int] | None = 
         for rank, own, kv in zip(member.ranks, member.heads, member.kv_heads, strict=True):
             places = (own, kv, kv)
             parts = [local(x, at, member.runs) for x, at in zip((q, k, v), places, strict=True)]
+            if kind.repeated:
+                parts[1:] = [repeated(x, own, kv, kind.repeat) for x in parts[1:]]
             given[rank] = [*parts, starts_of(documents)]
     forward = run_together(parts_of(form, group, False), given)
     for place, wanted in enumerate((whole.out, whole.lse)):
@@ -41,9 +46,27 @@ def check(form: ContextForm, group: ContextGroup, documents: list[int] | None = 
         for rank, own in zip(member.ranks, member.heads, strict=True):
             given[rank] += [local(grad, own, member.runs), *forward[rank]]
     backward = run_together(parts_of(form, group, True), given)
+    if kind.repeated:
+        backward = {
+            rank: (each[0], *(once(x, own, kv, kind.repeat) for x in each[1:]))
+            for member in group.members
+            for rank, own, kv in zip(member.ranks, member.heads, member.kv_heads, strict=True)
+            for each in [backward[rank]]
+        }
     for place, (wanted, kv) in enumerate(((whole.dq, False), (whole.dk, True), (whole.dv, True))):
         found = {rank: each[place] for rank, each in backward.items()}
         torch.testing.assert_close(added_up(group, found, wanted, kv), wanted, rtol=0, atol=1e-11)
+
+
+def repeated(x: Tensor, own: Interval, kv: Interval, repeat: int) -> Tensor:
+    """A rank's keys as a model hands them over that repeats them: a head for each query head."""
+    return x[:, [head // repeat - kv[0] for head in range(*own)]]
+
+
+def once(x: Tensor, own: Interval, kv: Interval, repeat: int) -> Tensor:
+    """The gradient of what was repeated: the sum over heads that are alike."""
+    total = x.new_zeros((x.shape[0], kv[1] - kv[0], *x.shape[2:]))
+    return total.index_add(1, torch.tensor([head // repeat - kv[0] for head in range(*own)]), x)
 
 
 def kind(repeat: int = 1, causal: bool = True, window: int = 0, samples: int = 1) -> AttentionKind:
@@ -77,6 +100,21 @@ def test_more_ranks_than_key_value_heads(form: ContextForm, degrees: list[int]) 
 @pytest.mark.parametrize("window", [1, 3, 7])
 def test_sliding_windows(form: ContextForm, cut: ContextCut, window: int) -> None:
     check(form, group_of([1, 2, 1], [9, 3, 8], 2, 1, kind(2, window=window), cut), [4, 11, 5])
+
+
+@FORMS
+@pytest.mark.parametrize("degrees", [[1, 2], [4, 3], [6, 1]])
+def test_heads_that_were_repeated_before(form: ContextForm, degrees: list[int]) -> None:
+    """One of those that are alike moves: the bytes are those of heads that were not repeated."""
+    plain = group_of(degrees, [5, 9], 6, 2, kind(3))
+    again = replace(plain, kind=replace(plain.kind, repeated=True))
+    check(form, again, [6, 8])
+    for backward in (False, True):
+        moved = [
+            [step for part in parts_of(form, group, backward).values() for step in part.comms]
+            for group in (plain, again)
+        ]
+        assert moved[0] == moved[1]
 
 
 @FORMS

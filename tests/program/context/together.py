@@ -17,7 +17,6 @@ from hspmd_compiler.program.context.forms import (
     AttentionKind,
     ContextGroup,
     ContextMember,
-    ContextRows,
     Numbering,
     Operands,
 )
@@ -74,7 +73,8 @@ def parts_of(form: ContextForm, group: ContextGroup, backward: bool) -> dict[int
         fresh = count(len(names))
         numbers = Numbering(lambda fresh=fresh: Value(next(fresh)), FIRST_SLOT, FIRST_HOLE, FIRST_STEP)  # type: ignore[misc]
         rows = attention_rows(form, group, number, Operands(**values), numbers)
-        check_numbers(rows, step_count(form, len(group.members), backward))
+        ids = step_count(form, len(group.members), backward)
+        assert all(FIRST_STEP <= step.id < FIRST_STEP + ids for own in rows.steps for step in own)
         inputs = [SegmentInput(InputKind.MICRO, value) for value in values.values()]
         outputs = [SegmentOutput(OutputKind.MICRO, value) for value in rows.outputs]
         segment = Segment("attention", inputs, rows.rows, outputs)
@@ -82,11 +82,6 @@ def parts_of(form: ContextForm, group: ContextGroup, backward: bool) -> dict[int
             comms = (*[None] * FIRST_SLOT, *steps)
             found[rank] = RankPart(segment, (*[None] * FIRST_HOLE, *literals), comms)
     return found
-
-
-def check_numbers(rows: ContextRows, steps: int) -> None:
-    """Ids of steps are those that were counted."""
-    assert all(FIRST_STEP <= step.id < FIRST_STEP + steps for own in rows.steps for step in own)
 
 
 def run_together(
