@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias
 
 from torch import Tensor
 
-from ..base.comm_plan import CommKind, CommStep, GradBucket
+from ..base.comm_plan import CommStep, GradBucket
 from ..errors import InternalError
 from .arrays import Arrays
 from .buckets import keep_bucket, pack_bucket, pack_params, unpack_bucket, unpack_params
-from .lifetimes import MicroKey, fresh_by_segment, last_pieces, last_reads
+from .lifetimes import MicroKey, fresh_by_segment, kept_values, last_pieces, last_reads
 from .program import (
     ClassProgram,
     InputKind,
@@ -26,7 +26,6 @@ from .program import (
     Shard,
 )
 from .requests import (
-    AllReduce,
     Exchange,
     GradReduce,
     LossReduce,
@@ -37,7 +36,9 @@ from .requests import (
     Send,
     StepRun,
     V,
+    comm_request,
 )
+from .sized.step_tables import StepTables
 
 InstructionRun: TypeAlias = Generator[Request[V], V | None, None]
 
@@ -80,20 +81,30 @@ class RankState(Generic[V]):
 class RankPlan:
     """A rank's program, ready to walk.
 
-    releases: per instruction, the values it is the last to read. kept: values that a later
-    instruction reads. grad_releases: per bucket, the gradients that no later bucket reads.
+    releases: per instruction, the values of its micro-batch that it is the last to read. kept: values that a
+    later instruction reads. grad_releases: per bucket, the gradients that no later bucket reads.
     fresh_grads: per segment, the gradients that it makes in memory of their own. scattered: parameters
-    of whose summed gradient the rank keeps a share.
+    of whose summed gradient the rank keeps a share. tables: steps of communication that are not the
+    program's own, as they depend on the micro-batch.
     """
 
     program: RankProgram
     shared: ClassProgram
-    releases: list[frozenset[MicroKey]]
-    kept: frozenset[MicroKey]
+    releases: list[frozenset[int]]
+    kept: Container[MicroKey]
     grad_releases: list[frozenset[str]]
     fresh_grads: list[frozenset[str]]
     shards: dict[str, Shard]
     scattered: frozenset[str] = frozenset()
+    tables: StepTables | None = None
+
+    def comm(self, slot: int, mb: int) -> CommStep:
+        """What a slot of a `comm` row, or of a STEP_REDUCE (mb -1), stands for."""
+        return self.program.comms[slot] if self.tables is None else self.tables.comm(slot, mb)
+
+    def transfer(self, slot: int, mb: int) -> CommStep:
+        """What a slot of a SEND or RECV stands for."""
+        return self.program.transfers[slot] if self.tables is None else self.tables.transfer(slot, mb)
 
     def is_scattered(self, bucket: GradBucket) -> bool:
         """Whether a bucket leaves each sum with one rank."""
@@ -119,7 +130,7 @@ def _plan(mine: RankProgram, shared: ClassProgram, fresh: list[frozenset[str]]) 
         mine,
         shared,
         releases,
-        frozenset(key for keys in releases for key in keys),
+        kept_values(mine.instructions, releases),
         last_pieces(mine.grad_buckets),
         fresh,
         {shard.name: shard for shard in mine.shards},
@@ -185,38 +196,39 @@ class Walk(Generic[V]):
             self.state.position = position
             instruction = self.plan.program.instructions[position]
             if instruction.op not in ACTIONS:
-                raise _unknown(instruction, position)
+                raise InternalError(
+                    f"instruction {instruction.op.value} is not one that the executor knows",
+                    at=f"instruction {position}",
+                    rule="what an instruction does stands once, in ACTIONS of program/execute.py",
+                )
             yield from ACTIONS[instruction.op](self, instruction)
             self.finished(position)
 
     def _compute(self, instruction: Instruction) -> InstructionRun[V]:
         segment = self.plan.shared.segments[instruction.segment]
-        owned = [self._is_last_read(item, instruction.mb) for item in segment.inputs]
+        last = self.plan.releases[self.state.position]
+        owned = [item.kind is InputKind.MICRO and item.value.id in last for item in segment.inputs]
         inputs = [
-            self._read(item, instruction.mb, last) for item, last in zip(segment.inputs, owned, strict=True)
+            self._read(item, instruction.mb, own) for item, own in zip(segment.inputs, owned, strict=True)
         ]
         run = self.segments.start(instruction.segment, instruction.mb, inputs, owned)
         del inputs
-        outputs = yield from self._answered(run)
+        outputs = yield from self._answered(run, instruction.mb)
         for output, value in zip(segment.outputs, outputs, strict=True):
             self._write(output, instruction, value)
 
-    def _answered(self, run: SegmentRun[V]) -> Generator[Request[V], V | None, tuple[V, ...]]:
+    def _answered(self, run: SegmentRun[V], mb: int) -> Generator[Request[V], V | None, tuple[V, ...]]:
         """Run a segment, its `comm` rows turned into requests."""
         try:
             slot, value, may_overwrite = next(run)
             while True:
                 self.state.slot = slot
-                step = self.plan.program.comms[slot]
-                request = comm_request(step, value, may_overwrite)
+                request = comm_request(self.plan.comm(slot, mb), value, may_overwrite)
                 del value
                 slot, value, may_overwrite = run.send(self._received((yield request)))
         except StopIteration as end:
             outputs: tuple[V, ...] = end.value
             return outputs
-
-    def _is_last_read(self, item: SegmentInput, mb: int) -> bool:
-        return item.kind is InputKind.MICRO and (mb, item.value.id) in self.plan.releases[self.state.position]
 
     def _read(self, item: SegmentInput, mb: int, last: bool) -> V:
         if item.kind is InputKind.PARAM:
@@ -264,20 +276,20 @@ class Walk(Generic[V]):
         steps, number = self.state.steps, instruction.value
         if number not in steps:
             raise self._missing(f"step value {number}")
-        step = self.plan.program.comms[instruction.slot]
+        step = self.plan.comm(instruction.slot, instruction.mb)
         steps[number] = self._received((yield comm_request(step, steps[number], False)))
 
     def _send(self, instruction: Instruction) -> InstructionRun[V]:
         key = (instruction.mb, instruction.value)
         if key not in self.state.micro:
             raise self._missing(f"value {instruction.value} of micro-batch {instruction.mb}")
-        step = self.plan.program.transfers[instruction.slot]
+        step = self.plan.transfer(instruction.slot, instruction.mb)
         yield Send(step, self.state.micro[key], instruction.tag)
-        if key in self.plan.releases[self.state.position]:
+        if instruction.value in self.plan.releases[self.state.position]:
             del self.state.micro[key]
 
     def _recv(self, instruction: Instruction) -> InstructionRun[V]:
-        step = self.plan.program.transfers[instruction.slot]
+        step = self.plan.transfer(instruction.slot, instruction.mb)
         value = self._received((yield Recv(step, instruction.tag, instruction.over)))
         self._keep((instruction.mb, instruction.value), value)
 
@@ -361,20 +373,12 @@ class Walk(Generic[V]):
         return answer
 
     def _missing(self, what: str) -> InternalError:
-        program, position = self.plan.program, self.state.position
+        program, at = self.plan.program, self.state.position
         return InternalError(
             f"rank {program.rank} has no {what}",
-            at=f"instruction {position}: {program.instructions[position].op.value}",
+            at=f"instruction {at}: {program.instructions[at].op.value}",
             rule="a value is made or received before it is read",
         )
-
-
-def _unknown(instruction: Instruction, position: int) -> InternalError:
-    return InternalError(
-        f"instruction {instruction.op.value} is not one that the executor knows",
-        at=f"instruction {position}",
-        rule="what an instruction does stands once, in ACTIONS of program/execute.py",
-    )
 
 
 ACTIONS: dict[Op, Callable[[Walk[Any], Instruction], InstructionRun[Any]]] = {
@@ -392,12 +396,3 @@ ACTIONS: dict[Op, Callable[[Walk[Any], Instruction], InstructionRun[Any]]] = {
     Op.PARAM_DROP: Walk._param_drop,
 }
 """What each instruction does, for tensors, shapes and nodes of a graph alike."""
-
-
-def comm_request(step: CommStep, value: V | None, may_overwrite: bool) -> Request[V]:
-    """The request of one communication step inside a segment."""
-    if step.kind is not CommKind.ALL_REDUCE:
-        return Exchange(step, value)
-    if value is None:
-        raise InternalError(f"all-reduce {step.id} has no value to reduce")
-    return AllReduce(step, value, may_overwrite)

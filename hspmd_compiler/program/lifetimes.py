@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
 from ..base.comm_plan import GradBucket
@@ -125,9 +125,18 @@ def micro_reads(instruction: Instruction, program: ClassProgram) -> list[MicroKe
     return []
 
 
-def last_reads(instructions: list[Instruction], program: ClassProgram) -> list[frozenset[MicroKey]]:
-    """Per instruction, the kept values that it is the last to read."""
-    return _last_of([micro_reads(instruction, program) for instruction in instructions])
+def last_reads(instructions: Sequence[Instruction], program: ClassProgram) -> list[frozenset[int]]:
+    """Per instruction, the kept values of its micro-batch that it is the last to read."""
+    last = _last_of([micro_reads(instruction, program) for instruction in instructions])
+    return [frozenset(value for _, value in keys) for keys in last]
+
+
+def kept_values(
+    instructions: Sequence[Instruction], releases: Sequence[frozenset[int]]
+) -> frozenset[MicroKey]:
+    """All values that an instruction reads, by what `last_reads` found."""
+    each = zip(instructions, releases, strict=True)
+    return frozenset((instruction.mb, value) for instruction, values in each for value in values)
 
 
 def last_pieces(buckets: list[GradBucket]) -> list[frozenset[str]]:

@@ -9,7 +9,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
-from ..base.comm_plan import CommStep, GradBucket
+from ..base.comm_plan import CommKind, CommStep, GradBucket
+from ..errors import InternalError
 
 V = TypeVar("V")
 
@@ -78,3 +79,12 @@ CommCall: TypeAlias = tuple[int, V | None, bool]
 SegmentRun: TypeAlias = Generator[CommCall[V], V, tuple[V, ...]]
 StepRun: TypeAlias = Generator[Request[V], V | None, V]
 """One training step of one rank; returns the loss."""
+
+
+def comm_request(step: CommStep, value: V | None, may_overwrite: bool) -> Request[V]:
+    """The request of one communication step inside a segment."""
+    if step.kind is not CommKind.ALL_REDUCE:
+        return Exchange(step, value)
+    if value is None:
+        raise InternalError(f"all-reduce {step.id} has no value to reduce")
+    return AllReduce(step, value, may_overwrite)

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from hspmd_compiler.base.comm_plan import CommStep
 from hspmd_compiler.program.arrays import TorchArrays
-from hspmd_compiler.program.execute import RankPlan, RankState, comm_request
+from hspmd_compiler.program.execute import RankPlan, RankState
 from hspmd_compiler.program.program import ClassProgram, RankProgram
-from hspmd_compiler.program.requests import Request
+from hspmd_compiler.program.requests import Request, comm_request
 from hspmd_compiler.verify.lockstep.blocked import RankRun
 from hspmd_compiler.verify.lockstep.lockstep import Lockstep
 
