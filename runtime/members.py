@@ -7,6 +7,10 @@ from dataclasses import replace
 
 from ..base.comm_plan import CommStep, Piece
 from ..errors import InternalError
+from ..program.sized.recent import Recent
+
+MOST_STEPS = 4096
+"""Steps of which a rank keeps what it made of them: more than a rank has, but where their sizes change."""
 
 
 class ProgramMembers:
@@ -20,7 +24,7 @@ class ProgramMembers:
             raise InternalError(f"world ranks {list(ranks)} of a program are not ascending")
         self.ranks = tuple(ranks)
         self.shortcuts = shortcuts
-        self._steps: dict[int, tuple[CommStep, CommStep]] = {}
+        self._steps: Recent[int, tuple[CommStep, CommStep]] = Recent(MOST_STEPS)
 
     @classmethod
     def all_of(cls, count: int, shortcuts: frozenset[int] = frozenset()) -> ProgramMembers:
@@ -36,18 +40,14 @@ class ProgramMembers:
         return tuple(self.ranks[rank] for rank in ranks)
 
     def step(self, step: CommStep) -> CommStep:
-        """A step with world ranks; the same one each time, by identity."""
+        """A step with world ranks; the same one each time, by identity, while it is in use."""
         if self.ranks == tuple(range(len(self.ranks))):
             return step
-        if id(step) not in self._steps:
-            found = replace(
-                step,
-                group=self.group(step.group),
-                sends=self._pieces(step.sends),
-                recvs=self._pieces(step.recvs),
-            )
-            self._steps[id(step)] = (step, found)
-        return self._steps[id(step)][1]
+        return self._steps.get(id(step), lambda: (step, self._made(step)))[1]
+
+    def _made(self, step: CommStep) -> CommStep:
+        sends, recvs = self._pieces(step.sends), self._pieces(step.recvs)
+        return replace(step, group=self.group(step.group), sends=sends, recvs=recvs)
 
     def _pieces(self, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
         return tuple(replace(piece, peer=self.ranks[piece.peer]) for piece in pieces)

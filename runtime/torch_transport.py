@@ -20,9 +20,10 @@ from ..program.arrays import TorchArrays
 from ..program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes
 from ..program.literals import torch_dtype
 from ..program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Request, Send
+from ..program.sized.recent import Recent
 from .device import CUDA
 from .groups import Groups
-from .members import ProgramMembers
+from .members import MOST_STEPS, ProgramMembers
 from .transport import from_wire, peer_lost_in, to_wire, wire_dtype
 from .watching.watch import Watch
 
@@ -57,7 +58,7 @@ class TorchDist:
         self._members = members or ProgramMembers.all_of(self.world_size)
         self._watch = watch
         self._arrays = TorchArrays(str(device))
-        self._plans: dict[int, tuple[CommStep, ExchangePlan]] = {}
+        self._plans: Recent[int, tuple[CommStep, ExchangePlan]] = Recent(MOST_STEPS)
         self._pending: deque[tuple[dist.Work, Tensor, int]] = deque()
         self._sends = 0
         with peer_lost_in("setting up the process groups"):
@@ -169,7 +170,7 @@ class TorchDist:
         return value
 
     def _all_reduce(self, step: CommStep, value: Tensor, may_overwrite: bool) -> Tensor:
-        if len(step.group) == 1:
+        if len(step.group) == 1 or not value.numel():  # as many elements on every member
             return value
         self._announced(step, value)
         own = (
@@ -194,19 +195,22 @@ class TorchDist:
                     arrived = self._padded(step, sent)
                 elif step.form is GatherForm.BROADCASTS:
                     arrived = self._broadcasts(step, sent)
-                elif step.id not in self._members.shortcuts:
-                    arrived = self._all_to_all(step, sent)
-                elif self._plan(step).shortcut is Shortcut.ALL_GATHER:
+                elif (shortcut := self._shortcut(step)) is Shortcut.ALL_GATHER:
                     arrived = self._all_gather(step, sent)
-                else:
+                elif shortcut is Shortcut.REDUCE_SCATTER:
                     return self._reduce_scatter(step, sent)
+                else:
+                    arrived = self._all_to_all(step, sent)
         return None if step.dst_view is None else self._arrays.paste(step, arrived)
+
+    def _shortcut(self, step: CommStep) -> Shortcut:
+        """What all members take: they agreed that equal pieces allow it, and see alike whether they are."""
+        agreed = step.id in self._members.shortcuts
+        return self._plan(step).shortcut if agreed else Shortcut.NONE
 
     def _plan(self, step: CommStep) -> ExchangePlan:
         """The plan of a step, by identity: a step is large, and ids are shared by unequal micro-batches."""
-        if id(step) not in self._plans:
-            self._plans[id(step)] = (step, ExchangePlan.of(step))
-        return self._plans[id(step)][1]
+        return self._plans.get(id(step), lambda: (step, ExchangePlan.of(step)))[1]
 
     def _all_to_all(self, step: CommStep, sent: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """What each member sent here, by one all_to_all_single with splits, zero sizes too."""

@@ -37,7 +37,16 @@ class ExchangePlan:
 def _shortcut(step: CommStep, sends: tuple[int, ...], recvs: tuple[int, ...]) -> Shortcut:
     """The shortcut of equal pieces; every member must find the same one for it to be taken."""
     sizes = {*sends, *recvs}
-    if step.kind is CommKind.SEND_RECV or len(sizes) != 1 or 0 in sizes:
+    return Shortcut.NONE if len(sizes) != 1 or 0 in sizes else shortcut_of_equals(step)
+
+
+def shortcut_of_equals(step: CommStep) -> Shortcut:
+    """The shortcut that a rank's part of a step allows where the pieces of all members are equal.
+
+    Where all members find the same one, each of them sees the sizes of all pieces: a gather gives the same to
+    all members, and what is summed has all of its destination from each.
+    """
+    if step.kind is CommKind.SEND_RECV:
         return Shortcut.NONE
     if step.combine is Combine.COPY and _same_boxes(step.sends, len(step.group)):
         return Shortcut.ALL_GATHER
