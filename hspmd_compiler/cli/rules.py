@@ -156,7 +156,7 @@ def _literal(text: str) -> object:
 
 
 def _import(module: str) -> None:
-    from ..base.named_import import import_named
+    from ..base.names.named_import import import_named
 
     try:
         import_named(module)

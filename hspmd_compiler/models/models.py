@@ -14,8 +14,8 @@ from typing import cast
 import torch
 from torch import nn
 
-from ..base.factory_names import attribute, call_of, importable_name, shown_name
-from ..base.named_import import import_named
+from ..base.names.factory_names import attribute, call_of, importable_name, shown_name
+from ..base.names.named_import import import_named
 from ..base.plain_content import python_literal, text_of
 from ..base.source_lines import line_of_error
 from ..errors import HspmdError, OptionError, TraceError

@@ -13,7 +13,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from ...base.named_import import import_named
+from ...base.names.named_import import import_named
 from ...base.source_lines import lines_of_error
 from ...errors import HspmdError, RunError
 from ...program.program import Program

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from ..errors import OptionError
+from ...errors import OptionError
 
 LISTINGS = (("manifest.json", b"hspmd-artifact"), ("bundle.json", b"hspmd-bundle"))
 MANIFEST_LIMIT = 1 << 28
