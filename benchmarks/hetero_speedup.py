@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hspmd_compiler.api import CompiledProgram, compile, plan
-from hspmd_compiler.base.pace import Pace, write_pace
+from hspmd_compiler.base.pace import Pace, Stretches, write_pace
 from hspmd_compiler.cluster.cluster import ClusterSpec
 from hspmd_compiler.cluster.read import read_cluster
 from hspmd_compiler.cost_models.estimate import Estimate
@@ -155,7 +155,7 @@ def _run_ours(made: CompiledProgram, told: Estimate, steps: int) -> tuple[list[f
 def _run_ddp(
     made: CompiledProgram, told: Estimate, strategy: Strategy, steps: int
 ) -> tuple[list[float], list[float]]:
-    """A process for each rank, at the pace of DP-EV's forward and backward."""
+    """A process for each rank, at the pace of DP-EV's forward, backward and update."""
     port = _free_port()
     runs, low = [], 0
     for rank, pipeline in enumerate(strategy.pipelines):
@@ -179,13 +179,17 @@ def _run_ddp(
     return found["seconds"], found["losses"]
 
 
-def _least(made: CompiledProgram, least_s: Mapping[int, float], rank: int) -> dict[str, float]:
+def _least(made: CompiledProgram, least_s: Mapping[int, Stretches], rank: int) -> dict[str, float]:
     instructions = made.artifact.program.ranks[rank].instructions
     sums = {
-        op: sum(seconds for at, seconds in least_s.items() if instructions[at].op is op)
-        for op in (Op.FORWARD, Op.BACKWARD)
+        op: sum(sum(stretches) for at, stretches in least_s.items() if instructions[at].op is op)
+        for op in (Op.FORWARD, Op.BACKWARD, Op.OPTIMIZER)
     }
-    return {"forward_s": sums[Op.FORWARD], "backward_s": sums[Op.BACKWARD]}
+    return {
+        "forward_s": sums[Op.FORWARD],
+        "backward_s": sums[Op.BACKWARD],
+        "update_s": sums[Op.OPTIMIZER],
+    }
 
 
 def _free_port() -> int:

@@ -10,6 +10,7 @@ from ..artifact.store import Artifact
 from ..base.collection import without_collection
 from ..base.devices import family_of
 from ..base.log import task
+from ..base.pace import Stretches
 from ..base.timeline import MemoryPoint, SpanKind, Timeline
 from ..cluster.calibration import HeldMemory
 from ..cluster.cluster import ClusterSpec, NodeSlot
@@ -75,7 +76,7 @@ class Estimate:
 
     bubble: share of all ranks' time that is waiting. mfu: model flops per second over the sum of all
     peaks; None where a peak is not told. bound: what bounds the step, in words. path: what its
-    critical path consists of. least_s: by rank and position, of computing instructions alone. traffic:
+    critical path consists of. least_s: see Pace, of what each rank computes. traffic:
     bytes by (sender, receiver). notes: what to know of the figures.
     """
 
@@ -91,7 +92,7 @@ class Estimate:
     advice: tuple[Advice, ...]
     timeline: Timeline
     semantics: SendSemantics
-    least_s: Mapping[int, Mapping[int, float]]
+    least_s: Mapping[int, Mapping[int, Stretches]]
     traffic: Mapping[tuple[int, int], int]
     notes: tuple[str, ...] = ()
 

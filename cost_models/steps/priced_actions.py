@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from ...base.comm_plan import GradBucket, ParamBucket
 from ...base.dtypes import BYTES
+from ...base.pace import Stretches
 from ...base.timeline import Span, SpanKind, Timeline
 from ...cluster.calibration import GRADIENT
 from ...options import OptimizerConfig
 from ...program.boxes import volume
 from ...program.lifetimes import COMPUTE_OPS
-from ...program.program import Instruction, Op, Program, RankProgram
+from ...program.program import Instruction, Op, Program, RankProgram, Shard
 from ..actions import Compute, FinishSends, Meet, PostRecv, RecvFrom, SendTo, TimedAction
 from ..compute import ACCUMULATE, PACK, UNPACK, DeviceRates, SegmentPrices
 from ..links import ClusterCost
@@ -66,18 +67,24 @@ class StepPricer:
         """The timeline with what is computed inside a meeting as spans of their own, before it."""
         return replace(timeline, spans=tuple(one for span in timeline.spans for one in self._split(span)))
 
-    def least_s(self) -> dict[int, dict[int, float]]:
-        """Seconds that each computing instruction takes at least, by rank and position."""
-        return {
-            rank: {
-                position: self._priced(rank, step).compute_s + self.rates[rank].instruction_s
-                for position, (instruction, step) in enumerate(
-                    zip(own.instructions, self.shapes[rank].steps, strict=True)
-                )
-                if instruction.op in COMPUTE_OPS and step is not None
-            }
-            for rank, own in self.owns.items()
-        }
+    def least_s(self) -> dict[int, dict[int, Stretches]]:
+        """Seconds that each instruction computes at least, by rank and position: before, between and behind
+        what it exchanges, or all of it."""
+        return {rank: dict(self._least(rank)) for rank in self.owns}
+
+    def _least(self, rank: int) -> Iterator[tuple[int, Stretches]]:
+        own, rates = self.owns[rank], self.rates[rank]
+        grads: set[str] = set()
+        for position, (instruction, step) in enumerate(
+            zip(own.instructions, self.shapes[rank].steps, strict=True)
+        ):
+            if instruction.op in COMPUTE_OPS and step is not None:
+                first, *others = self._priced(rank, step).pieces
+                seconds = [rates.instruction_s + first, *others]
+                seconds[-1] += self._adding_s(rates, step, grads)
+                yield position, tuple(seconds)
+            elif instruction.op is Op.OPTIMIZER:
+                yield position, (self._update_s(rank),)
 
     def _priced(self, rank: int, step: MicroStep) -> PricedSegment:
         assert step.walked is not None, "a segment was walked"
@@ -235,19 +242,26 @@ class StepPricer:
 
     def _update(self, rank: int, position: int) -> list[TimedAction]:
         """Sends are over, gradients clipped, parameters updated and handed to the segments."""
-        own, rates = self.owns[rank], self.rates[rank]
-        updated = {piece.param for bucket in own.grad_buckets for piece in bucket.kept}
-        shards = [shard for shard in own.shards if shard.name in updated]
-        sizes = [volume(shard.kept) * BYTES[shard.dtype] for shard in shards]
         kind = SpanKind.UPDATE
         made: list[TimedAction] = [FinishSends("sends end", position)]
         if self.optimizer.max_grad_norm is not None:
-            made.append(Compute(rates.moved_s(2.0 * sum(sizes)), kind, "norm", position))
+            sizes = [volume(shard.kept) * BYTES[shard.dtype] for shard in self._updated(rank)]
+            made.append(Compute(self.rates[rank].moved_s(2.0 * sum(sizes)), kind, "norm", position))
             made += self._few_numbers(rank, "norm", self._everyone, kind, position)
-        apart = sum(size for size, shard in zip(sizes, shards, strict=True) if shard.is_flat or shard.zero)
-        seconds = rates.update_s(sizes, self.optimizer) + rates.moved_s(COPIES * apart)
-        made.append(Compute(seconds + rates.instruction_s, kind, "update", position))
+        made.append(Compute(self._update_s(rank), kind, "update", position))
         return made
+
+    def _updated(self, rank: int) -> list[Shard]:
+        own = self.owns[rank]
+        updated = {piece.param for bucket in own.grad_buckets for piece in bucket.kept}
+        return [shard for shard in own.shards if shard.name in updated]
+
+    def _update_s(self, rank: int) -> float:
+        """What is trained, and handed to the segments where it is apart from what they read."""
+        rates, shards = self.rates[rank], self._updated(rank)
+        sizes = [volume(shard.kept) * BYTES[shard.dtype] for shard in shards]
+        apart = sum(size for size, shard in zip(sizes, shards, strict=True) if shard.is_flat or shard.zero)
+        return rates.update_s(sizes, self.optimizer) + rates.moved_s(COPIES * apart) + rates.instruction_s
 
     def _is_there(self, rank: int) -> bool:
         return self.kept is None or rank in self.kept

@@ -32,11 +32,11 @@ class PricedRun:
 
 @dataclass(slots=True)
 class PricedSegment:
-    """computed: seconds before, between and behind `runs`. compute_s: of all its calls."""
+    """computed: seconds before, between and behind `runs`. pieces: where no run joins."""
 
     computed: list[float]
     runs: list[PricedRun]
-    compute_s: float
+    pieces: list[float]
 
 
 class SegmentPricer:
@@ -96,7 +96,7 @@ class SegmentPricer:
             else:
                 runs.append(PricedRun(step.group, (step.id, step.group), seconds, 0.0, comm.size, busy_s))
                 computed.append(piece)
-        return PricedSegment(computed, runs, sum(pieces))
+        return PricedSegment(computed, runs, pieces)
 
     def _mixed_groups(self) -> set[tuple[int, ...]]:
         """Groups of which a member meets in another group too, within one segment."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...base.comm_plan import CommStep
+from ...base.pace import Stretches
 from ...program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Request, Send
 from .resident import peak_bytes
 
@@ -50,7 +51,7 @@ class Untimed:
 
 
 class StepTimer(Untimed):
-    """Times the steps of one rank. least_s: of a pace. parts, memory: of the last step, where it is recorded.
+    """Times the steps of one rank. least_s: see Pace. parts, memory: of the last step, where it is recorded.
 
     A device that works on by itself is waited for at each end, so that its time is that of the instruction
     that gave it the work.
@@ -59,7 +60,7 @@ class StepTimer(Untimed):
     def __init__(
         self,
         device: torch.device,
-        least_s: Mapping[int, float],
+        least_s: Mapping[int, Stretches],
         records: bool = False,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
@@ -70,6 +71,7 @@ class StepTimer(Untimed):
         self._least_s = least_s
         self._clock = clock
         self._position = 0
+        self._exchanged = 0
         self._computed_s = 0.0
         self._since = 0.0
         self._met: dict[Key, int] = {}
@@ -77,13 +79,16 @@ class StepTimer(Untimed):
     def begins(self) -> None:
         """See Untimed."""
         self.parts, self.memory, self._met = [], [], {}
-        self._position, self._computed_s = 0, 0.0
+        self._position, self._exchanged, self._computed_s = 0, 0, 0.0
         if self.records:
             peak_bytes(self._device)  # what was before doesn't count
         self._since = self.now()
 
     def exchanges(self, request: Request[Tensor] | None, call: Callable[[], T]) -> T:
-        """See Untimed."""
+        """See Untimed. What comes before an exchange ends no earlier than its pace says."""
+        if request is not None:
+            self._exchanged += 1
+            self._keep_pace(self._exchanged)
         start = self._compute_until_now()
         result = call()
         self._since = self.now()
@@ -93,13 +98,20 @@ class StepTimer(Untimed):
 
     def finished(self, position: int) -> None:
         """See Untimed. An instruction that was faster than its pace ends later."""
-        late_s = self._least_s.get(position, 0.0) - self._computed_s - (self.now() - self._since)
-        if late_s > 0:
-            sleep(late_s)
+        self._keep_pace(None)
         end = self._compute_until_now()
         if self.records:
             self.memory.append((end, peak_bytes(self._device)))
-        self._position, self._computed_s, self._since = position + 1, 0.0, end
+        self._position, self._exchanged, self._computed_s, self._since = position + 1, 0, 0.0, end
+
+    def _keep_pace(self, stretches: int | None) -> None:
+        """Sleep for what so many stretches lack, or all; the last ends with the instruction."""
+        least_s = self._least_s.get(self._position, ())
+        if stretches is not None and stretches >= len(least_s):
+            return
+        late_s = sum(least_s[:stretches]) - self._computed_s - (self.now() - self._since)
+        if late_s > 0:
+            sleep(late_s)
 
     def _compute_until_now(self) -> float:
         now = self.now()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from ...base.pace import Pace
+from ...base.pace import Pace, Stretches
 from ...base.timeline import Timeline
 from ...base.trace_file import write_trace
 from ..engine import Engine
@@ -57,7 +57,7 @@ class Tracing(Untraced):
     """
 
     def __init__(
-        self, engine: Engine, steps: TimedSteps, least_s: Mapping[int, float], path: Path | None = None
+        self, engine: Engine, steps: TimedSteps, least_s: Mapping[int, Stretches], path: Path | None = None
     ) -> None:
         self._engine = engine
         self._steps = steps

@@ -136,7 +136,7 @@ def test_goes_on_where_it_stopped(run_here: Command) -> None:
 
 
 def test_writes_what_all_ranks_did_when(workplace: Path, run_here: Command) -> None:
-    write_pace(Pace({2: {0: 0.05}}), workplace / "pace.json")
+    write_pace(Pace({2: {0: (0.05,)}}), workplace / "pace.json")
     flags = ["--steps", "4", "--trace", "trace.json", "--trace-steps", "2", "--pace", "pace.json"]
     done = run_here("made", "--data", "own_data:batches", *flags)
     assert done.returncode == 0, done.stderr
@@ -151,7 +151,7 @@ def test_a_pace_that_does_not_fit_starts_nothing(workplace: Path, run_here: Comm
     done = run_here(*run)
     assert (done.returncode, done.stdout) == (2, "")
     assert "ranks.0.2" in done.stderr
-    write_pace(Pace({1: {10_000: 0.1}, 7: {}}), workplace / "pace.json")
+    write_pace(Pace({1: {10_000: (0.1,)}, 7: {}}), workplace / "pace.json")
     done = run_here(*run, "--trace-steps", "0")
     assert done.returncode == 2 and "--trace-steps" in done.stderr
     done = run_here(*run)

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,14 +20,16 @@ from hspmd_compiler.base.trace_file import read_timeline
 from hspmd_compiler.errors import OptionError
 from hspmd_compiler.options import OptimizerConfig
 from hspmd_compiler.program.program import Op
+from hspmd_compiler.program.requests import LossReduce
 from hspmd_compiler.runtime.engine import Engine
 from hspmd_compiler.runtime.start.launch import launch
 from hspmd_compiler.runtime.start.opening import StartOptions
 from hspmd_compiler.runtime.start.rank_process import Emit
 from hspmd_compiler.runtime.start.rendezvous import Timeouts
-from hspmd_compiler.runtime.timing import clocks
+from hspmd_compiler.runtime.timing import clocks, step_timer
 from hspmd_compiler.runtime.timing.clocks import clock_offset, offset_of
 from hspmd_compiler.runtime.timing.measured import MEASURED, RankRecord, Stretch, merged
+from hspmd_compiler.runtime.timing.step_timer import StepTimer
 from hspmd_compiler.runtime.timing.tracing import TimedSteps, timing_of
 
 from . import hand_made
@@ -98,11 +101,37 @@ KINDS_OF: Mapping[Op, tuple[SpanKind, ...]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("stretches", "met_at"),
+    [((5.0,), (1.0, 4.0, 7.0)), ((2.0, 3.0, 1.0), (2.0, 7.0, 8.0)), ((2.0, 1.5), (2.0, 5.0, 5.5))],
+)
+def test_a_slow_rank_is_late_where_it_meets_others(
+    stretches: tuple[float, ...], met_at: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It computes a second, exchanges, one more behind a wait of two, exchanges, and has nothing left."""
+    clock = [0.0]
+
+    def passes(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr(step_timer, "sleep", passes)
+    timer = StepTimer(torch.device("cpu"), {0: stretches}, clock=lambda: clock[0])
+    timer.begins()
+    found = []
+    for waits_s in (2.0, 0.0):
+        passes(1.0)
+        request = LossReduce(torch.zeros(()))
+        timer.exchanges(request, lambda seconds=waits_s: (found.append(clock[0]), passes(seconds)))
+    timer.exchanges(None, lambda: None)
+    timer.finished(0)
+    assert (*found, clock[0]) == met_at
+
+
 def test_a_receiver_waits_for_a_paced_sender(artifact: Path, tmp_path: Path) -> None:
     program = hand_made.program()
     forward = next(at for at, each in enumerate(program.ranks[0].instructions) if each.op is Op.FORWARD)
     trace = tmp_path / "trace.json"
-    assert losses(artifact, Pace({0: {forward: SLOW_S}}), trace) == losses(artifact, Pace({}), None)
+    assert losses(artifact, Pace({0: {forward: (SLOW_S,)}}), trace) == losses(artifact, Pace({}), None)
     timeline = read_timeline(trace, MEASURED)
     (slow,) = (each for each in timeline.of(0) if each.position == forward)
     assert SLOW_S <= slow.length_s < SLOW_S + 0.1
@@ -207,13 +236,15 @@ def test_steps_after_the_warm_up_are_timed_or_the_last_ones(
     assert [step for step in range(steps or 20) if found.holds(step)] == timed
 
 
+SECONDS = st.integers(0, 10**9).map(lambda n: n / 1e9)
 PACES = st.dictionaries(
-    st.integers(0, 99), st.dictionaries(st.integers(0, 9999), st.integers(0, 10**9).map(lambda n: n / 1e9))
+    st.integers(0, 99),
+    st.dictionaries(st.integers(0, 9999), st.lists(SECONDS, min_size=1, max_size=4).map(tuple)),
 )
 
 
 @given(PACES)
-def test_a_pace_reads_back(least_s: dict[int, dict[int, float]]) -> None:
+def test_a_pace_reads_back(least_s: dict[int, dict[int, tuple[float, ...]]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pace.json"
         write_pace(Pace(least_s), path)
@@ -222,15 +253,17 @@ def test_a_pace_reads_back(least_s: dict[int, dict[int, float]]) -> None:
 
 def test_all_that_is_wrong_with_a_pace_is_told_at_once(tmp_path: Path) -> None:
     path = tmp_path / "pace.json"
-    ranks = {"0": {"1": -1.0, "x": 0.1, "3": 1e9}, "01": {}, "2": {"4": 0.5}}
+    ranks = {"0": {"1": -1.0, "x": 0.1, "3": [0.1, 1e9]}, "01": {}, "2": {"4": 0.5, "5": [0.1, 0]}}
     path.write_text(json.dumps({"ranks": ranks}))
     with pytest.raises(OptionError) as caught:
         read_pace(path)
     assert [name for name, _ in caught.value.details] == ["ranks.0.1", "ranks.0.3", "ranks.0.x", "ranks.01"]
-    path.write_text(json.dumps({"version": 2, "ranks": {"0": {"1": "soon"}, "1": [1]}, "more": 1}))
+    entries = {"1": "soon", "2": [], "3": [0.1, "x"]}
+    path.write_text(json.dumps({"version": 2, "ranks": {"0": entries, "1": [1]}, "more": 1}))
     with pytest.raises(OptionError) as caught:
         read_pace(path)
-    assert sorted(name for name, _ in caught.value.details) == ["more", "ranks.0.1", "ranks.1", "version"]
+    wrong = ["more", "ranks.0.1", "ranks.0.2", "ranks.0.3", "ranks.1", "version"]
+    assert sorted(name for name, _ in caught.value.details) == wrong
 
 
 @pytest.mark.parametrize("text", ["", "[", "[]", "{}", '{"ranks": {"0": {"1": NaN}}}', "\x80"])
@@ -245,6 +278,11 @@ def test_what_is_no_pace_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_a_pace_of_another_program_is_refused() -> None:
     with pytest.raises(OptionError) as caught:
-        check_pace(Pace({0: {5: 0.1, 6: 0.1}, 3: {}, 2: {99: 0.1}}), world_size=3, rank=0, instructions=6)
+        check_pace(
+            Pace({0: {5: (0.1,), 6: (0.1, 0.2)}, 3: {}, 2: {99: (0.1,)}}),
+            world_size=3,
+            rank=0,
+            instructions=6,
+        )
     assert [name for name, _ in caught.value.details] == ["ranks.0.6", "ranks.3"]
-    check_pace(Pace({0: {5: 0.1}}), world_size=1, rank=0, instructions=6)
+    check_pace(Pace({0: {5: (0.1,)}}), world_size=1, rank=0, instructions=6)
