@@ -10,8 +10,8 @@ from hspmd_compiler.cluster.cluster import ClusterSpec
 from hspmd_compiler.compiler import trace_graph
 from hspmd_compiler.ir.graph import Phase
 from hspmd_compiler.options import OptimizerConfig
-from hspmd_compiler.synthesizer.planner.candidates import AS_QUICK
 from hspmd_compiler.synthesizer.planner.plan import plan_graph, task_of
+from hspmd_compiler.synthesizer.planner.ranking import AS_QUICK
 from hspmd_compiler.synthesizer.planner.searching import find_candidates
 from tests.cost_models.priced import cluster, device
 from tests.synthesizer.all_strategies import least_step_s

@@ -18,9 +18,6 @@ from ...strategy.strategy import Strategy
 from ..value_types import FoundProgram
 from .planned_devices import PlannedDevices
 
-AS_QUICK = 0.005
-"""Prices that differ by less tell nothing: a strategy that no search made is taken, it moves less."""
-
 
 @dataclass(frozen=True, slots=True)
 class PlanCandidate:
@@ -75,17 +72,6 @@ class PricedCandidate:
         if self.estimate is None:
             return float("inf")
         return max(one.memory.peak.total - one.usable_bytes for one in self.estimate.ranks)
-
-
-def quickest_first(priced: Iterable[PricedCandidate]) -> list[PricedCandidate]:
-    """Those that fit first; the first of all is one that no search made where a searched one is as quick."""
-    ranked = sorted(priced, key=lambda one: (not one.fits, one.step_s))
-    least_s = ranked[0].step_s * (1 + AS_QUICK)
-    plain = next((one for one in ranked if one.candidate.found is None and one.fits), None)
-    if plain is not None and plain.step_s <= least_s:
-        ranked.remove(plain)
-        ranked.insert(0, plain)
-    return ranked
 
 
 @dataclass

@@ -23,11 +23,12 @@ from ...strategy.strategy import Strategy
 from ..value_types import FoundProgram
 from .baselines import baselines
 from .batches import samples_by_speed, shares_by_speed, strategy_of
-from .candidates import CandidatePricer, PlanCandidate, PricedCandidate, quickest_first
+from .candidates import CandidatePricer, PlanCandidate, PricedCandidate
 from .groupings import Grouping, groupings
 from .memory_ladder import LADDER, lighter
 from .misfits import no_plan_fits
 from .planned_devices import PlannedDevices, devices_of
+from .ranking import Spread, rank
 
 MOST_LIGHTENED = 6
 """Of the candidates that do not fit: so many, those that lack least, are tried with less memory."""
@@ -67,7 +68,8 @@ class Plan:
     """A strategy and what is known of it.
 
     chosen: the strategy with its estimate. bound_s: no step on these devices is quicker. runner_ups: all
-    others that were compiled, the quickest first. notes: what to know of it.
+    others that were compiled, the quickest first; one that is tied with the plan may be quicker. notes: what
+    to know of it.
     """
 
     chosen: PricedCandidate
@@ -165,15 +167,16 @@ class _Loop:
         priced = self._priced(self._candidates())
         if not any(one.fits for one in priced):
             priced += self._lightened(priced)
-        ranked = quickest_first(priced)
+        ranking = rank(priced, Spread.of(self.given.devices.cluster.calibration))
+        ranked = ranking.ranked
         if not ranked[0].fits:
             raise no_plan_fits(ranked)
         named = replace(ranked[0].candidate, strategy=replace(ranked[0].strategy, name=ranked[0].name))
         return Plan(
             replace(ranked[0], candidate=named),
             self._bound_s,
-            tuple(ranked[1:]),
-            (*self._notes(priced), *ranked[0].warnings),
+            ranked[1:],
+            (*ranking.notes, *self._notes(priced), *ranked[0].warnings),
             self.given.devices,
             self.given.graph,
         )
