@@ -51,6 +51,7 @@ class Work:
 CLASSES: Mapping[OperatorClass, tuple[str, ...]] = {
     OperatorClass.MATMUL: (
         *("mm", "bmm", "addmm", "mv", "dot", "vdot", "baddbmm", "matmul", "linear", "grouped_mm"),
+        *("expert_mm", "expert_grad"),
         *("grouped_mm_backward", "convolution", "convolution_backward", "convolution_input_gradient"),
         *("convolution_weight_gradient", "_cdist_forward", "_cdist_backward"),
     ),
@@ -209,6 +210,8 @@ OWN_FLOPS: Mapping[str, Callable[[RowCall, Sequence[Typed], Sequence[Typed]], fl
     "convolution": _convolution,
     "convolution_input_gradient": _input_gradient,
     "convolution_weight_gradient": _weight_gradient,
+    "expert_mm": lambda call, operands, made: 2.0 * prod(made[0][0]) * operands[0][0][-1],
+    "expert_grad": lambda call, operands, made: 2.0 * prod(operands[0][0]) * operands[1][0][-1],
     "grouped_mm": lambda call, operands, made: 2.0 * prod(made[0][0]) * operands[0][0][-1],
     "grouped_mm_backward": lambda call, operands, made: 4.0 * prod(operands[0][0]) * operands[1][0][-1],
 }

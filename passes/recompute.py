@@ -27,6 +27,7 @@ COSTLY_OPS = frozenset(
         "hspmd.attention",
         "hspmd.convolution",
         "hspmd.grouped_mm.default",
+        "hspmd.expert_mm",
         COMM,
     }
 )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..program.kernels.counter_numbers import whole_numbers
 from ..program.kernels.counter_random import whole_mask
+from ..program.kernels.expert_product import expert_mm, whole_expert_grad
 from ..program.kernels.grouped_product import grouped_mm, grouped_mm_backward
 from .graph import LogicalGraph
 
@@ -83,3 +84,23 @@ def _grouped_mm_backward(rows: Tensor, weights: Tensor, ends: Tensor, grad: Tens
 @_grouped_mm_backward.register_fake
 def _(rows: Tensor, weights: Tensor, ends: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     return rows.new_empty(rows.shape), weights.new_empty(weights.shape)
+
+
+@torch.library.custom_op("hspmd::expert_mm", mutates_args=())
+def _expert_mm(rows: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
+    return expert_mm(rows, weights, experts)
+
+
+@_expert_mm.register_fake
+def _(rows: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
+    return rows.new_empty((rows.shape[0], weights.shape[2]))
+
+
+@torch.library.custom_op("hspmd::expert_grad", mutates_args=())
+def _expert_grad(rows: Tensor, grad: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+    return whole_expert_grad(rows, grad, experts, weights)
+
+
+@_expert_grad.register_fake
+def _(rows: Tensor, grad: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+    return rows.new_empty(weights.shape)

@@ -8,6 +8,7 @@ from .lines import (  # noqa: F401  (rules register on import)
     attention_lines,
     constant_lines,
     convolution_lines,
+    expert_lines,
     index_lines,
     layer_lines,
     loss_lines,

@@ -46,6 +46,7 @@ from .capture import (
 )
 from .constants import replace_constants
 from .decompositions.decompose import decompose
+from .decompositions.expert_rows import without_sorting
 from .decompositions.own_decompositions import TRACED_WRONGLY
 from .decompositions.random_rows import is_drawn_by_position, masks_by_position
 from .decompositions.written_draws import draws_written_out
@@ -90,8 +91,9 @@ def trace(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, b
 
 
 def finished(graph: LogicalGraph) -> LogicalGraph:
-    """The traced graph in operators that have rules: random numbers by position, the rest decomposed."""
-    return decompose(masks_by_position(draws_written_out(graph)))
+    """The traced graph in operators that have rules: experts' rows unsorted, random numbers by position, the
+    rest decomposed."""
+    return decompose(masks_by_position(draws_written_out(without_sorting(graph))))
 
 
 def subject_of(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, batch: int) -> Subject:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ WIDER = {
 }
 WIDER_NAMES = {str(a).removeprefix("torch."): str(b).removeprefix("torch.") for a, b in WIDER.items()}
 RMS_NORMS = (torch.rms_norm, torch.nn.functional.rms_norm)
+GROUPED_PRODUCTS = (torch._grouped_mm, torch.nn.functional.grouped_mm)
 RMS_EPS = 3
 """The place of eps among the arguments of both."""
 
@@ -52,7 +54,8 @@ def widened(tensor: Tensor) -> Tensor:
 
 class NarrowNumbers(TorchFunctionMode):
     """Python numbers are those of the type that the model was traced in: an RMSNorm without an eps takes
-    that of the type, and tensors made from numbers round them to it."""
+    that of the type, and tensors made from numbers round them to it. Products of groups, as of experts, are
+    written out, for PyTorch has none in double precision."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -73,7 +76,24 @@ class NarrowNumbers(TorchFunctionMode):
             with default_type(self.dtype):
                 made = torch.tensor(*args, **given)
             return made.to(WIDER.get(made.dtype, made.dtype))
+        if func in GROUPED_PRODUCTS:
+            return _grouped_product(*args, **given)
         return func(*args, **given)
+
+
+def _grouped_product(
+    rows: Tensor,
+    weights: Tensor,
+    offs: Tensor,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """What PyTorch computes in single precision alone: each group of rows times its matrix, one by one."""
+    ends = [0, *offs.tolist(), len(rows)]
+    groups = [rows[low:high] for low, high in pairwise(ends)]
+    made = [group @ matrix for group, matrix in zip(groups, weights, strict=False)]
+    behind = rows.new_zeros((len(groups[-1]), weights.shape[2]))
+    return torch.cat([*made, behind]) if bias is None else torch.cat([*made, behind]) + bias
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...ir.graph import Row, refs_of
+from ...ir.own_names import EXPERT_MM
 from .dim_flow import DimFlow, Found, Rule
 
 
@@ -69,9 +70,18 @@ def nll_loss(flow: DimFlow, row: Row) -> Found:
     return whole(flow, row)
 
 
+def expert_product(flow: DimFlow, row: Row) -> Found:
+    """Each row times its expert's matrix: a product inside of all matrices alike, experts a dim apart."""
+    rows, (_, used, made) = flow.of(row.args[0]), flow.of(row.args[1])
+    flow.terms.mark_made(made, row.id)
+    flow.terms.mark_used(flow.terms.unify(rows[1], used), row.id)
+    return rows[0], made
+
+
 BY_HAND: dict[str, Rule] = {
     "getitem": getitem,
     "aten.embedding.default": embedding,
     "aten._log_softmax.default": log_softmax,
+    EXPERT_MM: expert_product,
     "aten.nll_loss_forward.default": nll_loss,
 }

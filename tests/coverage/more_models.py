@@ -67,8 +67,20 @@ PYRAMID: Fields = {
     "num_stages": 2,
 }
 
-EXPERTS: Fields = {"num_experts_per_tok": 2, "experts_implementation": "batched_mm"}
-"""The library's other ways sort the tokens of all samples, or read how many an expert gets."""
+EXPERTS: Fields = {"num_experts_per_tok": 2}
+LATENT: Fields = {
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "n_group": 2,
+    "topk_group": 1,
+    "moe_intermediate_size": 10,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 8,
+    "kv_lora_rank": 6,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 6,
+    "v_head_dim": 6,
+}
 MAMBA: Fields = {"state_size": 4, "num_heads": 6, "head_dim": 8, "n_groups": 1, "chunk_size": 4}
 
 DECODERS: dict[str, Fields] = {
@@ -93,6 +105,7 @@ DECODERS: dict[str, Fields] = {
     "nemotron": NARROW,
     "mixtral": {**GROUPED, **EXPERTS, "num_local_experts": 4},
     "qwen3_moe": {**NARROW, **EXPERTS, "num_experts": 4, "moe_intermediate_size": 10},
+    "deepseek_v3": {**GROUPED, **EXPERTS, **LATENT},
     "bloom": {**QUIET, "n_layer": LAYERS, "n_head": HEADS},
 }
 MASKERS: dict[str, Fields] = {

@@ -21,6 +21,7 @@ from hspmd_compiler.verify.rules.split_operator import OperandSketch, check
 
 from ..quick import quick_are
 from .along_dim_cases import along_dims
+from .expert_cases import experts
 from .index_put_cases import index_puts
 from .one_of_each_line import one_of_each_line
 from .placement_cases import placements
@@ -45,7 +46,7 @@ class Cut(Enum):
 EVERY = frozenset(product(WAYS, Cut))
 
 BY_OP: dict[str, list[Case]] = {}
-for _case in (*cases(), *placements(), *along_dims(), *windows(), *transforms(), *index_puts()):
+for _case in (*cases(), *placements(), *along_dims(), *windows(), *transforms(), *index_puts(), *experts()):
     BY_OP.setdefault(_case.op, []).append(_case)
 QUICK_OPS = one_of_each_line(BY_OP, BY_OP)
 """The slow run has the others, whose rules are equal to one of these."""

@@ -155,7 +155,7 @@ FAMILIES: dict[str, tuple[int, dict[str, object]]] = {
     "qwen3 windows": (4, {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 2}),
     "gemma2": (4, {"attn_implementation": "eager", "sliding_window": 4}),
     "gemma3_text": (4, {"num_hidden_layers": 12, "sliding_window": 4}),
-    "mixtral": (3, {"num_local_experts": 4, "experts_implementation": "batched_mm"}),
+    "mixtral": (3, {"num_local_experts": 4}),
     "mixtral auxiliary loss": (
         6,
         {"num_local_experts": 4, "experts_implementation": "batched_mm", "output_router_logits": True},

@@ -18,7 +18,7 @@ def grouped_mm(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     Rows behind the last group give zeros.
     """
     out = rows.new_zeros((rows.shape[0], weights.shape[2]))
-    for group, low, high in _groups(ends):
+    for group, low, high in groups(ends):
         out[low:high] = rows[low:high] @ weights[group]
     return out
 
@@ -26,13 +26,13 @@ def grouped_mm(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
 def grouped_mm_backward(rows: Tensor, weights: Tensor, ends: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of `rows` and `weights`."""
     grad_rows, grad_weights = rows.new_zeros(rows.shape), weights.new_zeros(weights.shape)
-    for group, low, high in _groups(ends):
+    for group, low, high in groups(ends):
         grad_rows[low:high] = grad[low:high] @ weights[group].T
         grad_weights[group] = rows[low:high].T @ grad[low:high]
     return grad_rows, grad_weights
 
 
-def _groups(ends: Tensor) -> Iterator[tuple[int, int, int]]:
+def groups(ends: Tensor) -> Iterator[tuple[int, int, int]]:
     """(group, first row, end) of each group with rows; none where only shapes are known."""
     low = 0
     for group, high in enumerate([] if is_shape_only(ends) else ends.tolist()):

@@ -23,6 +23,7 @@ from . import (
 )
 from .counter_numbers import whole_numbers
 from .counter_random import whole_mask
+from .expert_product import expert_grad, expert_mm, whole_expert_grad
 from .grouped_product import grouped_mm, grouped_mm_backward
 
 Kernel = Callable[..., Any]
@@ -70,6 +71,10 @@ OWN_KERNELS: dict[str, Kernel] = {
     "hspmd.random_numbers.default": whole_numbers,
     "hspmd.grouped_mm.default": grouped_mm,
     "hspmd.grouped_mm_backward.default": grouped_mm_backward,
+    "hspmd.expert_mm": expert_mm,
+    "hspmd.expert_mm.default": expert_mm,
+    "hspmd.expert_grad": expert_grad,
+    "hspmd.expert_grad.default": whole_expert_grad,
     "hspmd.vocab_embedding": vocab_kernels.vocab_embedding,
     "hspmd.vocab_embedding_backward": vocab_kernels.vocab_embedding_backward,
     "hspmd.row_max": vocab_kernels.row_max,
