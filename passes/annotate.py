@@ -229,6 +229,13 @@ def annotate(
     cuts: TokenCuts = NO_CUTS,
 ) -> tuple[ParameterLayouts, list[StartLayouts]]:
     """What each pipeline's deduction starts from; StrategyError where the strategy can't fit the model."""
+    if strategy.context:
+        raise StrategyError(
+            "pipelines share sequences",
+            details=[("context", str([list(spec.pipelines) for spec in strategy.context]))],
+            rule="context parallelism comes later: `strategy expand` and `show` take it, `compile` not yet",
+            fix="leave out `context`",
+        )
     flow = infer_dims(graph, facts)
     groups = split_groups(graph, flow)
     heads = [

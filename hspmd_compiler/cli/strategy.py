@@ -102,14 +102,14 @@ def _noted(expanded: Expanded, form: Format, args: Namespace) -> Expanded:
 
 def _expand(expanded: Expanded, args: Namespace) -> None:
     """Writes what is asked for, or prints our JSON; notes go to standard error."""
-    strategy, degrees = expanded.strategy, expanded.context_parallel
+    strategy = expanded.strategy
     if args.reference_json is not None:
         form = annotation_json(expanded, Family(args.family or Family.LLAMA), args.zero)
         write_text(args.reference_json, json.dumps(form) + "\n", StrategyError)
     if args.output is not None:
-        write_strategy(strategy, args.output, degrees)
+        write_strategy(strategy, args.output)
     if args.to is not None or (args.output is None and args.reference_json is None):
-        print(strategy_text(strategy, TextForm(args.to or TextForm.JSON.value), degrees), end="")
+        print(strategy_text(strategy, TextForm(args.to or TextForm.JSON.value)), end="")
     for note in expanded.notes:
         print(f"note: {note}", file=sys.stderr)
 
@@ -136,14 +136,14 @@ def strategy_sections(found: Expanded, schedules: bool) -> list[Section]:
     facts: list[tuple[Cell, ...]] = [
         ("ranks", strategy.world_size),
         ("layers", strategy.num_layers),
-        ("global batch", found.global_batch),
+        ("global batch", strategy.global_batch),
         ("accumulation", strategy.accumulation),
         ("schedule", strategy.schedule_name),
         ("sequence parallel", strategy.sequence_parallel),
         ("ZeRO", strategy.zero),
         ("overrides", len(strategy.overrides)),
         *((("layouts", len(strategy.layouts)),) if strategy.layouts else ()),
-        ("context parallel", " ".join(map(str, found.context_parallel)) or "1"),
+        *((("context groups", len(strategy.context)),) if strategy.context else ()),
     ]
     sections: list[Section] = [
         Table("strategy", strategy.name or "strategy", ("fact", "value"), tuple(facts)),

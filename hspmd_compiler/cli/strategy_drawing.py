@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from ..base.context import ContextCut
 from ..pages.units import sizes_text
+from ..strategy.context_spec import ContextChoice
 from ..strategy.formats.expanded import Expanded
-from ..strategy.strategy import PipelineSpec, StageSpec
+from ..strategy.strategy import PipelineSpec, StageSpec, Strategy
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,9 +37,8 @@ def _draw_on(console: Console, name: str, expanded: Expanded) -> None:
 
     for line in _headlines(name, expanded):
         console.print(line, markup=False)
-    groups = _context_groups(expanded)
     for index, pipeline in enumerate(expanded.strategy.pipelines):
-        title = f"pipeline {index}{groups[index] if groups else ''}"
+        title = f"pipeline {index}{_member_text(expanded.strategy, index)}"
         boxes = [_box(number, stage, pipeline, expanded) for number, stage in enumerate(pipeline.stages)]
         console.print()
         console.print(title, markup=False, style="bold")
@@ -53,7 +54,7 @@ def _headlines(name: str, expanded: Expanded) -> Iterator[str]:
     yield f"strategy {name or strategy.name}".rstrip()
     yield (
         f"{strategy.world_size} devices, {strategy.num_layers} layers, schedule {strategy.schedule_name}, "
-        f"global batch {expanded.global_batch}"
+        f"global batch {strategy.global_batch}"
         + (f" in {strategy.accumulation} slices" if strategy.accumulation > 1 else "")
         + (", sequence parallel" if strategy.sequence_parallel else "")
         + (f", ZeRO-{strategy.zero}" if strategy.zero else "")
@@ -62,17 +63,17 @@ def _headlines(name: str, expanded: Expanded) -> Iterator[str]:
     )
 
 
-def _context_groups(expanded: Expanded) -> list[str]:
-    """Per pipeline, which of a sequence's owners it is; empty without context parallelism."""
-    if not expanded.uses_context_parallel:
-        return []
-    lengths = expanded.sequence_lengths
-    texts: list[str] = []
-    for group, degree in enumerate(expanded.context_parallel):
-        for member in range(degree):
-            share = f", {lengths[len(texts)]} tokens" if lengths else ""
-            texts.append(f", group {group}: context-parallel member {member} of {degree}{share}")
-    return texts
+def _member_text(strategy: Strategy, pipeline: int) -> str:
+    """Which of a sequence's owners a pipeline is; empty where it runs whole ones."""
+    spec = strategy.context_of(pipeline)
+    if spec is None:
+        return ""
+    group, member = strategy.context.index(spec), spec.pipelines.index(pipeline)
+    cut = "" if spec.cut is ContextCut.CONTIGUOUS else f", {spec.cut.value}"
+    share = f", {spec.lengths[member]} tokens{cut}" if spec.lengths else cut
+    form = "" if spec.form is ContextChoice.AUTO else f", {spec.form.value}"
+    padding = f", {spec.padding} of padding" if spec.padding else ""
+    return f", group {group}: context-parallel member {member} of {len(spec.pipelines)}{share}{padding}{form}"
 
 
 def _box(number: int, stage: StageSpec, pipeline: PipelineSpec, expanded: Expanded) -> Panel:

@@ -16,6 +16,7 @@ from ..base.typed import Either, ValueRule, Wanted
 from .check import find_problems, raise_if_any
 from .schedules.schedule_text import read_schedule
 from .strategy import (
+    ContextSpec,
     LayoutWish,
     Override,
     PipelineSpec,
@@ -42,9 +43,6 @@ Ends: TypeAlias = Annotated[
 Weights: TypeAlias = Annotated[tuple[int, ...], Wanted("a list of integer weights")]
 DeviceId: TypeAlias = Annotated[
     str, ValueRule(lambda key: re.fullmatch(r"0|[1-9][0-9]{0,17}", key) is not None, "the key is a device id")
-]
-Degree: TypeAlias = Annotated[
-    int, ValueRule(lambda degree: degree == 1, "context parallelism comes later, degree 1 only")
 ]
 
 
@@ -96,7 +94,7 @@ class PipelineForm:
 
 @dataclass(frozen=True, slots=True)
 class StrategyForm:
-    """The keys of a strategy. context_parallel: degrees above 1 are refused by name."""
+    """The keys of a strategy."""
 
     version: Version = VERSION
     name: str = ""
@@ -108,7 +106,7 @@ class StrategyForm:
     overrides: tuple[Override, ...] = ()
     layouts: tuple[LayoutWish, ...] = ()
     device_kinds: dict[DeviceId, DeviceKind] = field(default_factory=dict)
-    context_parallel: tuple[Degree, ...] = ()
+    context: tuple[ContextSpec, ...] = ()
 
 
 STAND_INS = {
@@ -132,7 +130,8 @@ STAND_INS = {
     "to": "",
     "shares[]": 1,
     "zero_shares[]": 1,
-    "context_parallel[]": 1,
+    "context[]": {"pipelines": []},
+    "lengths[]": 1,
 }
 
 
@@ -142,7 +141,9 @@ def strategy_from(form: object, at: str = "") -> Strategy:
     strategy = _strategy(found.form)
     unread_actions = list(_unread_actions(found.form.pipelines))
     unread = found.unread | {
-        path.partition(".")[0] for path in found.unread if path.startswith(("overrides", "layouts"))
+        path.partition(".")[0]
+        for path in found.unread
+        if path.startswith(("overrides", "layouts", "context"))
     }
     unread |= {problem.path for problem in unread_actions}
     raise_if_any([*found.problems, *unread_actions, *find_problems(strategy, unread=unread)], at)
@@ -161,6 +162,7 @@ def _strategy(form: StrategyForm) -> Strategy:
         device_kinds=tuple(sorted(kinds.items())),
         name=form.name,
         zero=form.zero,
+        context=form.context,
     )
 
 
@@ -191,7 +193,7 @@ def _unread_actions(pipelines: Sequence[PipelineForm]) -> Iterator[Problem]:
             yield Problem(f"pipelines[{index}].schedule", f"{where}: {what}")
 
 
-def form_of(strategy: Strategy, context_parallel: tuple[int, ...] = ()) -> dict[str, object]:
+def form_of(strategy: Strategy) -> dict[str, object]:
     """The form of a Strategy: keys in documented order, without those that say nothing."""
     form: dict[str, object] = {"version": VERSION}
     if strategy.name:
@@ -208,8 +210,8 @@ def form_of(strategy: Strategy, context_parallel: tuple[int, ...] = ()) -> dict[
         form["layouts"] = encode(strategy.layouts)
     if strategy.device_kinds:
         form["device_kinds"] = {str(device): kind.value for device, kind in strategy.device_kinds}
-    if any(degree > 1 for degree in context_parallel):
-        form["context_parallel"] = list(context_parallel)
+    if strategy.context:
+        form["context"] = encode(strategy.context)
     return form
 
 

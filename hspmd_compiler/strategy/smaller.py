@@ -12,8 +12,11 @@ def smaller_strategies(strategy: Strategy, lost: Collection[int]) -> Iterator[tu
     """Strategies of the same global batch without these devices, each with what was done; none may exist.
 
     Pipelines that lost nothing take the micro-batches of those that did; else a stage goes on without its
-    lost devices, and one that lost all of them gives its layers to the stage beside it.
+    lost devices, and one that lost all of them gives its layers to the stage beside it. None where pipelines
+    share sequences: what is left of a group may not meet in one order.
     """
+    if strategy.context:
+        return
     whole = [each for each in strategy.pipelines if not set(each.devices) & set(lost)]
     if whole and len(whole) < len(strategy.pipelines):
         dropped = len(strategy.pipelines) - len(whole)

@@ -13,8 +13,10 @@ from ..base import name_glob
 from ..base.devices import DeviceKind
 from ..base.pipeline_schedule import PipelineSchedule, ScheduleKind, build_schedule
 from ..errors import StrategyError
+from .context_spec import ContextSpec
 
 __all__ = [
+    "ContextSpec",
     "DeviceKind",
     "GradientForm",
     "LayoutWish",
@@ -187,7 +189,8 @@ class Strategy:
     accumulation: how often one step runs each pipeline's micro-batch list, over consecutive slices
     of the global batch. device_kinds: (device, kind) of those devices that are bound to a kind.
     zero: what is stored once over all holders of a parameter instead of by each: from 1 the state of
-    the optimizer, from 2 the summed gradient, from 3 the parameter itself. layouts: of activations.
+    the optimizer, from 2 the summed gradient, from 3 the parameter itself. layouts: of activations. context:
+    pipelines that share their samples; the others run whole ones.
     """
 
     pipelines: tuple[PipelineSpec, ...]
@@ -199,6 +202,7 @@ class Strategy:
     name: str = ""
     zero: int = 0
     layouts: tuple[LayoutWish, ...] = ()
+    context: tuple[ContextSpec, ...] = ()
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -224,10 +228,28 @@ class Strategy:
             for device, weight in zip(stage.devices, stage.zero_shares or (1,) * stage.tp, strict=True)
         }
 
+    def context_of(self, pipeline: int) -> ContextSpec | None:
+        """The group that a pipeline is a member of."""
+        return next((group for group in self.context if pipeline in group.pipelines), None)
+
+    @property
+    def own_rows(self) -> tuple[int, ...]:
+        """Per pipeline the first one that runs the same samples: itself, but for members of a group."""
+        first = {member: min(group.pipelines) for group in self.context for member in group.pipelines}
+        return tuple(first.get(pipeline, pipeline) for pipeline in range(len(self.pipelines)))
+
     @property
     def slice_size(self) -> int:
-        """Samples of one accumulation slice."""
-        return sum(pipeline.batch_size for pipeline in self.pipelines)
+        """Samples of one accumulation slice; those that several pipelines share count once."""
+        return sum(self._sizes)
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        """Samples of a slice, by pipeline; none where an earlier one runs the same."""
+        return tuple(
+            spec.batch_size if first == number else 0
+            for number, (spec, first) in enumerate(zip(self.pipelines, self.own_rows, strict=True))
+        )
 
     @property
     def global_batch(self) -> int:
@@ -241,10 +263,10 @@ class Strategy:
     def rows(self, pipeline: int) -> list[SampleRange]:
         """Rows [low, high) of the global batch, per micro-batch of a pipeline.
 
-        Within a slice, pipelines take consecutive rows in their order. Micro-batch m of slice a has
-        index a * len(micro_batches) + m.
+        Within a slice, pipelines take consecutive rows in their order, members of a context group those of
+        its first. Micro-batch m of slice a has index a * len(micro_batches) + m.
         """
-        before = sum(spec.batch_size for spec in self.pipelines[:pipeline])
+        before = sum(self._sizes[: self.own_rows[pipeline]])
         sizes = self.pipelines[pipeline].micro_batches
         return [
             rows

@@ -21,24 +21,19 @@ class TextForm(Enum):
     YAML = "yaml"
 
 
-def strategy_text(
-    strategy: Strategy, form: TextForm = TextForm.JSON, context_parallel: tuple[int, ...] = ()
-) -> str:
-    """A text that depends on the Strategy alone and reads back as an equal one.
-
-    context_parallel: degrees above 1 stand in the text too, so that nobody compiles it without them.
-    """
-    content = form_of(strategy, context_parallel)
+def strategy_text(strategy: Strategy, form: TextForm = TextForm.JSON) -> str:
+    """A text that depends on the Strategy alone and reads back as an equal one."""
+    content = form_of(strategy)
     if form is TextForm.YAML:
         text: str = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=100)
         return text
     return _json_text(content, "") + "\n"
 
 
-def write_strategy(strategy: Strategy, path: Path, context_parallel: tuple[int, ...] = ()) -> None:
+def write_strategy(strategy: Strategy, path: Path) -> None:
     """Write a file, as YAML where its suffix says so, else as JSON; it appears whole or not at all."""
     form = TextForm.YAML if path.suffix in YAML_SUFFIXES else TextForm.JSON
-    write_text(path, strategy_text(strategy, form, context_parallel), StrategyError)
+    write_text(path, strategy_text(strategy, form), StrategyError)
 
 
 def _json_text(value: object, indent: str) -> str:

@@ -16,9 +16,9 @@ LINES = """
 DP=2
 TP=4
 CP_LIST="[1,2]"
-LAYERS_NUM_LIST="[[1,2],[3],[2,1]]"
+LAYERS_NUM_LIST="[[1,2],[2,1],[2,1]]"
 MICRO_BATCH_NUM_LIST="[3,2]"
-UNUSED_RANK="[7,18,19]"
+UNUSED_RANK="[7,22,23]"
 SEQ_LEN_LIST="[64,40,24]"
 """
 PLAIN = 'DP=2\nTP=2\nLAYERS_NUM_LIST="[[1,2],[3]]"\nUNUSED_RANK="[3]"\n'
@@ -77,7 +77,7 @@ def test_expand_writes_what_reads_back_alike(capsys: pytest.CaptureFixture[str])
 
 def test_expand_takes_context_parallelism_and_compile_refuses_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["strategy", "expand", "context.sh", "-o", "s.json"]) == 0
-    assert json.loads(Path("s.json").read_text())["context_parallel"] == [1, 2]
+    assert json.loads(Path("s.json").read_text())["context"] == [{"pipelines": [1, 2], "lengths": [40, 24]}]
     assert main(["strategy", "show", "s.json"]) == 0
     for strategy in ("s.json", "context.sh"):
         assert main(["compile", "llama-tiny", "--strategy", strategy, "-o", "out"]) == 2

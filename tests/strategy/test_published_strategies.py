@@ -6,7 +6,7 @@ also on the published models, with all layers and micro-batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -16,7 +16,6 @@ import pytest
 
 from hspmd_compiler.base.devices import DeviceKind
 from hspmd_compiler.compiler import lower_graph
-from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.models.builtin_models import BUILTIN, LlamaSize
 from hspmd_compiler.program.check import check as check_program
 from hspmd_compiler.strategy.check import check as check_strategy
@@ -52,7 +51,7 @@ def known(reference: Path) -> tuple[Published, ...]:
 def compiled(reference: Path, source: str) -> list[Published]:
     """The strategies of a source that `compile` takes."""
     held = [one for one in known(reference) if one.name.startswith(f"{source}/")]
-    return [one for one in held if not one.expanded.uses_context_parallel]
+    return [one for one in held if not one.expanded.strategy.context]
 
 
 def each_once(models: Iterable[tuple[Published, tuple[Size, Strategy]]]) -> list[tuple[str, Size, Strategy]]:
@@ -102,21 +101,12 @@ def test_published_sizes_compile_and_fit(reference: Path, source: str) -> None:
         check_fits(*case)
 
 
-def test_context_parallel_ones_are_refused_by_name(
-    reference: Path, tmp_path: Path, expect: Callable[[str, str], None]
-) -> None:
-    """As `expand` writes them, and as the lines of a launch script."""
-    refused = {one.name: one.expanded for one in known(reference) if one.expanded.uses_context_parallel}
-    assert set(refused) >= CONTEXT_PARALLEL
-    texts = []
-    for name in sorted(CONTEXT_PARALLEL):
-        expanded = refused[name]
-        path = tmp_path / "s.json"
-        path.write_text(strategy_text(expanded.strategy, context_parallel=expanded.context_parallel))
-        with pytest.raises(StrategyError) as caught:
-            read_strategy(path)
-        texts.append(f"{name}\n{caught.value}".replace(str(path), "s.json"))
-    expect("strategy/published_context_parallel", "\n".join(texts))
+def test_context_parallel_ones_are_told_as_such(reference: Path) -> None:
+    """And what is written of them reads back."""
+    shared = {one.name: one.expanded.strategy for one in known(reference) if one.expanded.strategy.context}
+    assert set(shared) == CONTEXT_PARALLEL
+    for strategy in shared.values():
+        assert read_strategy(strategy_text(strategy)) == strategy
 
 
 def test_twins_keep_what_meets() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from ...base.bad_values import Problem
 from ...base.limits import MOST_LAYERS, MOST_MICRO_BATCHES, MOST_SAMPLES, beyond
 from ..check import raise_if_any
+from ..context_spec import ContextSpec
 from ..strategy import PipelineSpec, StageSpec, Strategy
 from .recompute import PublishedRecompute
 
@@ -51,14 +52,11 @@ class DeviceSlot:
 class Expanded:
     """One published strategy, read.
 
-    context_parallel: degree per data-parallel group, whose pipelines follow each other; empty: all 1.
-    sequence_lengths: tokens per pipeline where they are not equal shares. num_gpus: as the source
-    counts, devices or rank slots. notes: what was read and doesn't decide the Strategy.
+    num_gpus: as the source counts, devices or rank slots. notes: what was read and doesn't decide the
+    Strategy.
     """
 
     strategy: Strategy
-    context_parallel: tuple[int, ...] = ()
-    sequence_lengths: tuple[int, ...] = ()
     recompute: PublishedRecompute | None = None
     style: AnnotationStyle = AnnotationStyle.UNION
     num_gpus: int | None = None
@@ -70,18 +68,18 @@ class Expanded:
         """Whether the source asks for ZeRO."""
         return self.strategy.zero > 0
 
-    @property
-    def uses_context_parallel(self) -> bool:
-        """Whether any group of pipelines shares one sequence."""
-        return any(degree > 1 for degree in self.context_parallel)
 
-    @property
-    def global_batch(self) -> int:
-        """Samples of one step. The pipelines of one context-parallel group share theirs."""
-        pipelines = self.strategy.pipelines
-        degrees = self.context_parallel or (1,) * len(pipelines)
-        firsts = [sum(degrees[:group]) for group in range(len(degrees))]
-        return self.strategy.accumulation * sum(pipelines[first].batch_size for first in firsts)
+def context_groups(degrees: Sequence[int], lengths: Sequence[int] = ()) -> tuple[ContextSpec, ...]:
+    """Groups of pipelines that follow each other, by how many members each has.
+
+    lengths: tokens of each pipeline; samples of a group with fewer than others are padded to as many.
+    """
+    firsts = [sum(degrees[:number]) for number in range(len(degrees))]
+    members = [tuple(range(first, first + count)) for first, count in zip(firsts, degrees, strict=True)]
+    own = [tuple(lengths[first : first + count]) for first, count in zip(firsts, degrees, strict=True)]
+    longest = max(map(sum, own), default=0)
+    found = [ContextSpec(held, each, longest - sum(each)) for held, each in zip(members, own, strict=True)]
+    return tuple(spec for spec in found if len(spec.pipelines) > 1 or spec.padding)
 
 
 @dataclass(frozen=True, slots=True)

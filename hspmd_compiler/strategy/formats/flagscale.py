@@ -13,7 +13,7 @@ from math import gcd
 from ...base.limits import MOST_DEVICES, MOST_MICRO_BATCHES
 from ..check import check, raise_if_any
 from ..strategy import PipelineSpec, StageSpec, Strategy
-from .expanded import Choices, Expanded
+from .expanded import Choices, Expanded, context_groups
 from .format_values import FormatValues, is_list
 from .stage_layers import layer_ranges
 
@@ -88,13 +88,10 @@ def expand_flagscale(content: Mapping[str, object], choices: Choices, at: str = 
     ]
     sequence_parallel = _find(content, "sequence_parallel") is True
     zero = 1 if _find(content, "use_distributed_optimizer") is True else 0
-    strategy = Strategy(tuple(pipelines), sequence_parallel=sequence_parallel, zero=zero)
+    context = context_groups([members] * groups)
+    strategy = Strategy(tuple(pipelines), sequence_parallel=sequence_parallel, zero=zero, context=context)
     check(strategy, at=at)
-    return Expanded(
-        strategy,
-        context_parallel=(members,) * groups,
-        notes=tuple(_notes(content, meshes, groups, types)),
-    )
+    return Expanded(strategy, notes=tuple(_notes(content, meshes, groups, types)))
 
 
 def _meshes(hetero: Mapping[str, object], values: FormatValues) -> list[Mesh]:

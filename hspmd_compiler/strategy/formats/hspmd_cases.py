@@ -37,7 +37,7 @@ FIX = "a case has the keys of HSPMD's launch script in lower case; docs/strategy
 
 def expand_lines(text: str, choices: Choices, at: str) -> Expanded:
     """The strategy of a launch script's lines."""
-    return read_lines(text, choices, at, context_parallel=True)
+    return read_lines(text, choices, at)
 
 
 def case_entries(content: object, choices: Choices, at: str) -> list[Entry]:
@@ -65,7 +65,7 @@ def expand_case(case: Mapping[str, object], choices: Choices, at: str = "") -> E
     """The strategy of one case."""
     where = f"{at}, {case['id']}" if at and "id" in case else at
     try:
-        found = read_values(LaunchValues(ShellValues(_values(case))), choices, where, context_parallel=True)
+        found = read_values(LaunchValues(ShellValues(_values(case))), choices, where)
     except StrategyError as error:
         raise _in_lower_case(error) from None
     strategy = replace(found.strategy, zero=1) if case.get("zero") is True else found.strategy

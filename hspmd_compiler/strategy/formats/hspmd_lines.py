@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from ...base.limits import MOST_DEVICES, MOST_MICRO_BATCHES
 from ..check import check, raise_if_any
 from ..strategy import PipelineSpec, StageSpec, Strategy
-from .expanded import AnnotationStyle, Choices, Expanded
+from .expanded import AnnotationStyle, Choices, Expanded, context_groups
 from .launch_values import MODEL_AND_RUN_KEYS, LaunchValues
 from .recompute import read_recompute
 from .shell_values import ShellValues, read_assignments
@@ -33,27 +33,22 @@ def looks_like_lines(text: str) -> bool:
     return FIRST_LINE.match(next(lines, "")) is not None
 
 
-def read_lines(
-    text: str, choices: Choices = NO_CHOICES, at: str = "", context_parallel: bool = False
-) -> Expanded:
+def read_lines(text: str, choices: Choices = NO_CHOICES, at: str = "") -> Expanded:
     """The strategy of KEY=VALUE lines.
 
     choices say what the lines may too: NUM_LAYERS, needed with HETERO=false; MICRO_BATCH_SIZE;
-    MICRO_BATCH_NUM_LIST. context_parallel: whether degrees above 1 are taken; they are refused by name
-    otherwise.
+    MICRO_BATCH_NUM_LIST.
     """
-    return read_values(LaunchValues(read_assignments(text)), choices, at, context_parallel)
+    return read_values(LaunchValues(read_assignments(text)), choices, at)
 
 
-def read_values(
-    values: LaunchValues, choices: Choices, at: str = "", context_parallel: bool = False
-) -> Expanded:
+def read_values(values: LaunchValues, choices: Choices, at: str = "") -> Expanded:
     """The strategy of a launch script's values, as `read_lines` has it."""
     size, layers = choices.micro_batch_size, choices.num_layers
     size = values.integer("MICRO_BATCH_SIZE", 1) if size is None else size
     layers = values.count("NUM_LAYERS", values.of("NUM_LAYERS")) if layers is None else layers
     homogeneous = not values.flag("HETERO", "LAYERS_NUM_LIST" in values.shell.values)
-    degrees = _context_degrees(values, homogeneous, context_parallel)
+    degrees = _context_degrees(values, homogeneous)
     if homogeneous:
         pipelines = _homogeneous_pipelines(values, layers, degrees)
     else:
@@ -62,12 +57,12 @@ def read_values(
     recompute = read_recompute(values, len(pipelines))
     raise_if_any(values.problems, at, FIX)
     specs = [PipelineSpec(stages, (size,) * count) for stages, count in zip(pipelines, counts, strict=True)]
-    strategy = Strategy(tuple(specs) if recompute is None else recompute.applied(specs))
+    lengths = values.integers("SEQ_LEN_LIST", 1) or ()
+    pipelines_made = tuple(specs) if recompute is None else recompute.applied(specs)
+    strategy = Strategy(pipelines_made, context=context_groups(degrees, lengths))
     check(strategy, at=at)
     return Expanded(
         strategy,
-        context_parallel=tuple(degrees),
-        sequence_lengths=tuple(values.integers("SEQ_LEN_LIST", 1) or ()),
         recompute=recompute,
         style=AnnotationStyle.ONE_GROUP if homogeneous else AnnotationStyle.UNION,
         num_gpus=values.count("NUM_GPUS", values.of("NUM_GPUS")),
@@ -89,7 +84,7 @@ def _hetero_pipelines(
         values.bad("LAYERS_NUM_LIST", f"{_length(counts, sum(degrees))}: {rule}")
     if readable:
         _check_layers(values, counts, num_layers)
-    _check_sequence_lengths(values, len(counts), degrees)
+    _check_sequence_lengths(values, len(counts))
     unused = values.integers("UNUSED_RANK", 0) or []
     mapping = values.devices_of_slots("RANK_TO_DEVICE_MAPPING")
     if not readable:
@@ -104,18 +99,13 @@ def _hetero_pipelines(
     return _stages(values, counts, tp, {slot: mapping[slot] for slot in used if slot in mapping})
 
 
-def _context_degrees(values: LaunchValues, homogeneous: bool, allowed: bool) -> list[int]:
-    """CP_LIST, one degree per data-parallel group; CP, one for all, with HETERO=false.
-
-    Degrees above 1 are refused by name unless they are allowed.
-    """
+def _context_degrees(values: LaunchValues, homogeneous: bool) -> list[int]:
+    """CP_LIST, one degree per data-parallel group; CP, one for all, with HETERO=false."""
     dp = values.integer("DP")
     degrees = values.integers("CP_LIST", 1)
     common = values.integer("CP", 1) if homogeneous else 1
     if values.broken("DP") or values.broken("CP_LIST"):
         return []
-    if not allowed and common > 1:
-        values.bad("CP", f"{common}: context parallelism comes later, degree 1 only")
     if not values.within("DP", "data-parallel groups", dp, MOST_DEVICES):
         return []
     degrees = [common] * dp if degrees is None else degrees
@@ -123,9 +113,6 @@ def _context_degrees(values: LaunchValues, homogeneous: bool, allowed: bool) -> 
         values.bad("CP_LIST", f"{_length(degrees, dp)}: one degree per data-parallel group, DP is {dp}")
     if homogeneous and "CP" in values.shell.values and set(degrees) != {common}:
         values.bad("CP_LIST", f"{degrees}: with HETERO=false all are CP, {common}")
-    for index, degree in enumerate(degrees):
-        if degree > 1 and not allowed and not values.broken("CP"):
-            values.bad(f"CP_LIST[{index}]", f"{degree}: context parallelism comes later, degree 1 only")
     return degrees
 
 
@@ -142,16 +129,14 @@ def _check_layers(values: LaunchValues, counts: Counts, num_layers: int | None) 
             values.bad(path, f"{total} layers: {owner} {wanted}")
 
 
-def _check_sequence_lengths(values: LaunchValues, pipelines: int, degrees: list[int]) -> None:
-    """One length per pipeline; they differ only where context parallelism shares a sequence."""
+def _check_sequence_lengths(values: LaunchValues, pipelines: int) -> None:
+    """One length per pipeline."""
     lengths = values.integers("SEQ_LEN_LIST", 1)
     if lengths is None or values.broken("SEQ_LEN_LIST"):
         return
     if len(lengths) != pipelines:
         rule = f"one length per pipeline, here {pipelines}"
         values.bad("SEQ_LEN_LIST", f"{_length(lengths, pipelines)}: {rule}")
-    if len(set(lengths)) > 1 and max(degrees, default=1) == 1:
-        values.bad("SEQ_LEN_LIST", f"{lengths}: unequal lengths per pipeline come later, null or equal only")
 
 
 def _check_unused(values: LaunchValues, unused: list[int], slots: int) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from ...base.limits import MOST_DEVICES
 from ..check import check, raise_if_any
 from ..strategy import StageSpec, Strategy
-from .expanded import Choices, Entry, Expanded
+from .expanded import Choices, Entry, Expanded, context_groups
 from .format_values import FormatValues, is_list
 from .placement import NODE, place
 from .shell_values import literal, read_assignments
@@ -141,10 +141,10 @@ def _expand(source: _Source, choices: Choices, at: str) -> Expanded:
             values.bad(f"{path}[{index}]", f"pp {scheme.pp}: the model has {layers} layers")
     raise_if_any(values.problems, at, FIX, SUBJECT)
     pipelines = [choices.pipeline(_stages(stages, layers or 1)) for stages in placed]
-    strategy = Strategy(tuple(pipelines), name=source.id)
+    context = context_groups([scheme.cp for scheme in schemes])
+    strategy = Strategy(tuple(pipelines), name=source.id, context=context)
     check(strategy, at=at)
-    degrees = tuple(scheme.cp for scheme in schemes)
-    return Expanded(strategy, context_parallel=degrees, num_gpus=gpus, notes=tuple(notes))
+    return Expanded(strategy, num_gpus=gpus, notes=tuple(notes))
 
 
 def _schemes(path: str, source: _Source, values: FormatValues) -> list[Scheme]:

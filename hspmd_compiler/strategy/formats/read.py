@@ -228,29 +228,10 @@ def _entry(form: Format, content: Mapping[str, object], choices: Choices, at: st
 
 
 def own_strategy(content: object, choices: Choices, at: str = "") -> Expanded:
-    """Our own form. It says all itself; context parallelism stands beside the Strategy."""
-    degrees: tuple[int, ...] = ()
-    if isinstance(content, Mapping) and "context_parallel" in content:
-        given = content["context_parallel"]
-        content = {key: value for key, value in content.items() if key != "context_parallel"}
-        strategy = strategy_from(content, at)
-        degrees = _checked_degrees(given, len(strategy.pipelines), at)
-    else:
-        strategy = strategy_from(content, at)
+    """Our own form. It says all itself."""
+    strategy = strategy_from(content, at)
     check(strategy, num_layers=choices.num_layers, at=at)
     if choices.micro_batch_size is not None or choices.micro_batches is not None:
         text = "a strategy says them itself: leave out --micro-batches and --micro-batch-size"
         raise_if_any([Problem("pipelines.micro_batches", text)], at)
-    return Expanded(strategy, context_parallel=degrees)
-
-
-def _checked_degrees(given: object, pipelines: int, at: str) -> tuple[int, ...]:
-    degrees = tuple(item for item in given if isinstance(item, int)) if is_list(given) else ()
-    if not is_list(given) or len(degrees) != len(given) or any(degree < 1 for degree in degrees):
-        raise_if_any(
-            [Problem("context_parallel", f"{given!r}: a list with a degree per group of pipelines")], at
-        )
-    if sum(degrees) != pipelines:
-        text = f"{list(degrees)}: the degrees add up to the number of pipelines, {pipelines}"
-        raise_if_any([Problem("context_parallel", text)], at)
-    return degrees
+    return Expanded(strategy)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from hspmd_compiler.errors import StrategyError
+from hspmd_compiler.strategy.context_spec import ContextSpec
 from hspmd_compiler.strategy.formats.expanded import Choices, Expanded
 from hspmd_compiler.strategy.formats.flagscale import expand_flagscale
 from hspmd_compiler.strategy.strategy import Strategy
@@ -78,7 +79,7 @@ def test_a_mesh_of_several_stages() -> None:
 
 def test_context_parallel_members_are_pipelines() -> None:
     expanded = expand_flagscale(config([2, 2, 1, 2, 1, 1, 2, 1, 2, 1], [1, 1]), Choices())
-    assert expanded.context_parallel == (2, 2)
+    assert expanded.strategy.context == (ContextSpec((0, 1)), ContextSpec((2, 3)))
     assert [one.devices for one in expanded.strategy.pipelines] == [
         (0, 1, 8),
         (2, 3, 9),

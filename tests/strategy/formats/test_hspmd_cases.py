@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hspmd_compiler.errors import StrategyError
+from hspmd_compiler.strategy.context_spec import ContextSpec
 from hspmd_compiler.strategy.formats.expanded import AnnotationStyle, Choices
 from hspmd_compiler.strategy.formats.hspmd_cases import case_entries, expand_case, expand_lines
 from hspmd_compiler.strategy.formats.hspmd_lines import read_lines
@@ -29,7 +31,7 @@ CASE: dict[str, Any] = {
     "model": {"layers": 3},
 }
 CONTEXT_PARALLEL = (
-    'DP=2\nTP=1\nCP_LIST="[1,2]"\nLAYERS_NUM_LIST="[[4],[4],[2,2]]"\nMICRO_BATCH_NUM_LIST="[3,5]"\n'
+    'DP=2\nTP=1\nCP_LIST="[1,2]"\nLAYERS_NUM_LIST="[[4],[2,2],[2,2]]"\nMICRO_BATCH_NUM_LIST="[3,5]"\n'
 )
 
 
@@ -72,22 +74,29 @@ def test_choices_go_before_the_script() -> None:
 
 def test_context_parallel_pipelines_share_their_micro_batches() -> None:
     expanded = expand_lines(CONTEXT_PARALLEL + 'SEQ_LEN_LIST="[12,4,8]"\n', Choices(), "")
-    assert expanded.context_parallel == (1, 2)
-    assert expanded.sequence_lengths == (12, 4, 8)
+    assert expanded.strategy.context == (ContextSpec((1, 2), (4, 8)),)
     assert [len(one.micro_batches) for one in expanded.strategy.pipelines] == [3, 5, 5]
-    assert expanded.global_batch == 8
+    assert expanded.strategy.global_batch == 8
 
 
 def test_context_parallelism_of_equal_stages() -> None:
     expanded = expand_lines("HETERO=false\nDP=2\nCP=2\nTP=2\nPP=2\nNUM_LAYERS=4\n", Choices(), "")
-    assert expanded.context_parallel == (2, 2)
+    assert expanded.strategy.context == (ContextSpec((0, 1)), ContextSpec((2, 3)))
     assert expanded.style is AnnotationStyle.ONE_GROUP
     assert [one.devices for one in expanded.strategy.pipelines][1] == (2, 3, 10, 11)
 
 
-def test_compiling_refuses_context_parallelism_by_name() -> None:
-    with pytest.raises(StrategyError, match=r"CP_LIST\[1\] 2: context parallelism comes later"):
-        read_lines(CONTEXT_PARALLEL)
+def test_samples_of_fewer_tokens_are_padded() -> None:
+    """One length per pipeline; a group that has fewer in all, or a pipeline alone, runs no padding."""
+    pair = ContextSpec((1, 2), (4, 6))
+    groups = {
+        "[12,4,6]": (replace(pair, padding=2),),
+        "[7,4,6]": (ContextSpec((0,), (7,), 3), pair),
+        "[10,4,6]": (pair,),
+    }
+    for given, wanted in groups.items():
+        strategy = expand_lines(CONTEXT_PARALLEL + f'SEQ_LEN_LIST="{given}"\n', Choices(), "").strategy
+        assert strategy.context == wanted
 
 
 BAD = {

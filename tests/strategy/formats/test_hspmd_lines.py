@@ -117,8 +117,7 @@ def test_published_cases_give_their_pipelines(reference: Path, number: int) -> N
 BAD = {
     "lists_of_wrong_length": 'DP=3\nTP=2\nCP_LIST="[1,1]"\nLAYERS_NUM_LIST="[[2,2],[3]]"\n'
     'MICRO_BATCH_NUM_LIST="[1]"\nSEQ_LEN_LIST="[8,8,9]"\n',
-    "context_parallel": 'DP=2\nTP=2\nCP_LIST="[1,2]"\nLAYERS_NUM_LIST="[[2],[2],[2]]"\n',
-    "context_parallel_equal": "HETERO=false\nDP=2\nTP=2\nPP=2\nCP=2\nNUM_LAYERS=4\n",
+    "context_of_unlike_stages": 'DP=2\nTP=2\nCP_LIST="[1,2]"\nLAYERS_NUM_LIST="[[4],[2,2],[1,3]]"\n',
     "slots_and_mapping": 'DP=2\nTP=2\nLAYERS_NUM_LIST="[[2,2],[4]]"\nUNUSED_RANK="[2,3,3,9]"\n'
     'RANK_TO_DEVICE_MAPPING="{0:1,1:1,4:2,9:7}"\n',
     "stage_without_slots": 'DP=1\nTP=2\nLAYERS_NUM_LIST="[[2,2]]"\nUNUSED_RANK="[2,3]"\n',

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hspmd_compiler.errors import StrategyError
+from hspmd_compiler.strategy.context_spec import ContextSpec
 from hspmd_compiler.strategy.formats.annotation_json import annotation_json
 from hspmd_compiler.strategy.formats.expanded import Choices, Entry, Expanded, Format
 from hspmd_compiler.strategy.formats.hspmd_cases import expand_lines
@@ -120,22 +121,11 @@ CONTEXT_PARALLEL = 'DP=2\nTP=1\nCP_LIST="[1,2]"\nLAYERS_NUM_LIST="[[4],[4],[4]]"
 def test_our_own_form_keeps_context_parallelism(tmp_path: Path) -> None:
     given = expand_lines(CONTEXT_PARALLEL, Choices(), "")
     path = tmp_path / "s.json"
-    path.write_text(strategy_text(given.strategy, context_parallel=given.context_parallel))
+    path.write_text(strategy_text(given.strategy))
     form, (read,) = read_entries(path, Choices())
     assert form is Format.STRATEGY
-    assert (read.expand().strategy, read.expand().context_parallel) == (given.strategy, (1, 2))
-    with pytest.raises(StrategyError, match=r"context_parallel\[1\] 2: context parallelism comes later"):
-        read_strategy(path)
-
-
-@pytest.mark.parametrize("degrees", ["[1, 1]", "[0, 3]", "2"])
-def test_degrees_that_fit_no_pipelines_are_refused(degrees: str, expect: Callable[[str, str], None]) -> None:
-    given = expand_lines(CONTEXT_PARALLEL, Choices(), "")
-    text = strategy_text(given.strategy, context_parallel=(1, 2)).replace("[1, 2]", degrees)
-    _, (read,) = text_entries(text, Choices(), at="s.json")
-    with pytest.raises(StrategyError) as caught:
-        read.expand()
-    expect(f"strategy_formats/own_degrees_{'_'.join(filter(str.isdigit, degrees))}", str(caught.value))
+    assert given.strategy.context == (ContextSpec((1, 2)),)
+    assert read.expand().strategy == read_strategy(path) == given.strategy
 
 
 def test_our_own_form_says_its_micro_batches(expect: Callable[[str, str], None]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hspmd_compiler.errors import StrategyError
+from hspmd_compiler.strategy.context_spec import ContextSpec
 from hspmd_compiler.strategy.formats.expanded import Choices
 from hspmd_compiler.strategy.formats.hotspa import bucket_of_strategy, hotspa_entries
 from hspmd_compiler.strategy.formats.hydraulis import json_entries, line_entries, pool_entries
@@ -61,9 +62,9 @@ def test_stages_go_to_other_nodes() -> None:
 def test_context_parallel_members_are_pipelines() -> None:
     (entry,) = pool_entries([(2, 2, 1), (1, 4, 1)], EIGHT_LAYERS)
     expanded = entry.expand()
-    assert expanded.context_parallel == (2, 1)
+    assert expanded.strategy.context == (ContextSpec((0, 1)),)
     assert [pipeline.devices for pipeline in expanded.strategy.pipelines] == [(0, 1), (2, 3), (4, 5, 6, 7)]
-    assert expanded.global_batch == 2
+    assert expanded.strategy.global_batch == 2
 
 
 def test_pools_number_their_strategies() -> None:
