@@ -14,7 +14,7 @@ from .forms import ContextGroup, ContextRows
 from .row_writer import CAT, RowWriter, all_runs, kv_held, q_held
 
 
-class Spread:
+class SpreadHeads:
     """Who has which heads during attention, and what moves there and back."""
 
     def __init__(self, writer: RowWriter) -> None:
@@ -54,7 +54,7 @@ class Spread:
 
 def heads_forward(writer: RowWriter) -> ContextRows:
     """Whole attention of some heads."""
-    spread, kind = Spread(writer), writer.kind
+    spread, kind = SpreadHeads(writer), writer.kind
     q = spread.there(0, writer.operands.q, "queries", kind.width)
     kv = spread.kv_there(1)
     out, lse = writer.attended(q, kv, None, (spread.runs, spread.runs), spread.heads, True)
@@ -64,7 +64,7 @@ def heads_forward(writer: RowWriter) -> ContextRows:
 
 def heads_backward(writer: RowWriter) -> ContextRows:
     """What the forward pass moved, and what it gave, moves again; gradients come back."""
-    of, spread, kind = writer.operands, Spread(writer), writer.kind
+    of, spread, kind = writer.operands, SpreadHeads(writer), writer.kind
     assert of.grad is not None and of.out is not None and of.lse is not None, "of a backward pass"
     widths = (kind.value_width, kind.width, kind.value_width)
     joined = writer.row(CAT, (of.grad, of.q, of.out), -1)
