@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
 import torch
@@ -11,11 +12,13 @@ from torch import Tensor
 from ..errors import InternalError, RunError
 from ..program.arrays import TorchArrays
 from ..program.codegen import SegmentCache
-from ..program.execute import RankPlan, RankState, Walk, plan_rank, run_step
+from ..program.execute import RankPlan, RankState, SegmentRunner, Walk, plan_rank, run_step
 from ..program.kernels.random_kernels import step_keys
 from ..program.program import ZERO_PARAMS, ClassProgram, InputKind, Op, Program, RankProgram, Shard
 from ..program.requests import Request, StepRun
 from ..program.segments import CompiledSegments
+from ..program.sized.sized_run import SizedRun
+from ..program.sized.step_plan import StepPlan
 from ..program.state.state_elements import gradients_of
 from .batches.batch_check import BatchCheck
 from .batches.data import Batch, BatchShape
@@ -33,7 +36,8 @@ class ActiveProgram:
     rank: None where the program doesn't use this process, which then takes no rows and holds nothing.
     state: what the rank holds, taken over. shape: what a batch must look like. rows: of the global batch
     that the rank takes, [low, high) per micro-batch. keys: inputs that its program reads. batches: compares
-    what all ranks are given.
+    what all ranks are given. sizes: of micro-batches that it takes, which each step chooses; None where it
+    has its own.
     """
 
     def __init__(
@@ -42,17 +46,35 @@ class ActiveProgram:
         self.program = program
         self.rank = rank
         self.state = state
+        self.sizes = program.sizes
         self.shape = BatchShape.of(program)
         self._device = transport.device
         self._arrays = TorchArrays(str(transport.device))
         self._plan: RankPlan | None = None if rank is None else plan_rank(program, rank)
-        self._segments = (
-            None if self._plan is None else CompiledSegments(self._plan, SegmentCache(str(transport.device)))
-        )
+        self._segments: SegmentRunner[Tensor] | None = None
+        self._sized: SizedRun | None = None
+        if self._plan is not None and self.sizes is not None:
+            self._segments = self._sized = SizedRun(program, self._plan.program, str(transport.device))
+        elif self._plan is not None:
+            self._segments = CompiledSegments(self._plan, SegmentCache(str(transport.device)))
         self.rows: list[tuple[int, int]] = [] if self._plan is None else self._plan.program.rows
         self.keys = inputs_read(self.shared)
-        self._sizes = [high - low for low, high in self.rows]
-        self.batches = BatchCheck(transport, self.rows, self.keys)
+        self.batches = BatchCheck(transport, self._readers(), self.keys)
+
+    def _readers(self) -> list[tuple[int, int]]:
+        """What ranks have alike that take the same rows; where these change, the number of their pipeline."""
+        if self._plan is None or self.sizes is None:
+            return self.rows
+        return [(self._plan.program.pipeline, self._plan.program.pipeline + 1)]
+
+    def choose(self, plan: StepPlan) -> None:
+        """Take the micro-batches of a step: batches have their sizes from now on."""
+        if self.sizes is None:
+            raise InternalError("a program of one size has no choice")
+        self.shape = replace(self.shape, batch=plan.total(self.sizes.unit))
+        if self._sized is not None:
+            self._plan = self._sized.plan_for(plan)
+            self.rows = self._plan.program.rows
 
     @property
     def is_idle(self) -> bool:
@@ -124,7 +146,10 @@ class ActiveProgram:
     def of_global(self, batch: Mapping[str, Tensor]) -> list[Batch]:
         """This rank's micro-batches of a global batch, checked."""
         self.shape.check(batch)
-        return [{key: batch[key][low:high].to(self._device) for key in self.keys} for low, high in self.rows]
+        return [{key: self._rows(batch[key], low, high) for key in self.keys} for low, high in self.rows]
+
+    def _rows(self, value: Tensor, low: int, high: int) -> Tensor:
+        return value.narrow(self.shape.dim, low, high - low).to(self._device)
 
     def of_local(self, batch: Mapping[str, Tensor]) -> list[Batch]:
         """The same of a batch that has this rank's rows only."""
@@ -134,10 +159,11 @@ class ActiveProgram:
             raise RunError(
                 f"a local batch doesn't fit rank {self.rank}",
                 details=wrong,
-                rule=f"rank {self.rank} takes {shape.batch} samples a step, those of rows {self.rows}",
+                rule=f"rank {self.rank} takes {shape.batch} {shape.unit} a step, those of rows {self.rows}",
             )
-        parts = {key: torch.split(batch[key].to(self._device), self._sizes) for key in self.keys}
-        return [{key: parts[key][mb] for key in self.keys} for mb in range(len(self._sizes))]
+        sizes, dim = [high - low for low, high in self.rows], self.shape.dim
+        parts = {key: torch.split(batch[key].to(self._device), sizes, dim) for key in self.keys}
+        return [{key: parts[key][mb] for key in self.keys} for mb in range(len(sizes))]
 
 
 def inputs_read(shared: ClassProgram) -> frozenset[str]:

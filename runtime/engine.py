@@ -14,9 +14,12 @@ from ..program.execute import RankState
 from ..program.kernels.index_check import outside_error
 from ..program.program import ClassProgram, Program, RankProgram, Shard
 from ..program.requests import LossReduce, OptimizerStep, Request
+from ..program.sized.plan_check import check_plan
+from ..program.sized.step_plan import StepPlan
 from ..program.switch_plan import SwitchPlan
 from ..program.trained import started, trained_value
 from .active import ActiveProgram
+from .agreed_plan import agree, missing_plan, needless_plan
 from .batches.buckets import CountedLabels
 from .batches.data import Batch, BatchShape
 from .hot.hot_step import HotSteps
@@ -140,16 +143,22 @@ class Engine(WholeState):
         return self.optimizer.config.lr_at(self.steps, self.lr)
 
     @torch.no_grad()
-    def step(self, batch: Mapping[str, Tensor], local: bool = False) -> float:
+    def step(self, batch: Mapping[str, Tensor], plan: StepPlan | None = None, local: bool = False) -> float:
         """Train on one batch and return its loss, the same on every rank.
 
         batch: the global batch; with `local` only this rank's rows (`rows`, one micro-batch after
-        the other) of the inputs it reads (`keys`). RunError on every rank, before anything is updated,
-        where ranks were given different batches, or an index lies outside of its table.
+        the other) of the inputs it reads (`keys`). plan: of a program whose sizes each step chooses, the
+        micro-batches of this one; of packed tokens the batch is one row then, in which they lie. RunError on
+        every rank, before anything is updated, where ranks were given different batches or plans, or an index
+        lies outside of its table.
         """
+        call = "step(local=True)" if local else "step"
+        if plan is not None or self.active.sizes is not None:
+            with self.transport.call(f"plan of a {call}", meets=False):
+                self.choose(plan)
         micro_batches = self.active.of_local(batch) if local else self.active.of_global(batch)
         with (
-            self.transport.call("step(local=True)" if local else "step", meets=False),
+            self.transport.call(call, meets=False),
             checking(
                 self.transport,
                 self.active.batches,
@@ -161,6 +170,17 @@ class Engine(WholeState):
             ) as checks,
         ):
             return self._run(micro_batches, checks)
+
+    def choose(self, plan: StepPlan | None) -> None:
+        """Take the sizes of a step, which all ranks must choose alike: nothing is exchanged before that."""
+        sizes = self.active.sizes
+        if sizes is None:
+            raise needless_plan()
+        agree(plan, self.active.batches, self.transport, self.steps + 1)
+        if plan is None:
+            raise missing_plan(sizes)
+        check_plan(plan, sizes)
+        self.active.choose(plan)
 
     @torch.no_grad()
     def hot_step(

@@ -1,5 +1,6 @@
 """A segment as one generated Python generator: direct calls, early release, `yield` at communication.
 
+Numbers that follow the micro-batch are its first arguments, each distinct size once.
 The text is made here, from validated rows: numbers for values, operators from the kernel table, other
 literals passed by name. Nothing that a file says is evaluated as code.
 """
@@ -19,16 +20,25 @@ from .lifetimes import unread_inputs
 from .literals import segment_holes
 from .program import ALIASES, COMM, GETITEM, Segment, Value
 from .requests import SegmentRun
+from .sized.sizes import Size
 
 SegmentFunction: TypeAlias = Callable[..., SegmentRun[Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Generated text and the names it uses."""
+    """Generated text and the names it uses. sizes: of its first arguments, in order."""
 
     text: str
     names: dict[str, object]
+    sizes: tuple[Size, ...] = ()
+
+    def function(self) -> SegmentFunction:
+        """What the text defines."""
+        scope: dict[str, Any] = dict(self.names)
+        exec(compile(self.text, "<hspmd segment>", "exec"), scope)  # from `generate`, never from a file
+        function: SegmentFunction = scope["segment"]
+        return function
 
 
 class SegmentCache:
@@ -49,10 +59,14 @@ class SegmentCache:
 def compile_segment(segment: Segment, literals: Sequence[object], device: str = "cpu") -> SegmentFunction:
     """A generator function: takes the inputs in order, returns the outputs in order."""
     code = generate(segment, literals, device)
-    scope: dict[str, Any] = dict(code.names)
-    exec(compile(code.text, "<hspmd segment>", "exec"), scope)  # text from `generate`, never from a file
-    function: SegmentFunction = scope["segment"]
-    return function
+    if code.sizes:
+        raise ArtifactError(
+            f"segment {segment.name} has sizes in a program of one size",
+            details=[("sizes", ", ".join(size.text for size in code.sizes))],
+            rule="numbers follow the micro-batch in programs that tell for which sizes they were compiled",
+            fix="compile again",
+        )
+    return code.function()
 
 
 def generate(segment: Segment, literals: Sequence[object], device: str = "cpu") -> Code:
@@ -64,9 +78,10 @@ def generate(segment: Segment, literals: Sequence[object], device: str = "cpu") 
         lines += _release(call.dead)
     outputs = "".join(f"{_name(output.value)}, " for output in segment.outputs)
     lines += [f"return ({outputs})", "yield"]
-    inputs = ", ".join(dict.fromkeys(_name(item.value) for item in segment.inputs))
+    inputs = dict.fromkeys(_name(item.value) for item in segment.inputs)
+    arguments = ", ".join([*writer.sizes.values(), *inputs])
     body = "\n".join(f"    {line}" for line in lines)
-    return Code(f"def segment({inputs}):\n{body}\n", writer.names)
+    return Code(f"def segment({arguments}):\n{body}\n", writer.names, tuple(writer.sizes))
 
 
 class _Writer:
@@ -74,6 +89,7 @@ class _Writer:
 
     def __init__(self, device: str) -> None:
         self.names: dict[str, object] = {}
+        self.sizes: dict[Size, str] = {}
         self._device = device
         self._kernels: dict[str, str] = {}
 
@@ -102,6 +118,8 @@ class _Writer:
             return _name(argument)
         if argument is None or isinstance(argument, (bool, int)):
             return repr(argument)
+        if isinstance(argument, Size):
+            return self.sizes.setdefault(argument, f"z{len(self.sizes)}")
         if isinstance(argument, tuple):
             return "(" + "".join(f"{self._text(item)}, " for item in argument) + ")"
         name = f"c{len(self.names)}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..errors import ArtifactError
 from .arguments import holes_of
 from .program import DType, Hole, LocalRow, Segment, Value
+from .sized.sizes import Size
 
 if TYPE_CHECKING:
     import torch
@@ -30,14 +31,14 @@ def resolve(argument: object, literals: Sequence[object]) -> object:
         return torch_dtype(argument.name)
     if isinstance(argument, (tuple, list)):
         return tuple(resolve(item, literals) for item in argument)
-    if argument is None or isinstance(argument, (Value, bool, int, float, str)):
+    if argument is None or isinstance(argument, (Value, Size, bool, int, float, str)):
         return argument
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(argument, torch.dtype):
         return argument
     raise ArtifactError(
         f"a literal of type {type(argument).__name__} is refused",
-        rule="rows hold values, holes, numbers, strings, types and tuples of these",
+        rule="rows hold values, holes, numbers, sizes, strings, types and tuples of these",
     )
 
 

@@ -6,7 +6,7 @@ import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 import numpy
@@ -17,6 +17,7 @@ from ...base.names.named_import import import_named
 from ...base.source_lines import lines_of_error
 from ...errors import HspmdError, RunError
 from ...program.program import Program
+from ...program.sized.sizes import Count
 
 Batch = dict[str, Tensor]
 SampleRanges = Sequence[tuple[int, int]]
@@ -82,20 +83,31 @@ class DataSource(Protocol):
 class BatchShape:
     """What a program takes: samples of a batch, and shape and dtype of each input.
 
-    needed: the inputs that a batch must hold, None for all of them.
+    needed: the inputs that a batch must hold, None for all of them. dim: of each input that counts samples;
+    1 where a batch is one row of packed tokens, and these are counted.
     """
 
     batch: int
     inputs: Mapping[str, tuple[tuple[int, ...], str]]
     needed: frozenset[str] | None = None
+    dim: int = 0
 
     @classmethod
     def of(cls, program: Program) -> BatchShape:
-        return cls(program.batch, program.inputs)
+        """Of the batches of a program, or of its first probe, where each step chooses the sizes."""
+        if program.sizes is not None:
+            dim = int(program.sizes.unit is Count.TOKENS)
+            return cls(program.sizes.probes[0].total(program.sizes.unit), program.inputs, dim=dim)
+        return cls(program.batch, program.inputs, dim=program.ranks[0].row_dim if program.ranks else 0)
+
+    @property
+    def unit(self) -> str:
+        """What `batch` counts."""
+        return "tokens" if self.dim else "samples"
 
     def of_rows(self, rows: SampleRanges, needed: frozenset[str]) -> BatchShape:
         """What one rank takes: these rows of the global batch, of the inputs that it needs."""
-        return BatchShape(sum(high - low for low, high in rows), self.inputs, needed)
+        return replace(self, batch=sum(high - low for low, high in rows), needed=needed)
 
     def clashes(self, batch: Mapping[str, Tensor], samples: int) -> list[tuple[str, str]]:
         """What is wrong with a batch of so many samples, as (key, text)."""
@@ -106,7 +118,7 @@ class BatchShape:
                 wrong.append((key, "the program has no such input"))
                 continue
             shape, dtype = self.inputs[key]
-            wanted = f"{dtype}{[samples, *shape[1:]]}"
+            wanted = f"{dtype}{[*(1,) * self.dim, samples, *shape[self.dim + 1 :]]}"
             if (got := _described(tensor)) != wanted:
                 wrong.append((key, f"{got}, wanted {wanted}"))
         return wrong

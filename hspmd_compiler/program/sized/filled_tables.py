@@ -1,0 +1,104 @@
+"""A rank's steps of communication and the sizes in its code, in numbers, for the micro-batches of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...base.comm_plan import CommStep
+from ...errors import InternalError
+from ..program import RankProgram
+from .comm_numbers import filled
+from .recent import Recent
+from .sizes import Count, MicroSizes, Overlay, Size
+
+MOST_SIZES = 64
+"""Distinct sizes of micro-batches of which a rank keeps the numbers."""
+
+
+@dataclass(slots=True)
+class SizedStep:
+    """A step of communication and what of it varies; slots with equal ones share it."""
+
+    step: CommStep
+    overlay: Overlay
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """What was asked for of one size."""
+
+    micro: MicroSizes
+    total: int
+    steps: dict[int, CommStep] = field(default_factory=dict)
+    arguments: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+class FilledTables:
+    """StepTables of a rank; `choose` says for which micro-batches.
+
+    segments: the sizes that each segment of the rank's class takes.
+    """
+
+    def __init__(self, own: RankProgram, segments: Sequence[Sequence[Size]], most: int = MOST_SIZES) -> None:
+        sized = own.sized
+        if sized is None:
+            raise InternalError(f"rank {own.rank} has no sizes that vary")
+        shared: dict[tuple[CommStep, Overlay], SizedStep] = {}
+        self._own = own
+        self._comms = _shared(own.comms, sized.comms, shared)
+        self._transfers = _shared(own.transfers, sized.transfers, shared)
+        self._segments = [tuple(sizes) for sizes in segments]
+        overlays = (size for each in shared.values() for _, size in each.overlay)
+        every = (*overlays, *(size for sizes in self._segments for size in sizes))
+        self._reads_total = any(_reads_total(size) for size in every)
+        self._known: Recent[tuple[MicroSizes, int], _Numbers] = Recent(most)
+        self._chosen: list[_Numbers] = []
+
+    def choose(self, micros: Sequence[MicroSizes], total: int) -> None:
+        """Of these micro-batches from now on. total: what `Count.ALL` counts."""
+        asked = total if self._reads_total else 0
+        self._chosen = [self._of(micro.shape, asked) for micro in micros]
+
+    def comm(self, slot: int, mb: int) -> CommStep:
+        """See StepTables."""
+        return self._own.comms[slot] if mb < 0 else self._filled(self._comms[slot], mb)
+
+    def transfer(self, slot: int, mb: int) -> CommStep:
+        """See StepTables."""
+        return self._filled(self._transfers[slot], mb)
+
+    def arguments(self, segment: int, mb: int) -> tuple[int, ...]:
+        """What a segment takes first."""
+        numbers = self._chosen[mb]
+        found = numbers.arguments.get(segment)
+        if found is None:
+            found = tuple([size.at(numbers.micro, numbers.total) for size in self._segments[segment]])
+            numbers.arguments[segment] = found
+        return found
+
+    def _of(self, micro: MicroSizes, total: int) -> _Numbers:
+        return self._known.get((micro, total), lambda: _Numbers(micro, total))
+
+    def _filled(self, sized: SizedStep, mb: int) -> CommStep:
+        if not sized.overlay:
+            return sized.step
+        numbers = self._chosen[mb]
+        found = numbers.steps.get(id(sized))
+        if found is None:
+            found = filled(sized.step, sized.overlay, numbers.micro, numbers.total)
+            numbers.steps[id(sized)] = found
+        return found
+
+
+def _shared(
+    steps: Sequence[CommStep],
+    overlays: Sequence[Overlay],
+    known: dict[tuple[CommStep, Overlay], SizedStep],
+) -> list[SizedStep]:
+    """By slot; layers repeat each other's steps, but for their ids."""
+    return [known.setdefault(key, SizedStep(*key)) for key in zip(steps, overlays, strict=True)]
+
+
+def _reads_total(size: Size) -> bool:
+    return size.of is Count.ALL or (size.minus is not None and _reads_total(size.minus))
