@@ -9,6 +9,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from ..errors import HspmdError
 from ..options import OptimizerConfig
 from ..program.execute import RankState
 from ..program.kernels.index_check import outside_error
@@ -176,11 +177,15 @@ class Engine(WholeState):
         sizes = self.active.sizes
         if sizes is None:
             raise needless_plan()
-        agree(plan, self.active.batches, self.transport, self.steps + 1)
-        if plan is None:
-            raise missing_plan(sizes)
-        check_plan(plan, sizes)
-        self.active.choose(plan)
+        problem: HspmdError | None = None
+        try:
+            if plan is None:
+                raise missing_plan(sizes)
+            check_plan(plan, sizes)
+            self.active.choose(plan)
+        except HspmdError as error:
+            problem = error
+        agree(plan, problem, self.active.batches, self.transport, self.steps + 1)
 
     @torch.no_grad()
     def hot_step(

@@ -27,7 +27,8 @@ DrawnParts = tuple[tuple[int, tuple[Interval, ...], int], ...]
 def reasons(own: RankProgram, shared: ClassProgram) -> list[PartRefusal]:
     """Why a rank's program can't be run on a part of a batch, as (what, why)."""
     used = {each.segment for each in own.instructions if each.op in PASSES}
-    return list(dict.fromkeys(_reasons(shared.segments[index] for index in sorted(used))))
+    sized = [] if own.sized is None else [("sizes of micro-batches", "each step chooses them, by its plan")]
+    return sized + list(dict.fromkeys(_reasons(shared.segments[index] for index in sorted(used))))
 
 
 def _reasons(segments: Iterable[Segment]) -> Iterator[PartRefusal]:

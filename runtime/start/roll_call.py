@@ -14,8 +14,9 @@ from typing import Protocol
 from ...base.by_key import by_key
 from ...base.comm_plan import CommKind
 from ...errors import RankLost, RunError
-from ...program.exchange_plan import ExchangePlan, Shortcut
+from ...program.exchange_plan import ExchangePlan, Shortcut, shortcut_of_equals
 from ...program.program import Op, RankProgram
+from ...program.sized.comm_numbers import told_apart
 from ..transport import peer_lost_in
 from .same_start import unlike
 
@@ -141,12 +142,17 @@ def exchange_key(strategy: str, number: int) -> str:
 
 
 def shortcuts_of(program: RankProgram, strategy: str = "") -> dict[str, str]:
-    """The shortcut that this rank's part of each exchange allows; none where its parts differ."""
+    """The shortcut that this rank's part of each exchange allows; none where its parts differ.
+
+    Where sizes change, whatever they are: whether pieces are equal is seen in each step, alike by all.
+    """
     found: dict[str, str] = {}
-    for step in program.comms:
+    overlays = program.sized.comms if program.sized is not None else [()] * len(program.comms)
+    for step, overlay in zip(program.comms, overlays, strict=True):
         if step.kind in (CommKind.ALL_REDUCE, CommKind.SEND_RECV) or len(step.group) == 1:
             continue
-        own = ExchangePlan.of(step).shortcut.value
+        varies = shortcut_of_equals(told_apart(step, overlay)) if overlay else ExchangePlan.of(step).shortcut
+        own = varies.value
         key = exchange_key(strategy, step.id)
         known = found.setdefault(key, own)
         found[key] = own if own == known else Shortcut.NONE.value

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from hspmd_compiler.options import Precision
 from hspmd_compiler.passes.compile_state import Example
 from hspmd_compiler.passes.pipeline import planning, tracing
 from hspmd_compiler.passes.sized.probes import probes_of, range_of
@@ -45,13 +46,16 @@ class SizedCase:
         unit: Count,
         high: int,
         low: int = 1,
+        precision: Precision = Precision.MODEL,
     ) -> SizedCase:
         """inputs: of a probe of so many tokens."""
         model = build()
         probes = probes_of(strategy, unit, low, high)
         lowered, lines = [], []
         for probe in probes:
-            traced = tracing().run(Example(model, inputs(probe.tokens), probe.strategy.global_batch))
+            traced = tracing(precision=precision).run(
+                Example(model, inputs(probe.tokens), probe.strategy.global_batch)
+            )
             lines = [row.where for row in traced.graph.rows]
             lowered.append(planning(probe.strategy, cuts=probe.cuts).run(traced).program)
         program = unify(lowered, range_of(strategy, unit, low, high, probes), lines)

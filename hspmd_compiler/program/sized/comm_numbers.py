@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...base.comm_plan import Box, CommStep, Piece
 from ...errors import OptionError
-from .sizes import MicroSizes, Overlay
+from .sizes import MicroSizes, Overlay, Size
 
 Shape = tuple[int, ...]
 
@@ -62,6 +62,15 @@ def filled(step: CommStep, overlay: Overlay, micro: MicroSizes, total: int = 0) 
             fix="cut the tokens evenly, or closer to evenly, on both stages",
         )
     return made
+
+
+def told_apart(step: CommStep, overlay: Overlay) -> CommStep:
+    """The step with a number of its own for each size: boxes are equal there if they are at all sizes."""
+    numbers = list(numbers_of(step))
+    names: dict[Size, int] = {}
+    for place, size in overlay:
+        numbers[place] = -1 - names.setdefault(size, len(names))
+    return with_numbers(step, tuple(numbers))
 
 
 def _shape(shape: Shape | None, given: Iterator[int]) -> Shape | None:

@@ -51,14 +51,23 @@ class FilledTables:
         self._segments = [tuple(sizes) for sizes in segments]
         overlays = (size for each in shared.values() for _, size in each.overlay)
         every = (*overlays, *(size for sizes in self._segments for size in sizes))
+        self._between_cuts = [
+            each for each in shared.values() if any(size.minus is not None for _, size in each.overlay)
+        ]
         self._reads_total = any(_reads_total(size) for size in every)
         self._known: Recent[tuple[MicroSizes, int], _Numbers] = Recent(most)
         self._chosen: list[_Numbers] = []
 
     def choose(self, micros: Sequence[MicroSizes], total: int) -> None:
-        """Of these micro-batches from now on. total: what `Count.ALL` counts."""
+        """Of these micro-batches from now on. total: what `Count.ALL` counts.
+
+        An OptionError where a step between unlike cuts can't take one of them: before anything moves.
+        """
         asked = total if self._reads_total else 0
         self._chosen = [self._of(micro.shape, asked) for micro in micros]
+        for sized in self._between_cuts:
+            for mb in range(len(micros)):
+                self._filled(sized, mb)
 
     def comm(self, slot: int, mb: int) -> CommStep:
         """See StepTables."""

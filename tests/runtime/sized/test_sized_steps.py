@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from hspmd_compiler.errors import RunError
-from hspmd_compiler.options import OptimizerConfig, OptimizerName
+from hspmd_compiler.errors import OptionError, RunError
+from hspmd_compiler.options import OptimizerConfig, OptimizerName, Precision
+from hspmd_compiler.program.sized.instantiate import instantiate
 from hspmd_compiler.program.sized.sizes import Count
 from hspmd_compiler.program.sized.step_plan import StepPlan
 from hspmd_compiler.runtime.engine import Engine
-from hspmd_compiler.strategy.strategy import Strategy
+from hspmd_compiler.strategy.strategy import Recompute, RecomputeKind, Strategy
 from tests.passes.sized_cases import SizedCase, planned
 from tests.passes.test_sized import PIECES, UNEQUAL, Packed, numbers, packed
 from tests.training.training_cases import Mlp
@@ -29,6 +30,7 @@ ROWS = (
     (([40, 2], [1, 2, 3]), {}),
     (([12], []), {"cuts": ((0, 12), (0, 12, 0))}),
 )
+SLOW = pytest.mark.slow
 Rank = Callable[[int, Engine, Given], Given]
 
 
@@ -56,7 +58,7 @@ def test_steps_of_any_number_of_samples() -> None:
     check_training(case.build, case.state, steps, CONFIG, found)
 
 
-@pytest.mark.parametrize("zero", [0, pytest.param(1, marks=pytest.mark.slow), 2, 3])
+@pytest.mark.parametrize("zero", [0, pytest.param(1, marks=SLOW), 2, 3])
 def test_steps_of_packed_rows(zero: int) -> None:
     """Cuts of tokens even or not, or empty; a pipeline with nothing to do."""
     torch.manual_seed(0)
@@ -68,6 +70,35 @@ def test_steps_of_packed_rows(zero: int) -> None:
         steps.append((plan, packed(*pipelines[0], *pipelines[1])))
     found = train_in_threads(case.program, case.state, steps, CONFIG)
     check_training(case.build, case.state, steps, CONFIG, found)
+
+
+@pytest.mark.parametrize("zero", [pytest.param(0, marks=SLOW), pytest.param(2, marks=SLOW), 3])
+def test_a_step_has_the_bits_of_its_plain_program(zero: int) -> None:
+    """In bfloat16, with activations computed again: those of the program of that step alone."""
+    case = narrow_rows(zero)
+    for pipelines, sizes in (*ROWS, ROWS[0]):
+        plan, _ = planned(Count.TOKENS, *pipelines, **sizes)
+        batch = packed(*pipelines[0], *pipelines[1])
+        plain = instantiate(case.program, plan)
+        wanted, after = train_in_threads(plain, case.state, [(None, batch)], CONFIG, widens=False)
+        found, params = train_in_threads(case.program, case.state, [(plan, batch)], CONFIG, widens=False)
+        assert (found[0].loss, found[0].norm) == (wanted[0].loss, wanted[0].norm)
+        for one, other in ((found[0].grads, wanted[0].grads), (params, after)):
+            assert one.keys() == other.keys()
+            assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def narrow_rows(zero: int) -> SizedCase:
+    """Packed rows in bfloat16, whose first layer is computed again in the backward pass."""
+    torch.manual_seed(0)
+    first = replace(PIECES.pipelines[0], recompute=(Recompute((0, 1), RecomputeKind.SELECTIVE),))
+    strategy = Strategy((first, *PIECES.pipelines[1:]), sequence_parallel=True, zero=zero)
+    inputs = partial(packed_rows, 5)
+    return SizedCase.of(Packed, inputs, strategy, Count.TOKENS, 200, precision=Precision.BFLOAT16)
+
+
+def packed_rows(first: int, tokens: int) -> dict[str, Tensor]:
+    return packed(first, tokens - first, rows=2)
 
 
 def test_ranks_that_bring_their_own_rows() -> None:
@@ -111,6 +142,24 @@ def test_unlike_plans_are_one_error_on_all_ranks(change: Callable[[StepPlan], St
     check_training(case.build, case.state, steps, CONFIG, found)
     assert len(set(told)) == 1 and len(told) == 4
     assert "the ranks have different settings in step 1" in told[0] and "plan" in told[0]
+
+
+def test_a_cut_that_one_transfer_can_not_take_is_refused_by_all_ranks() -> None:
+    torch.manual_seed(0)
+    case = SizedCase.of(Packed, partial(packed_rows, 5), PIECES, Count.TOKENS, 200)
+    told = []
+
+    def given(rank: int, engine: Engine, step: Given) -> Given:
+        wrong, _ = planned(Count.TOKENS, [12], [], cuts=((12, 0), (5, 4, 3)))
+        with pytest.raises(OptionError, match="the tokens of a micro-batch are cut unlike on two stages"):
+            engine.step(packed(12), wrong)
+        told.append(rank)
+        return step
+
+    steps: list[Given] = [(planned(Count.TOKENS, [7], [5])[0], packed(7, 5))]
+    found = train_in_threads(case.program, case.state, steps, CONFIG, given)
+    check_training(case.build, case.state, steps, CONFIG, found)
+    assert sorted(told) == list(range(6))
 
 
 @pytest.mark.parametrize(

@@ -41,18 +41,19 @@ def train_in_threads(
     config: OptimizerConfig,
     given: Callable[[int, Engine, Given], Given] = lambda rank, engine, step: step,
     local: bool = False,
+    widens: bool = True,
 ) -> tuple[list[StepEnd], Tensors]:
-    """Steps of all ranks in double precision, and whole parameters at their end.
+    """Steps of all ranks in double precision, if it `widens`, and whole parameters at their end.
 
     given: what a rank is given of a step.
     """
-    wide, meeting = widen_program(program), Meeting()
+    run, meeting = widen_program(program) if widens else program, Meeting()
 
     def job(rank: int) -> tuple[list[StepEnd], Tensors]:
-        shards = wide.ranks[rank].shards
+        shards = run.ranks[rank].shards
         params = {each.name: cut_shard(each, state[each.name], torch.device("cpu")) for each in shards}
-        transport = ThreadTransport(meeting, rank, wide.world_size)
-        engine = Engine(wide, config, transport, params)
+        transport = ThreadTransport(meeting, rank, run.world_size)
+        engine = Engine(run, config, transport, params)
         ends = []
         for step in steps:
             plan, batch = given(rank, engine, step)
@@ -60,8 +61,8 @@ def train_in_threads(
             ends.append(StepEnd(loss, engine.grad_norm, engine.grads()))
         return ends, engine.state_dict()
 
-    with default_type(torch.float64):
-        found = in_threads(wide.world_size, meeting, job)
+    with default_type(torch.float64 if widens else torch.float32):
+        found = in_threads(run.world_size, meeting, job)
     assert all([end.loss for end in ends] == [end.loss for end in found[0][0]] for ends, _ in found)
     return found[0]
 
