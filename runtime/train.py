@@ -9,6 +9,8 @@ from time import perf_counter
 
 from ..errors import RunError
 from ..program.program import Program
+from ..program.sized.sizes import Count
+from ..program.sized.step_plan import StepPlan
 from .batches.data import DataSource
 from .engine import Engine
 
@@ -93,15 +95,30 @@ def _epoch(
         if batch is None:
             break
         lr, start = engine.current_lr, perf_counter()
-        loss = engine.step(batch, local=data.local)
+        loss = engine.step(batch, data.plan, local=data.local)
         seconds = perf_counter() - start
         taken += 1
-        samples, tokens = engine.program.batch, tokens_of(engine.program)
+        samples, tokens = counted(engine, data.plan)
         on_step(StepRecord(engine.steps, epoch, loss, lr, engine.grad_norm, seconds, samples, tokens))
     return taken
 
 
+def counted(engine: Engine, plan: StepPlan | None) -> tuple[int, int | None]:
+    """Samples and tokens of a step that was taken; of packed rows the documents, or rows, are samples."""
+    if plan is None or engine.active.sizes is None:
+        return engine.program.batch, tokens_of(engine.program)
+    total = engine.shape.batch
+    if engine.active.sizes.unit is Count.TOKENS:
+        firsts = {engine.active.sizes.group_of(number)[0] for number in range(len(plan.pipelines))}
+        rows = [micro for number in firsts for micro in plan.pipelines[number]]
+        return sum(max(len(micro.documents), 1) for micro in rows), total
+    shape = engine.program.inputs.get(TOKENS)
+    return total, None if shape is None else total * math.prod(shape[0][1:])
+
+
 def _check_batch(before: Program, after: Program) -> None:
+    if before.sizes is not None and after.sizes is not None:
+        return
     if before.batch != after.batch or before.inputs != after.inputs:
         raise RunError(
             "the strategy takes other global batches than the one before it",

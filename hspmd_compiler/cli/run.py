@@ -107,6 +107,7 @@ def run(args: Namespace) -> int:
     _check(args)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings repeat what our errors say
 
+    from ..program.sized.instantiate import instantiate
     from ..runtime.saved.weights_file import check_writable
     from ..runtime.start.launch import launch
     from ..runtime.start.opening import StartOptions
@@ -119,7 +120,8 @@ def run(args: Namespace) -> int:
     pace = Pace({}) if args.pace is None else read_pace(args.pace)
 
     def check(program: Program, rank: int) -> None:
-        check_rank(program, rank)
+        sizes = program.sizes
+        check_rank(program if sizes is None else instantiate(program, sizes.probes[0]), rank)
         own = next(each for each in program.ranks if each.rank == rank)
         check_pace(pace, program.world_size, rank, len(own.instructions), str(args.pace))
 

@@ -18,6 +18,7 @@ from ...base.source_lines import lines_of_error
 from ...errors import HspmdError, RunError
 from ...program.program import Program
 from ...program.sized.sizes import Count
+from ...program.sized.step_plan import StepPlan
 
 Batch = dict[str, Tensor]
 SampleRanges = Sequence[tuple[int, int]]
@@ -65,6 +66,10 @@ class DataSource(Protocol):
     @property
     def seed(self) -> int:
         """What the order of the data is drawn from."""
+
+    @property
+    def plan(self) -> StepPlan | None:
+        """How the batch given last is taken, where each step chooses that."""
 
     def __iter__(self) -> Iterator[Batch]: ...
 
@@ -135,11 +140,15 @@ class BatchShape:
 
 
 class Epochs:
-    """Where a source of batches stands: epoch, batches used of it, seed, and samples left out so far."""
+    """Where a source of batches stands: epoch, batches used of it, seed, and samples left out so far.
+
+    plan: of the batch given last, where each step chooses how it is taken.
+    """
 
     def __init__(self, seed: int) -> None:
         self.epoch = 0
         self.left_out = 0
+        self.plan: StepPlan | None = None
         self._batches = 0
         self._seed = seed
 

@@ -9,6 +9,7 @@ from ...program.program import COMM, ClassProgram, InputKind, Segment, Shard, Va
 from ..engine import Engine
 from .copied_labels import check_labels
 from .data import FactoryData, epoch_seed, load_factory, seed_generators
+from .sized_data import SizedFactoryData
 from .text_data import IDS, LABELS, TextData, open_text
 
 EMBEDDINGS = frozenset({"aten.embedding.default", "hspmd.vocab_embedding"})
@@ -21,6 +22,9 @@ TABLES = frozenset({InputKind.PARAM, InputKind.STORED})
 def factory_source(engine: Engine, name: str, seed: int = 0) -> FactoryData:
     """Batches of `module:factory`: global ones, or this rank's rows where the factory takes `rows`."""
     seed_generators(epoch_seed(seed, 0))  # its module may draw while it is imported
+    sizes = engine.active.sizes
+    if sizes is not None:
+        return SizedFactoryData(load_factory(name), engine.shape, sizes, seed)
     return FactoryData(load_factory(name), engine.shape, seed, engine.rows, engine.keys)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ...program.sized.step_plan import StepPlan
 from ..batches.data import Batch, DataSource, SampleRanges
 from .messages import RunPosition
 
@@ -46,6 +47,11 @@ class ReturnedBatches:
     def seed(self) -> int:
         """See DataSource."""
         return self._inner.seed
+
+    @property
+    def plan(self) -> StepPlan | None:
+        """See DataSource; one that is given again was the last that was drawn."""
+        return self._inner.plan
 
     def __iter__(self) -> Iterator[Batch]:
         if self._returned is not None:

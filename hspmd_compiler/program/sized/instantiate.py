@@ -31,7 +31,8 @@ def instantiate(program: Program, plan: StepPlan) -> Program:
     """
     assert program.sizes is not None, "a program for micro-batches of any size"
     made = _Instance(program, program.sizes, plan)
-    ranks = with_receipts([made.rank(own) for own in program.ranks])
+    own = [made.rank(each) for each in program.ranks]
+    ranks = with_receipts(own) if len(own) == program.world_size else own  # which follow from all ranks
     inputs = {
         name: (_shape(program, shape, made.total), kind) for name, (shape, kind) in program.inputs.items()
     }

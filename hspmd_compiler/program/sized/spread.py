@@ -1,0 +1,76 @@
+"""A step's plan from what a batch holds: rows, or samples, shared out by the strategy's shares.
+
+Any plan gives the same numbers. This one keeps pipelines equally busy for what they were compiled to take:
+longest rows first, each to the pipeline that has the least for its share. It is no search: a planner that
+knows devices makes plans of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from .size_range import SizeRange
+from .sizes import Count, MicroSizes
+from .step_plan import StepPlan
+
+
+def spread_rows(
+    lengths: Sequence[int], sizes: SizeRange, documents: Sequence[Sequence[int]] = ()
+) -> StepPlan:
+    """The plan of rows of so many tokens, which lie one behind the other in the batch.
+
+    documents: the lengths of each row's documents. A context-parallel group takes a row in pieces by its
+    members' shares.
+    """
+    shares = _shares(sizes)
+    takers = dict.fromkeys(sizes.group_of(number) for number in range(len(shares)))
+    load = dict.fromkeys(takers, 0.0)
+    share = {taker: sum(shares[member] for member in taker) for taker in takers}
+    chosen: dict[int, tuple[int, ...]] = {}
+    for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
+        taker = min(takers, key=lambda each: ((load[each] + lengths[row]) / share[each], each))
+        load[taker] += lengths[row]
+        chosen[row] = taker
+    pipelines: list[list[MicroSizes]] = [[] for _ in shares]
+    firsts = [0, *accumulate(lengths)]
+    for row, length in enumerate(lengths):
+        pieces = _pieces(length, [shares[member] for member in chosen[row]])
+        first = firsts[row]
+        for member, piece in zip(chosen[row], pieces, strict=True):
+            ring = pieces if len(pieces) > 1 else ()
+            held = tuple(documents[row]) if documents else ()
+            pipelines[member].append(MicroSizes(1, piece, ring=ring, first=first, documents=held))
+            first += piece
+    return StepPlan(tuple(map(tuple, pipelines)))
+
+
+def spread_samples(count: int, sizes: SizeRange) -> StepPlan:
+    """The plan of so many samples: as many micro-batches as were compiled, more where they get too large."""
+    pipelines, first = [], 0
+    shares = _pieces(count, _shares(sizes))
+    for number, share in enumerate(shares):
+        compiled = len(sizes.probes[0].pipelines[number]) if sizes.probes else 1
+        parts = min(max(compiled, -(-share // sizes.high)), max(share // max(sizes.low, 1), 1))
+        micros = []
+        for size in _pieces(share, [1.0] * parts):
+            if size:
+                micros.append(MicroSizes(size, first=first))
+            first += size
+        pipelines.append(tuple(micros))
+    return StepPlan(tuple(pipelines))
+
+
+def _shares(sizes: SizeRange) -> list[float]:
+    """What each pipeline takes of the first probe."""
+    probe, unit = sizes.probes[0], sizes.unit
+    return [
+        float(sum(each.tokens if unit is Count.TOKENS else each.samples for each in micros)) or 1.0
+        for micros in probe.pipelines
+    ]
+
+
+def _pieces(count: int, shares: Sequence[float]) -> tuple[int, ...]:
+    """A count cut by shares: each boundary is rounded, so that the pieces add up."""
+    ends = [0, *(round(count * part / sum(shares)) for part in accumulate(shares))]
+    return tuple(high - low for low, high in pairwise(ends))
