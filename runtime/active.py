@@ -54,9 +54,11 @@ class ActiveProgram:
         self._segments: SegmentRunner[Tensor] | None = None
         self._sized: SizedRun | None = None
         if self._plan is not None and self.sizes is not None:
-            self._segments = self._sized = SizedRun(program, self._plan.program, str(transport.device))
+            self._segments = self._sized = SizedRun(
+                program, self._plan.program, str(transport.device), starts=True
+            )
         elif self._plan is not None:
-            self._segments = CompiledSegments(self._plan, SegmentCache(str(transport.device)))
+            self._segments = CompiledSegments(self._plan, SegmentCache(str(transport.device), starts=True))
         self.rows: list[tuple[int, int]] = [] if self._plan is None else self._plan.program.rows
         self.keys = inputs_read(self.shared)
         self.batches = BatchCheck(transport, self._readers(), self.keys)

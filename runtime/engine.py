@@ -14,7 +14,7 @@ from ..options import OptimizerConfig
 from ..program.execute import RankState
 from ..program.kernels.index_check import outside_error
 from ..program.program import ClassProgram, Program, RankProgram, Shard
-from ..program.requests import LossReduce, OptimizerStep, Request
+from ..program.requests import ExchangeStart, LossReduce, OptimizerStep, Request
 from ..program.sized.plan_check import check_plan
 from ..program.sized.step_plan import StepPlan
 from ..program.switch_plan import SwitchPlan
@@ -295,6 +295,8 @@ class Engine(WholeState):
                 answer = None
                 if isinstance(request, OptimizerStep):
                     self.update()
+                elif isinstance(request, ExchangeStart):  # waits for nobody: nothing to time
+                    answer = self.transport.answer(request)
                 else:
                     if isinstance(request, LossReduce) and checks is not None and checks.vote is not None:
                         self.transaction.make_ready()

@@ -19,11 +19,12 @@ from ..program import boxes
 from ..program.arrays import TorchArrays
 from ..program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes
 from ..program.literals import torch_dtype
-from ..program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Request, Send
+from ..program.requests import AllReduce, Exchange, ExchangeStart, GradReduce, LossReduce, Recv, Request, Send
 from ..program.sized.recent import Recent
 from .device import CUDA
 from .groups import Groups
 from .members import MOST_STEPS, ProgramMembers
+from .swaps import Swap, start_all
 from .transport import from_wire, peer_lost_in, to_wire, wire_dtype
 from .watching.watch import Watch
 
@@ -61,6 +62,7 @@ class TorchDist:
         self._plans: Recent[int, tuple[CommStep, ExchangePlan]] = Recent(MOST_STEPS)
         self._pending: deque[tuple[dist.Work, Tensor, int]] = deque()
         self._sends = 0
+        self._begun: dict[int, Swap] = {}
         with peer_lost_in("setting up the process groups"):
             self._groups = Groups(groups, timeout, directed=device.type != "cpu")
 
@@ -71,6 +73,9 @@ class TorchDist:
                 return self._all_reduce(self._members.step(step), value, may_overwrite)
             case Exchange(step, source):
                 return self._exchange(self._members.step(step), source)
+            case ExchangeStart(step, source):
+                self._begin(self._members.step(step), source)
+                return source
             case Send(step, value, tag):
                 self._send(self._members.step(step), value, tag)
                 return None
@@ -109,6 +114,7 @@ class TorchDist:
             for work, _, _ in self._pending:
                 work.wait()
         self._pending.clear()
+        self._begun.clear()
         self._sends = 0
 
     @property
@@ -151,7 +157,8 @@ class TorchDist:
     ) -> None:
         """See Transport."""
         with peer_lost_in(f"exchanging with ranks {sorted({*leaving, *arriving})}"):
-            self._swap_all(leaving, arriving, SWAP_TAG)
+            for work in start_all(leaving, arriving, SWAP_TAG):
+                work.wait()
 
     def gather_objects(self, value: object) -> list[object]:
         """See Transport."""
@@ -182,7 +189,19 @@ class TorchDist:
             dist.all_reduce(to_wire(own), REDUCE_OPS[step.combine], self._groups.of(step.group))
         return own
 
+    def _begin(self, step: CommStep, source: Tensor | None) -> None:
+        """Let an exchange be under way; collectives begin where they end."""
+        if step.kind is not CommKind.SEND_RECV or source is None:
+            return
+        self._announced(step, source)
+        with peer_lost_in(f"{step.kind.value} {step.id} over ranks {step.group}"):
+            self._begun[step.id] = self._swap(step, self._arrays.cut(step, source))
+
     def _exchange(self, step: CommStep, source: Tensor | None) -> Tensor | None:
+        if step.id in self._begun:
+            with peer_lost_in(f"{step.kind.value} {step.id} over ranks {step.group}"):
+                begun = self._begun.pop(step.id).arrived(self.rank)
+            return None if step.dst_view is None else self._arrays.paste(step, begun)
         if source is not None:
             self._announced(step, source)
         sent = {} if source is None else self._arrays.cut(step, source)
@@ -190,7 +209,7 @@ class TorchDist:
         if len(step.group) > 1:
             with peer_lost_in(f"{step.kind.value} {step.id} over ranks {step.group}"):
                 if step.kind is CommKind.SEND_RECV:
-                    arrived = self._swap(step, sent)
+                    arrived = self._swap(step, sent).arrived(self.rank)
                 elif step.form is GatherForm.PADDED:
                     arrived = self._padded(step, sent)
                 elif step.form is GatherForm.BROADCASTS:
@@ -267,37 +286,20 @@ class TorchDist:
         dist.reduce_scatter_tensor(result, source, group=self._groups.of(step.group))
         return result.view(step.dst_shape)
 
-    def _swap(self, step: CommStep, sent: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """What each peer sent here, by one batch of sends and receives; zero sizes are skipped."""
+    def _swap(self, step: CommStep, sent: Mapping[int, Tensor]) -> Swap:
+        """What goes to and comes from each peer, by one batch of sends and receives without empty ones."""
         dtype = torch_dtype(step.dtype)
         arrived = {
             peer: torch.empty(size, dtype=wire_dtype(dtype), device=self.device)
             for peer, size in boxes.received_volumes(step).items()
         }
         tag = step.id * TAG_SERIES + EXCHANGE
-        self._swap_all(
+        works = start_all(
             {peer: [to_wire(row)] for peer, row in sent.items() if peer != self.rank and row.numel()},
             {peer: [row] for peer, row in arrived.items() if peer != self.rank and row.numel()},
             tag,
         )
-        result = {peer: from_wire(row, dtype) for peer, row in arrived.items()}
-        if self.rank in result:
-            result[self.rank] = sent[self.rank]
-        return result
-
-    @staticmethod
-    def _swap_all(
-        leaving: Mapping[int, Sequence[Tensor]], arriving: Mapping[int, Sequence[Tensor]], tag: int
-    ) -> None:
-        """One batch of sends and receives, over when this returns."""
-        batch = [
-            dist.P2POp(move, row, peer, tag=tag)
-            for move, rows_of in ((dist.isend, leaving), (dist.irecv, arriving))
-            for peer, rows in rows_of.items()
-            for row in rows
-        ]
-        for work in dist.batch_isend_irecv(batch) if batch else ():
-            work.wait()
+        return Swap(works, sent, {peer: from_wire(row, dtype) for peer, row in arrived.items()})
 
     def _send(self, step: CommStep, value: Tensor, tag: int) -> None:
         self._announced(step, value)

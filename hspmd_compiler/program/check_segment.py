@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from ..errors import ArtifactError
 from .lifetimes import row_reads
-from .program import COMM, GETITEM, InputKind, LocalRow, OutputKind, Segment, Value
+from .program import COMM, COMM_START, GETITEM, InputKind, LocalRow, OutputKind, Segment, Value
 from .quick.table import RULES
 
 NAMED_INPUTS = frozenset({InputKind.PARAM, InputKind.STORED, InputKind.DATA})
@@ -27,6 +27,7 @@ def problems_of_segment(where: str, segment: Segment, data: Collection[str]) -> 
                 f"input v{item.value.id}: a name goes with {_names(NAMED_INPUTS)} and only with these",
             )
         defined.add(item.value.id)
+    yield from _unfinished(where, segment)
     for row in segment.rows:
         yield from ((f"{where}, v{row.out.id}", text) for text in _row_problems(row, defined))
         defined.add(row.out.id)
@@ -46,15 +47,29 @@ def comm_slots(segment: Segment) -> list[int]:
     return [args[1] for args in calls if len(args) > 1 and isinstance(args[1], int)]
 
 
+def _unfinished(where: str, segment: Segment) -> Iterator[tuple[str, str]]:
+    """Exchanges that start, and that no `comm` of the same slot ends before the slot starts again."""
+    started: dict[object, Value] = {}
+    for row in segment.rows:
+        if row.op not in (COMM, COMM_START) or len(row.args) != 2:
+            continue
+        if row.op == COMM_START and row.args[1] not in started:
+            started[row.args[1]] = row.out
+        elif row.op == COMM_START or started.pop(row.args[1], row.args[0]) != row.args[0]:
+            yield f"{where}, v{row.out.id}", f"slot {row.args[1]} has started with another value"
+    for slot, value in started.items():
+        yield f"{where}, v{value.id}", f"slot {slot} starts, and nothing ends it"
+
+
 def _row_problems(row: LocalRow, defined: set[int]) -> Iterator[str]:
     if row.out.id in defined:
         yield "is defined twice"
     for value in row_reads(row):
         if value not in defined:
             yield f"uses v{value}, which is not computed before it"
-    if row.op == COMM:
+    if row.op in (COMM, COMM_START):
         if len(row.args) != 2 or not isinstance(row.args[0], Value) or type(row.args[1]) is not int:
-            yield "comm takes one value and one slot"
+            yield f"{row.op} takes one value and one slot"
     elif not is_known(row.op):
         yield f"operator {row.op!r} is not one that a program may use"
 

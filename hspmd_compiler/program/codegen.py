@@ -18,7 +18,7 @@ from .interpret import RowCall, read_rows
 from .kernels.kernels import fast_kernel
 from .lifetimes import unread_inputs
 from .literals import segment_holes
-from .program import ALIASES, COMM, GETITEM, Segment, Value
+from .program import ALIASES, COMM, COMM_START, GETITEM, Segment, Value
 from .requests import SegmentRun
 from .sized.sizes import Size
 
@@ -42,23 +42,29 @@ class Code:
 
 
 class SegmentCache:
-    """Compiled segments; ranks with the same segment and the same literals share one function."""
+    """Compiled segments; ranks with the same segment and the same literals share one function.
 
-    def __init__(self, device: str = "cpu") -> None:
+    starts: what drives them answers requests to start an exchange.
+    """
+
+    def __init__(self, device: str = "cpu", starts: bool = False) -> None:
         self.device = device
+        self.starts = starts
         self._made: dict[tuple[int, tuple[str, ...]], tuple[Segment, SegmentFunction]] = {}
 
     def get(self, segment: Segment, literals: Sequence[object]) -> SegmentFunction:
         """The function of `segment` with `literals` in its holes."""
         key = (id(segment), tuple(repr(literals[index]) for index in segment_holes(segment)))
         if key not in self._made:
-            self._made[key] = (segment, compile_segment(segment, literals, self.device))
+            self._made[key] = (segment, compile_segment(segment, literals, self.device, self.starts))
         return self._made[key][1]
 
 
-def compile_segment(segment: Segment, literals: Sequence[object], device: str = "cpu") -> SegmentFunction:
+def compile_segment(
+    segment: Segment, literals: Sequence[object], device: str = "cpu", starts: bool = False
+) -> SegmentFunction:
     """A generator function: takes the inputs in order, returns the outputs in order."""
-    code = generate(segment, literals, device)
+    code = generate(segment, literals, device, starts)
     if code.sizes:
         raise ArtifactError(
             f"segment {segment.name} has sizes in a program of one size",
@@ -69,9 +75,9 @@ def compile_segment(segment: Segment, literals: Sequence[object], device: str = 
     return code.function()
 
 
-def generate(segment: Segment, literals: Sequence[object], device: str = "cpu") -> Code:
+def generate(segment: Segment, literals: Sequence[object], device: str = "cpu", starts: bool = False) -> Code:
     """The text of `compile_segment`, and the kernels and literals that it names."""
-    writer = _Writer(device)
+    writer = _Writer(device, starts)
     lines = _release(unread_inputs(segment))
     for call in read_rows(segment, literals):
         lines.append(f"{_name(call.row.out)} = {writer.expression(call)}")
@@ -87,7 +93,8 @@ def generate(segment: Segment, literals: Sequence[object], device: str = "cpu") 
 class _Writer:
     """Turns rows into expressions and gathers the names they need."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, starts: bool) -> None:
+        self._starts = starts
         self.names: dict[str, object] = {}
         self.sizes: dict[Size, str] = {}
         self._device = device
@@ -98,6 +105,8 @@ class _Writer:
         arguments, op = [self._text(argument) for argument in call.args], call.row.op
         if op == COMM:
             return f"yield ({arguments[1]}, {arguments[0]}, {call.may_overwrite})"
+        if op == COMM_START and self._starts:
+            return f"yield ({arguments[1]}, {arguments[0]}, None)"
         if op == GETITEM:
             return f"{arguments[0]}[{arguments[1]}]"
         if op in ALIASES:

@@ -19,7 +19,8 @@ ZERO_STATE, ZERO_GRADS, ZERO_PARAMS = 1, 2, 3
 
 GETITEM = "getitem"
 COMM = "comm"
-ALIASES = frozenset({"aten.alias.default", "aten.detach.default"})
+COMM_START = "comm_start"
+ALIASES = frozenset({"aten.alias.default", "aten.detach.default", COMM_START})
 """Operators that give their argument back: a program without autograd skips them."""
 
 
@@ -105,7 +106,8 @@ class SegmentOutput:
 class LocalRow:
     """One local operator. `op`: `aten.*`, `hspmd.*` (see kernels), `getitem`, or `comm`.
 
-    `comm` rows have args (Value, slot) where slot is an index into the rank's `comms`.
+    `comm` rows have args (Value, slot) where slot is an index into the rank's `comms`. `comm_start` has the
+    same and gives its value back: what the `comm` of this slot behind it moves may be under way from here on.
     logical: id of the row of the logical graph that this row completes, None for a helper row.
     """
 

@@ -33,6 +33,15 @@ class Exchange(Generic[V]):
 
 
 @dataclass(slots=True)
+class ExchangeStart(Generic[V]):
+    """Answer: the value. It may leave from now on; the Exchange of the step that follows ends it. Must not
+    wait for others."""
+
+    step: CommStep
+    value: V | None
+
+
+@dataclass(slots=True)
 class Send(Generic[V]):
     """No answer; must not wait for the receiver."""
 
@@ -71,18 +80,28 @@ class OptimizerStep:
 
 
 Request: TypeAlias = (
-    AllReduce[V] | Exchange[V] | Send[V] | Recv | GradReduce[V] | LossReduce[V] | OptimizerStep
+    AllReduce[V]
+    | Exchange[V]
+    | ExchangeStart[V]
+    | Send[V]
+    | Recv
+    | GradReduce[V]
+    | LossReduce[V]
+    | OptimizerStep
 )
-CommCall: TypeAlias = tuple[int, V | None, bool]
-"""What a segment yields at a `comm` row: slot, value, may_overwrite. Answer: the row's value."""
+CommCall: TypeAlias = tuple[int, V | None, bool | None]
+"""What a segment yields at a `comm` row: slot, value, may_overwrite; None at a `comm_start`, where its driver
+can begin. Answer: the row's value."""
 
 SegmentRun: TypeAlias = Generator[CommCall[V], V, tuple[V, ...]]
 StepRun: TypeAlias = Generator[Request[V], V | None, V]
 """One training step of one rank; returns the loss."""
 
 
-def comm_request(step: CommStep, value: V | None, may_overwrite: bool) -> Request[V]:
+def comm_request(step: CommStep, value: V | None, may_overwrite: bool | None) -> Request[V]:
     """The request of one communication step inside a segment."""
+    if may_overwrite is None:
+        return ExchangeStart(step, value)
     if step.kind is not CommKind.ALL_REDUCE:
         return Exchange(step, value)
     if value is None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from datetime import timedelta
+from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -15,37 +14,17 @@ from hspmd_compiler.errors import RunError
 from hspmd_compiler.program import boxes
 from hspmd_compiler.program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes
 from hspmd_compiler.program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Send
-from hspmd_compiler.runtime.members import ProgramMembers
-from hspmd_compiler.runtime.start.processes import run_ranks
-from hspmd_compiler.runtime.start.rank_process import Emit, LocalRank
-from hspmd_compiler.runtime.start.rendezvous import listen, use_loopback
 from hspmd_compiler.runtime.torch_transport import TorchDist
+
+from .gloo_ranks import on_ranks
 
 WORLD = (0, 1, 2)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool)
 
 
-def on_three_ranks(check: object, shortcuts: frozenset[int] = frozenset()) -> None:
+def on_three_ranks(check: Callable[[TorchDist], None], shortcuts: frozenset[int] = frozenset()) -> None:
     """Run `check(transport)` on three connected ranks."""
-    with listen() as listener:
-        port = listener.getsockname()[1]
-
-        def body(local: LocalRank, emit: Emit) -> None:
-            torch.set_num_threads(1)
-            use_loopback()
-            own = os.dup(listener.fileno()) if local.rank == 0 else None
-            wait = timedelta(seconds=20)
-            store = dist.TCPStore(  # type: ignore[attr-defined]
-                "127.0.0.1", port, 3, local.rank == 0, wait, False, master_listen_fd=own
-            )
-            dist.init_process_group("gloo", store=store, rank=local.rank, world_size=3, timeout=wait)
-            groups = [(0, 2), WORLD, (1,), (0, 2)]
-            members = ProgramMembers.all_of(3, shortcuts)
-            check(TorchDist(torch.device("cpu"), groups, wait, members))  # type: ignore[operator]
-            dist.barrier()
-            dist.destroy_process_group()
-
-        run_ranks(WORLD, body, lambda record: None)
+    on_ranks(3, [(0, 2), WORLD, (1,), (0, 2)], check, shortcuts)
 
 
 def value_of(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

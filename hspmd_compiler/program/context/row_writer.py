@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...base.comm_plan import CommKind, CommStep, Interval
-from ..program import COMM, GETITEM, Argument, Hole, LocalRow, Value
+from ..program import COMM, COMM_START, GETITEM, Argument, Hole, LocalRow, Value
 from .exchanges import NOTHING, RowShare, Wire
 from .forms import AttentionKind, ContextGroup, ContextMember, ContextRows, Numbering, Operands
 
@@ -70,7 +70,8 @@ class RowWriter:
 
     def started(self, value: Value, steps: Mapping[int, CommStep]) -> Started:
         """An exchange that may be under way while rows behind it are computed."""
-        return Started(value, self._slot(steps))
+        slot = self._slot(steps)
+        return Started(self.row(COMM_START, value, slot), slot)
 
     def finished(self, started: Started) -> Value:
         """What the ranks of this member get by it."""

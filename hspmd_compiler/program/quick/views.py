@@ -10,7 +10,7 @@ from .computed import like
 from .plain import Outline, Shape, made
 
 
-def same(value: Outline) -> Outline:
+def same(value: Outline, *rest: object) -> Outline:
     """Itself."""
     return value
 

@@ -42,11 +42,11 @@ class _OfAnyMicro:
 class SizedRun:
     """Of one rank: the plan of each step, and the segments that it runs."""
 
-    def __init__(self, program: Program, own: RankProgram, device: str = "cpu") -> None:
+    def __init__(self, program: Program, own: RankProgram, device: str = "cpu", starts: bool = False) -> None:
         if program.sizes is None or own.sized is None:
             raise InternalError("a program of one size is run as it is")
         shared = program.classes[own.class_name]
-        codes = [generate(segment, own.literals, device) for segment in shared.segments]
+        codes = [generate(segment, own.literals, device, starts) for segment in shared.segments]
         self._sizes, self._own = program.sizes, own
         self._functions = [code.function() for code in codes]
         self._tables = FilledTables(own, [code.sizes for code in codes])

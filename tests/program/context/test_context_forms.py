@@ -13,10 +13,15 @@ from torch import Tensor
 
 from hspmd_compiler.base.comm_plan import Interval
 from hspmd_compiler.base.context import ContextCut, ContextForm
+from hspmd_compiler.errors import InternalError
+from hspmd_compiler.program.boxes import full_box
+from hspmd_compiler.program.check_segment import problems_of_segment
 from hspmd_compiler.program.context.forms import AttentionKind, ContextGroup
+from hspmd_compiler.program.context.heads_form import spread_of
+from hspmd_compiler.program.program import COMM, COMM_START
 
-from .dense_attention import DOUBLE, dense, drawn, starts_of, visible
-from .together import added_up, group_of, heads_of, local, parts_of, run_together
+from .dense_attention import dense, drawn, starts_of, visible
+from .together import FIRST_SLOT, added_up, group_of, local, parts_of, run_together
 
 WIDTH = 4
 FORMS = pytest.mark.parametrize("form", ContextForm)
@@ -150,6 +155,57 @@ def test_drawn_groups(data: st.DataObject) -> None:
     check(form, group, data.draw(st.sampled_from([None, documents])))
 
 
-def test_even_spread_keeps_groups_of_heads() -> None:
-    assert heads_of(4, 3) == ((0, 1), (1, 2), (2, 4))
-    assert torch.float64 == DOUBLE
+@FORMS
+@pytest.mark.parametrize("backward", [False, True])
+def test_rows_may_stand_in_an_artifact(form: ContextForm, backward: bool) -> None:
+    """All operators, values and slots are there; what starts is ended."""
+    parts = parts_of(form, group_of([2, 1, 1], [3, 4, 5], 4, 2, kind(2)), backward)
+    for rank, part in parts.items():
+        assert list(problems_of_segment("", part.segment, ())) == []
+        for step in part.comms[FIRST_SLOT:]:
+            assert step is not None and rank in step.group == tuple(sorted(step.group))
+            for pieces, view in ((step.sends, step.src_view), (step.recvs, step.dst_view)):
+                assert view is not None
+                for box in (full_box(view), *(box for piece in pieces for box in piece.boxes)):
+                    ends = zip(box, view, strict=True)
+                    assert all(0 <= low <= high <= size for (low, high), size in ends)
+
+
+def test_what_starts_is_ended_once_with_its_value() -> None:
+    part = parts_of(ContextForm.RING, group_of([1, 1, 1], [3, 4, 5], 1, 1, kind()), True)[1]
+    rows = part.segment.rows
+    start = next(place for place, row in enumerate(rows) if row.op == COMM_START)
+    end = next(place for place, row in enumerate(rows) if row.op == COMM)
+    other = replace(rows[end], args=rows[start].args)
+    cases = {
+        "nothing ends it": [*rows[:end], *rows[end + 1 :]],
+        "has started with another value": [*rows[:end], other, *rows[end + 1 :]],
+    }
+    for text, spoiled in cases.items():
+        segment = replace(part.segment, rows=spoiled)
+        assert any(text in problem for _, problem in problems_of_segment("", segment, ()))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "heads", "repeat", "spread"),
+    [
+        (3, 8, 2, ((0, 2), (2, 4), (4, 8))),
+        (3, 4, 2, ((0, 1), (1, 2), (2, 4))),
+        (4, 2, 1, ((0, 0), (0, 1), (1, 1), (1, 2))),
+    ],
+)
+def test_even_spread(ranks: int, heads: int, repeat: int, spread: tuple[Interval, ...]) -> None:
+    """In whole groups of a key-value head where there are enough."""
+    assert spread_of(group_of([ranks], [5], heads, heads // repeat, kind(repeat))) == spread
+
+
+@pytest.mark.parametrize("text", ["not the tokens of a row", "query heads"])
+def test_members_that_do_not_fit_are_refused(text: str) -> None:
+    group = group_of([1, 2], [3, 4], 4, 2, kind(2))
+    first, second = group.members
+    wrong = {
+        "not the tokens of a row": replace(second, runs=((4, 8),)),
+        "query heads": replace(second, kv_heads=((0, 1), (0, 1))),
+    }[text]
+    with pytest.raises(InternalError, match=text):
+        parts_of(ContextForm.RING, replace(group, members=(first, wrong)), False)
