@@ -91,7 +91,7 @@ def _known() -> list[Published]:
     if not REFERENCE.is_dir():
         _skip(f"published strategies, {REFERENCE} is absent")
         return []
-    return [one for one in published(REFERENCE) if not one.expanded.uses_context_parallel]
+    return [one for one in published(REFERENCE) if not one.expanded.strategy.context]
 
 
 def _order(one: Published, size: Size, strategy: Strategy) -> tuple[str, int, str]:
