@@ -57,7 +57,8 @@ CLASSES: Mapping[OperatorClass, tuple[str, ...]] = {
     ),
     OperatorClass.ATTENTION: (
         *("piece_attention", "piece_attention_backward"),
-        *("attention", "attention_backward", "_scaled_dot_product_flash_attention_for_cpu"),
+        *("attention", "attention_backward", "packed_attention", "packed_attention_backward"),
+        *("_scaled_dot_product_flash_attention_for_cpu",),
         *("_scaled_dot_product_flash_attention_for_cpu_backward", "_scaled_dot_product_efficient_attention"),
     ),
     OperatorClass.NORM: (

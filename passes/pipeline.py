@@ -14,6 +14,7 @@ from .deduce import Deduce
 from .grad_sync import GradSync
 from .liveness import Liveness
 from .lower.lower import Lower, Lowered
+from .packed.packed_mask import PackedMask
 from .pass_chain import Chain, begin
 from .recompute import RecomputePass
 from .resolve_comm import ResolveComm
@@ -35,7 +36,7 @@ def tracing(
 
     anchors: globs over names of places that get an anchor, for layouts of a strategy; None: none.
     """
-    return begin(Trace(capture, precision, anchors)).then(CausalMask())
+    return begin(Trace(capture, precision, anchors)).then(CausalMask()).then(PackedMask())
 
 
 def planning(

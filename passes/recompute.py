@@ -25,6 +25,7 @@ COSTLY_OPS = frozenset(
         "aten.mm.default",
         "aten.addmm.default",
         "hspmd.attention",
+        "hspmd.packed_attention",
         "hspmd.convolution",
         "hspmd.grouped_mm.default",
         "hspmd.expert_mm",

@@ -14,9 +14,10 @@ from ..program.arrays import TorchArrays
 from ..program.codegen import SegmentCache
 from ..program.execute import RankPlan, RankState, SegmentRunner, Walk, plan_rank, run_step
 from ..program.kernels.random_kernels import step_keys
-from ..program.program import ZERO_PARAMS, ClassProgram, InputKind, Op, Program, RankProgram, Shard
+from ..program.program import OF_BATCH, ZERO_PARAMS, ClassProgram, Op, Program, RankProgram, Shard
 from ..program.requests import Request, StepRun
 from ..program.segments import CompiledSegments
+from ..program.sized.documents import documents_key, documents_read, with_documents
 from ..program.sized.sized_run import SizedRun
 from ..program.sized.step_plan import StepPlan
 from ..program.state.state_elements import gradients_of
@@ -61,6 +62,7 @@ class ActiveProgram:
             self._segments = CompiledSegments(self._plan, SegmentCache(str(transport.device), starts=True))
         self.rows: list[tuple[int, int]] = [] if self._plan is None else self._plan.program.rows
         self.keys = inputs_read(self.shared)
+        self._documents = documents_read(self.shared)
         self.batches = BatchCheck(transport, self._readers(), self.keys)
 
     def _readers(self) -> list[tuple[int, int]]:
@@ -148,10 +150,13 @@ class ActiveProgram:
     def of_global(self, batch: Mapping[str, Tensor]) -> list[Batch]:
         """This rank's micro-batches of a global batch, checked."""
         self.shape.check(batch)
-        return [{key: self._rows(batch[key], low, high) for key in self.keys} for low, high in self.rows]
+        return [
+            self._placed({key: self._rows(batch[key], low, high) for key in self.keys})
+            for low, high in self.rows
+        ]
 
     def _rows(self, value: Tensor, low: int, high: int) -> Tensor:
-        return value.narrow(self.shape.dim, low, high - low).to(self._device)
+        return value.narrow(self.shape.dim, low, high - low)
 
     def of_local(self, batch: Mapping[str, Tensor]) -> list[Batch]:
         """The same of a batch that has this rank's rows only."""
@@ -164,11 +169,17 @@ class ActiveProgram:
                 rule=f"rank {self.rank} takes {shape.batch} {shape.unit} a step, those of rows {self.rows}",
             )
         sizes, dim = [high - low for low, high in self.rows], self.shape.dim
-        parts = {key: torch.split(batch[key].to(self._device), sizes, dim) for key in self.keys}
-        return [{key: parts[key][mb] for key in self.keys} for mb in range(len(sizes))]
+        parts = {key: torch.split(batch[key], sizes, dim) for key in self.keys}
+        return [self._placed({key: parts[key][mb] for key in self.keys}) for mb in range(len(sizes))]
+
+    def _placed(self, micro_batch: Batch) -> Batch:
+        """A micro-batch on the rank's device; where its documents begin stays on the host."""
+        on_host = frozenset(map(documents_key, self._documents))
+        every = with_documents(micro_batch, self._documents)
+        return {key: it if key in on_host else it.to(self._device) for key, it in every.items()}
 
 
 def inputs_read(shared: ClassProgram) -> frozenset[str]:
     """Batch keys that a class program reads."""
     inputs = (item for segment in shared.segments for item in segment.inputs)
-    return frozenset(item.name for item in inputs if item.kind is InputKind.DATA)
+    return frozenset(item.name for item in inputs if item.kind in OF_BATCH)

@@ -250,6 +250,9 @@ class _Life:
         if kind is InputKind.DATA:
             shape, dtype = lives.table.program.inputs[item.name]
             return book.type_of(dense(lives.own.micro_shape(shape, self.size), dtype))
+        if kind is InputKind.DOCUMENTS:
+            shape, _ = lives.table.program.inputs[item.name]
+            return book.type_of(dense(lives.own.micro_shape(shape, self.size), "int64"))
         if kind is InputKind.STEP:
             return lives.step_types[item.value.id]
         return book.type_of(dense((KEY_SIZE,), "int64"))

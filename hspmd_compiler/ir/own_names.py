@@ -18,6 +18,8 @@ CHECKED = "hspmd.checked_index.default"
 EXPERT_MM = "hspmd.expert_mm.default"
 EXPERT_GRAD = "hspmd.expert_grad.default"
 """Each row times the matrix of its own expert, and the gradient of these matrices."""
+PACKED = "hspmd.packed_attention.default"
+PACKED_BACKWARD = "hspmd.packed_attention_backward.default"
 MASKED = "aten.native_dropout_backward.default"
 """Its first operand times a mask and a scale: what dropout does, forward and backward."""
 

@@ -11,6 +11,7 @@ from ..program.kernels.counter_numbers import whole_numbers
 from ..program.kernels.counter_random import whole_mask
 from ..program.kernels.expert_product import expert_mm, whole_expert_grad
 from ..program.kernels.grouped_product import grouped_mm, grouped_mm_backward
+from ..program.kernels.packed_kernels import whole_attention, whole_attention_backward
 from .graph import LogicalGraph
 
 
@@ -104,3 +105,65 @@ def _expert_grad(rows: Tensor, grad: Tensor, experts: Tensor, weights: Tensor) -
 @_expert_grad.register_fake
 def _(rows: Tensor, grad: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
     return rows.new_empty(weights.shape)
+
+
+@torch.library.custom_op("hspmd::packed_attention", mutates_args=())
+def _packed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    causal: bool,
+    window: int,
+    scale: float | None,
+    repeat: int,
+) -> tuple[Tensor, Tensor]:
+    return whole_attention(q, k, v, positions, causal, window, scale, repeat)
+
+
+@_packed.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    causal: bool,
+    window: int,
+    scale: float | None,
+    repeat: int,
+) -> tuple[Tensor, Tensor]:
+    return whole_attention(q, k, v, positions, causal, window, scale, repeat)
+
+
+@torch.library.custom_op("hspmd::packed_attention_backward", mutates_args=())
+def _packed_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    positions: Tensor,
+    causal: bool,
+    window: int,
+    scale: float | None,
+    repeat: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return whole_attention_backward(grad, q, k, v, out, lse, positions, causal, window, scale, repeat)
+
+
+@_packed_backward.register_fake
+def _(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    positions: Tensor,
+    causal: bool,
+    window: int,
+    scale: float | None,
+    repeat: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return whole_attention_backward(grad, q, k, v, out, lse, positions, causal, window, scale, repeat)

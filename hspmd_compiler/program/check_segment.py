@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator
 
 from ..errors import ArtifactError
 from .lifetimes import row_reads
-from .program import COMM, COMM_START, GETITEM, InputKind, LocalRow, OutputKind, Segment, Value
+from .program import COMM, COMM_START, GETITEM, OF_BATCH, InputKind, LocalRow, OutputKind, Segment, Value
 from .quick.table import RULES
 
-NAMED_INPUTS = frozenset({InputKind.PARAM, InputKind.STORED, InputKind.DATA})
+NAMED_INPUTS = frozenset({InputKind.PARAM, InputKind.STORED, InputKind.DATA, InputKind.DOCUMENTS})
 NAMED_OUTPUTS = frozenset({OutputKind.GRAD, OutputKind.BUFFER})
 
 
@@ -19,7 +19,7 @@ def problems_of_segment(where: str, segment: Segment, data: Collection[str]) -> 
     for item in segment.inputs:
         if item.value.id in defined:
             yield where, f"input v{item.value.id} is there twice"
-        if item.kind is InputKind.DATA and item.name not in data:
+        if item.kind in OF_BATCH and item.name not in data:
             yield where, f"input v{item.value.id}: no batch entry {item.name!r}"
         if (item.kind in NAMED_INPUTS) != bool(item.name):
             yield (

@@ -38,6 +38,7 @@ from .requests import (
     V,
     comm_request,
 )
+from .sized.documents import documents_key, documents_read, with_documents
 from .sized.step_tables import StepTables
 
 InstructionRun: TypeAlias = Generator[Request[V], V | None, None]
@@ -138,13 +139,15 @@ def _plan(mine: RankProgram, shared: ClassProgram, fresh: list[frozenset[str]]) 
     )
 
 
-def micro_batches(program: RankProgram, batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+def micro_batches(plan: RankPlan, batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
     """This rank's rows of a global batch, one dict per micro-batch; views."""
+    program, documents = plan.program, documents_read(plan.shared)
     dim = program.row_dim
-    return [
+    rows = [
         {key: tensor.narrow(dim, low, high - low) for key, tensor in batch.items()}
         for low, high in program.rows
     ]
+    return [with_documents(each, documents) for each in rows]
 
 
 def run_step(
@@ -237,6 +240,8 @@ class Walk(Generic[V]):
             return self.state.stored[item.name]
         if item.kind is InputKind.DATA:
             return self.batches[mb][item.name]
+        if item.kind is InputKind.DOCUMENTS:
+            return self.batches[mb][documents_key(item.name)]
         if item.kind is InputKind.STEP:
             if item.value.id not in self.state.steps:
                 raise self._missing(f"step value {item.value.id}")

@@ -36,7 +36,12 @@ class InputKind(Enum):
     DATA = "data"  # name: batch key; this micro-batch's rows
     MICRO = "micro"  # a value of this micro-batch, kept by an earlier instruction (value: its id)
     STEP = "step"  # a value of this step, made by STEP_REDUCE (value: its id)
+    DOCUMENTS = "documents"  # name: batch key of positions; where documents begin, on the host
     KEY = "key"  # what random masks depend on: int64 (seed, step, first sample of this micro-batch)
+
+
+OF_BATCH = frozenset({InputKind.DATA, InputKind.DOCUMENTS})
+"""What a batch gives."""
 
 
 class OutputKind(Enum):

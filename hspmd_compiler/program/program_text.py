@@ -23,7 +23,7 @@ from .program import (
     Value,
 )
 
-NAMED_INPUTS = frozenset({InputKind.PARAM, InputKind.STORED, InputKind.DATA})
+NAMED_INPUTS = frozenset({InputKind.PARAM, InputKind.STORED, InputKind.DATA, InputKind.DOCUMENTS})
 INDENT = "    "
 NOT_IN_A_NAME = re.compile(r"\W")
 

@@ -13,6 +13,7 @@ from .lines import (  # noqa: F401  (rules register on import)
     layer_lines,
     loss_lines,
     matrix_lines,
+    packed_lines,
     pointwise_lines,
     slice_lines,
     space_lines,

@@ -14,6 +14,7 @@ from ..ir.graph import LogicalGraph, Row
 from ..ir.printer import call_text, row_type
 from ..passes.causal_mask import retarget_masks
 from ..passes.layout_wishes import bind_layouts
+from ..passes.packed.packed_mask import retarget_packed
 from ..strategy.form import strategy_from
 from ..trace.blocks.trace_step import trace_step
 from .reference import Reference
@@ -36,7 +37,7 @@ def check_graph(
         precision=artifact.manifest.precision,
         anchors=strategy.anchor_globs,
     ).graph
-    traced = bind_layouts(retarget_masks(traced), strategy)
+    traced = bind_layouts(retarget_packed(retarget_masks(traced)), strategy)
     found = fingerprint_model(graph_json.encode(traced), artifact.program)
     if found != artifact.manifest.model_fingerprint:
         raise ArtifactError(

@@ -152,7 +152,7 @@ def _cut(shard: Shard, whole: Tensor) -> Tensor:
 
 
 def _run(rank: Rank, batch: Mapping[str, Tensor], arrays: TorchArrays) -> RankRun[Tensor]:
-    rows = micro_batches(rank.plan.program, batch)
+    rows = micro_batches(rank.plan, batch)
     steps = run_step(rank.plan, rank.state, rows, rank.segments, arrays)
     return RankRun(rank.plan, rank.state, arrays, steps)
 

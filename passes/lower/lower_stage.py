@@ -21,6 +21,7 @@ from ...program.program import (
     SegmentOutput,
     Value,
 )
+from ...program.sized.documents import STARTS
 from ..liveness import StageRows
 from ..segments import Outputs
 
@@ -48,6 +49,7 @@ class StageLowering:
     literals: list[list[object]] = field(default_factory=list)
     renamed: dict[int, AnnotatedValue] = field(default_factory=dict)
     leaves: dict[int, tuple[InputKind, str]] = field(default_factory=dict)
+    same: dict[int, int] = field(default_factory=dict)
     next_number: int = 0
     slots: int = 0
     communicated: int = 0
@@ -63,15 +65,26 @@ class StageLowering:
             if row.op == GATHER:  # it has the id of the parameter, and later parts of a pass read it as kept
                 self.leaves.pop(row.out.id, None)
         self.leaves |= {value.id: (InputKind.STORED, name) for name, value in self.rows.stored.items()}
+        self._add_documents()
         self.renamed = {step.row.out.id: step.share for step in (*self.rows.steps, *self.rows.sums)}
+
+    def _add_documents(self) -> None:
+        """Where the documents of an input begin is an input too, one value whoever asks."""
+        first: dict[str, int] = {}
+        for row in (*self.rows.forward, *self.rows.backward):
+            kind, name = self.leaves.get(row.reads[0].id, (None, "")) if row.op == STARTS else (None, "")
+            if kind is InputKind.DATA:
+                self.leaves[row.out.id] = (InputKind.DOCUMENTS, name)
+                self.same[row.out.id] = first.setdefault(name, row.out.id)
 
     def value(self, value: AnnotatedValue) -> Value:
         """The value in the class program: by its logical row's id, else by a fresh one."""
-        found = self.values.get(value.id)
+        number = self.same.get(value.id, value.id)
+        found = self.values.get(number)
         if found is None:
             share = self.renamed.get(value.id)
             found = self._new_value(value) if share is None else self.value(share)
-            self.values[value.id] = found
+            self.values[number] = found
         return found
 
     def _new_value(self, value: AnnotatedValue) -> Value:
@@ -82,14 +95,16 @@ class StageLowering:
 
     def segment(self, name: str, rows: Sequence[AnnotatedRow], outputs: Outputs, batch: int) -> Segment:
         """Rows of one phase as a segment for the micro-batch at coordinate `batch`."""
+        rows = [row for row in rows if row.out.id not in self.same]
         local = [made for row in rows for made in self._rows(row, batch)]
         made = {row.out.id for row in rows}
         inputs: dict[int, SegmentInput] = {}
         given = [value for _, value, _ in outputs.special]
         for value in (*(operand for row in rows for operand in row.reads), *given):
-            if value.id not in made and value.id not in inputs:
-                inputs[value.id] = self._input(value)
-        numbers = sorted(self.value(value).id for value in outputs.micro)
+            number = self.same.get(value.id, value.id)
+            if number not in made and number not in inputs:
+                inputs[number] = self._input(value)
+        numbers = sorted(self.value(value).id for value in outputs.micro if value.id not in self.same)
         results = [SegmentOutput(OutputKind.MICRO, Value(number)) for number in numbers]
         results += [SegmentOutput(kind, self.value(value), name) for kind, value, name in outputs.special]
         return Segment(name, list(inputs.values()), local, results)

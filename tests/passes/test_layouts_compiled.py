@@ -31,8 +31,8 @@ def test_an_artifact_keeps_them_and_is_proved(tmp_path: Path, expect: Expect) ->
     assert artifact.graph is not None
     assert [anchor.name for anchor in anchors_of(decode(artifact.graph))] == list(MIXED)
     made.verify(values=True, rows=True)
-    decided = (tmp_path / "dump" / "02-annotate.txt").read_text()
-    moves = (tmp_path / "dump" / "03-deduce.txt").read_text().splitlines()
+    decided = (tmp_path / "dump" / "03-annotate.txt").read_text()
+    moves = (tmp_path / "dump" / "04-deduce.txt").read_text().splitlines()
     moved = [line.split("  #")[0].rstrip() for line in moves if "  comm" in line or "hspmd.anchor" in line]
     expect("layouts/dumped", "\n".join([decided, *moved]))
 
@@ -46,7 +46,7 @@ def test_a_dump_prices_moves_on_the_cluster(tmp_path: Path) -> None:
     ]
     machines = {"nodes": nodes}
     hspmd.compile(Mlp(), BATCHES[Mlp], strategy=chosen, dump=str(tmp_path), cluster=machines, device="cuda")
-    text = (tmp_path / "03-deduce.txt").read_text()
+    text = (tmp_path / "04-deduce.txt").read_text()
     seconds = re.findall(r"<S0\(4,2,2\) -> S1\(8,4,4\)> +direct exchange ([0-9.]+ \w+)", text)
     assert seconds and seconds != ["24.0 us"]
 

@@ -34,6 +34,7 @@ ALIKE = Strategy(
 ORDER = [
     "trace",
     "causal_mask",
+    "packed_mask",
     "annotate",
     "deduce",
     "liveness",
@@ -49,7 +50,7 @@ ORDER = [
     "saved_memory",
     "lower",
 ]
-LONG = {"trace", "causal_mask", "deduce", "lower"}
+LONG = {"trace", "causal_mask", "packed_mask", "deduce", "lower"}
 """Texts that other tests pin."""
 
 
@@ -97,10 +98,10 @@ def test_a_compile_is_timed_and_dumped_pass_by_pass(tmp_path: Path) -> None:
             pass
 
     with listening(Listening()):
-        planning(ALIKE, DeviceKind.CPU).run(Traced(graph_of("mlp-ce")), Dump(tmp_path, count=2))
-    assert titles == [name.replace("_", " ") for name in ORDER[2:]]
+        planning(ALIKE, DeviceKind.CPU).run(Traced(graph_of("mlp-ce")), Dump(tmp_path, count=3))
+    assert titles == [name.replace("_", " ") for name in ORDER[3:]]
     dumped = sorted(path.name for path in tmp_path.iterdir())
-    assert dumped == [f"{number:02d}-{name}.txt" for number, name in enumerate(ORDER)][2:]
+    assert dumped == [f"{number:02d}-{name}.txt" for number, name in enumerate(ORDER)][3:]
     found = ran()["segments"]
     assert (tmp_path / f"{ORDER.index('segments'):02d}-segments.txt").read_text() == found.step.text(
         found.before, found.after
@@ -157,6 +158,7 @@ def backwards(schedule: PipelineSchedule) -> PipelineSchedule:
 SPOILED: dict[str, Callable[[Any], Any]] = {
     "trace": lambda s: replace(s, graph=self_reading(s.graph)),
     "causal_mask": lambda s: replace(s, graph=self_reading(s.graph)),
+    "packed_mask": lambda s: replace(s, graph=self_reading(s.graph)),
     "annotate": lambda s: replace(s, placements=s.placements[1:]),
     "deduce": lambda s: replace(
         s, pipelines=[replace(graph, rows=without_reader(graph.rows)) for graph in s.pipelines]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hspmd_compiler.ir.graph import Ref
-from hspmd_compiler.ir.own_names import MASKED, RANDOM_MASK, RANDOM_NUMBERS
+from hspmd_compiler.ir.own_names import MASKED, PACKED, PACKED_BACKWARD, RANDOM_MASK, RANDOM_NUMBERS
 from hspmd_compiler.program.kernels.kernels import kernel
 from hspmd_compiler.rules.in_code.pointwise_operators import LINEAR, PRODUCTS, SETTLING, SUMS
 from hspmd_compiler.rules.lines.along_lines import TRIANGLES
@@ -458,6 +458,24 @@ def fused() -> Iterator[Case]:
     for op in (FLASH, FLASH_BACKWARD):
         for mask in masks:
             yield Case(op, lambda s, take, m=mask: _attention(s, take, m))  # type: ignore[misc]
+
+    for causal, window, repeat in ((True, 0, 1), (True, 2, 2), (False, 0, 1)):
+        for op in (PACKED, PACKED_BACKWARD):
+            yield Case(op, lambda s, take, w=(causal, window, 0.4, repeat): _packed(s, take, w))  # type: ignore[misc]
+
+
+def _packed(s: OperandSketch, take: Take, literals: tuple[object, ...]) -> None:
+    repeated = replace(HEADS, make=lambda *given: _in_pairs(normal(*given))) if literals[-1] == 2 else HEADS
+    query, key, value = take(HEADS), take(repeated), take(repeated)
+    positions = take(replace(INDEX, make=below(3)))
+    made = s.call(PACKED, (query, key, value, positions, *literals))
+    args = (take(HEADS), query, key, value, s.pick(made, 0), s.pick(made, 1), positions, *literals)
+    picked(s, PACKED_BACKWARD, args, 3)
+
+
+def _in_pairs(heads: Tensor) -> Tensor:
+    """Heads of which each two are alike."""
+    return heads[:, ::2].repeat_interleave(2, dim=1)
 
 
 def _layer_norm(s: OperandSketch, take: Take, count: int) -> None:

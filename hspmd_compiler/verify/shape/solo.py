@@ -27,6 +27,7 @@ from ...program.requests import (
     Send,
     StepRun,
 )
+from ...program.sized.documents import documents_key, documents_read
 from ..lockstep.blocked import RankRun
 from ..lockstep.lockstep import OF_A_PROGRAM, failed
 from .shape_segments import ShapeBook, ShapeSegments
@@ -165,10 +166,13 @@ def _keys(plan: RankPlan, arrays: ShapeArrays) -> list[ShapeValue]:
 
 
 def _batches(program: Program, plan: RankPlan, arrays: ShapeArrays) -> list[dict[str, ShapeValue]]:
+    types = {key: (shape, torch_dtype(dtype)) for key, (shape, dtype) in program.inputs.items()}
+    for name in documents_read(plan.shared) & types.keys():
+        types[documents_key(name)] = types[name][0], torch.int64
     return [
         {
-            key: arrays.make(plan.program.micro_shape(shape, high - low), torch_dtype(dtype))
-            for key, (shape, dtype) in program.inputs.items()
+            key: arrays.make(plan.program.micro_shape(shape, high - low), dtype)
+            for key, (shape, dtype) in types.items()
         }
         for low, high in plan.program.rows
     ]

@@ -1,0 +1,32 @@
+"""Where documents of a micro-batch begin: a value on the host, made of positions before they are moved."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from ..program import ClassProgram, InputKind
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+STARTS = "hspmd.document_starts"
+"""The kernel that makes them of positions; of an input's positions they are an input of their own."""
+
+
+def documents_read(shared: ClassProgram) -> frozenset[str]:
+    """Batch keys of positions whose documents a class program reads."""
+    inputs = (item for segment in shared.segments for item in segment.inputs)
+    return frozenset(item.name for item in inputs if item.kind is InputKind.DOCUMENTS)
+
+
+def documents_key(name: str) -> str:
+    """Where a micro-batch has the documents that positions `name` tell."""
+    return f"{name} (documents)"
+
+
+def with_documents(micro_batch: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
+    """A micro-batch with the documents of its positions, which are still on the host."""
+    from ..kernels.packed_kernels import document_starts  # late, with torch: prices read programs without
+
+    return {**micro_batch, **{documents_key(name): document_starts(micro_batch[name]) for name in names}}
