@@ -22,6 +22,7 @@ from ..strategy.strategy import Override, StageSpec, Strategy
 from .compile_state import Annotated, Traced
 from .deduction.factors import factored
 from .deduction.placement import GraphFacts, StartLayouts, first_coordinate
+from .dims.expert_matrices import check_experts, expert_matrices
 from .dims.infer_dims import infer_dims
 from .dims.split_units import Member, SplitGroup, SplitKind, assign, split_groups
 from .dims.whole_parameters import WholeParameter, warn_of_kept, whole_lines, whole_parameters
@@ -38,13 +39,14 @@ NO_CUTS: TokenCuts = {}
 class ParameterLayouts:
     """Layouts of parameters by stage, from split units and hand-written overrides.
 
-    unsplit: parameters that have no units.
+    unsplit: parameters that have no units. experts: those that hold a matrix for each expert.
     """
 
     graph: LogicalGraph
     strategy: Strategy
     by_param: dict[str, tuple[SplitGroup, tuple[Member, ...]]]
     unsplit: tuple[WholeParameter, ...] = ()
+    experts: frozenset[str] = frozenset()
 
     def layout(self, pipeline: int, name: str, stage: int) -> Layout:
         """How the ranks of a stage hold a parameter."""
@@ -55,6 +57,8 @@ class ParameterLayouts:
             return whole(info.shape)
         if override is not None and override.annotation is not None:
             return _annotated(info, spec, override.annotation)
+        if override is None and spec.experts is not None and info.name in self.experts:
+            return self._split(info, 0, spec.tp, spec.tp, spec.experts)
         return self._by_units(info, spec, override)
 
     def used(self, pipeline: int, name: str, stage: int) -> Layout:
@@ -251,7 +255,9 @@ def annotate(
             found = by_param.get(member.param)
             by_param[member.param] = (group, (*(found[1] if found else ()), member))
     factors = factored(graph, strategy)
-    layouts = ParameterLayouts(graph, strategy, by_param, whole_parameters(graph, flow, groups))
+    whole_ones, experts = whole_parameters(graph, flow, groups), expert_matrices(graph)
+    check_experts(graph, strategy, experts)
+    layouts = ParameterLayouts(graph, strategy, by_param, whole_ones, experts)
     warn_of_kept(graph, [item for item in layouts.unsplit if _is_alike_on_ranks(layouts, item.name)])
     batch = batch_sets(strategy)
     pipelines = range(len(strategy.pipelines))

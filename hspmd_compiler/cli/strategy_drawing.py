@@ -88,6 +88,7 @@ def _box(number: int, stage: StageSpec, pipeline: PipelineSpec, expanded: Expand
         ("micro-batches", sizes_text(pipeline.micro_batches)),
         *([] if stage.shares is None else [("shares", " ".join(map(str, stage.shares)))]),
         *([] if stage.zero_shares is None else [("ZeRO shares", " ".join(map(str, stage.zero_shares)))]),
+        *([] if stage.experts is None else [("experts", " ".join(map(str, stage.experts)))]),
         *_recompute(stage, pipeline),
         *_places(stage, expanded),
     ]

@@ -92,7 +92,8 @@ def _large_numbers(strategy: Strategy) -> Iterator[Problem]:
             here = f"{path}.stages[{number}]"
             yield from _beyond(f"{here}.layers", "as a layer", max(map(abs, stage.layers)), MOST_LAYERS)
             yield from _beyond(f"{here}.devices", "as a device", max(stage.devices, default=0), MOST_SAMPLES)
-            for name, shares in (("shares", stage.shares), ("zero_shares", stage.zero_shares)):
+            for name in ("shares", "zero_shares", "experts"):
+                shares = getattr(stage, name)
                 yield from _beyond(f"{here}.{name}", "as a share", max(shares or (0,)), MOST_SAMPLES)
         for number, item in enumerate(pipeline.recompute):
             here = f"{path}.recompute[{number}]"
@@ -227,8 +228,9 @@ def _stage_problems(path: str, stage: StageSpec, unread: Collection[str]) -> Ite
     for device in stage.devices:
         if device < 0:
             yield Problem(f"{path}.devices", f"{device}: a device id is 0 or more")
-    if stage.shares is not None and f"{path}.devices" not in unread:
-        yield from _share_problems(f"{path}.shares", stage.shares, [stage.tp], "one share per device")
+    for name, shares in (("shares", stage.shares), ("experts", stage.experts)):
+        if shares is not None and f"{path}.devices" not in unread:
+            yield from _share_problems(f"{path}.{name}", shares, [stage.tp], "one share per device")
 
 
 def _share_problems(

@@ -71,6 +71,7 @@ class StageForm:
     layers: Layers
     shares: Weights | None = None
     zero_shares: Weights | None = None
+    experts: Weights | None = None
 
 
 Sizes: TypeAlias = Annotated[
@@ -130,6 +131,7 @@ STAND_INS = {
     "to": "",
     "shares[]": 1,
     "zero_shares[]": 1,
+    "experts[]": 1,
     "context[]": {"pipelines": []},
     "lengths[]": 1,
 }
@@ -171,7 +173,8 @@ def _pipeline(form: PipelineForm) -> PipelineSpec:
     for stage in form.stages:
         first = stages[-1].layers[1] if stages else 0
         low, high = (first, first + stage.layers) if isinstance(stage.layers, int) else stage.layers
-        stages.append(StageSpec(stage.devices, (low, high), stage.shares, stage.zero_shares))
+        weights = (stage.shares, stage.zero_shares, stage.experts)
+        stages.append(StageSpec(stage.devices, (low, high), *weights))
     given = form.micro_batches
     groups = [given] if isinstance(given, GroupForm) else given
     sizes = [(item.size,) * item.count if isinstance(item, GroupForm) else (item,) for item in groups]

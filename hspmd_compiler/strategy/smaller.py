@@ -51,7 +51,7 @@ def _cut(pipeline: PipelineSpec, lost: Collection[int]) -> PipelineSpec | None:
     for stage in pipeline.stages:
         devices = tuple(device for device in stage.devices if device not in lost)
         if devices:
-            kept = stage if devices == stage.devices else StageSpec(devices, stage.layers)
+            kept = stage if devices == stage.devices else _on(stage, devices)
             stages.append(replace(kept, layers=(stage.layers[0] - waiting, stage.layers[1])))
             waiting = 0
         elif stages:
@@ -59,3 +59,8 @@ def _cut(pipeline: PipelineSpec, lost: Collection[int]) -> PipelineSpec | None:
         else:
             waiting += stage.layers[1] - stage.layers[0]
     return replace(pipeline, stages=tuple(stages), schedule=None) if stages else None
+
+
+def _on(stage: StageSpec, devices: tuple[int, ...]) -> StageSpec:
+    """A stage on fewer devices, evenly; experts that lay apart still do."""
+    return StageSpec(devices, stage.layers, experts=None if stage.experts is None else (1,) * len(devices))

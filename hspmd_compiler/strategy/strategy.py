@@ -65,12 +65,15 @@ class StageSpec:
     shares: one integer weight per device for uneven tensor-parallel splits, 0 for a device that
     gets nothing; None splits evenly, the first devices taking what remains. zero_shares: one integer
     weight per device for what ZeRO stores once, 0 for a device that stores none of it; None: 1 each.
+    experts: one integer weight per device for whole experts, 0 for a device without; None: each expert is
+    split like any other matrix.
     """
 
     devices: tuple[int, ...]
     layers: tuple[int, int]
     shares: tuple[int, ...] | None = None
     zero_shares: tuple[int, ...] | None = None
+    experts: tuple[int, ...] | None = None
 
     @property
     def tp(self) -> int:

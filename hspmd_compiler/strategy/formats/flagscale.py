@@ -2,6 +2,7 @@
 
 A mesh holds `pp` stages of `dp` copies of `tp` devices, and the stages of all meshes make one
 pipeline of the model. Meshes may differ in dp, and the batch is then shared out anew between them.
+Copies that need each other's experts (ep) lie in one stage.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ class Mesh:
         """Devices of one stage."""
         return self.tp * self.cp * self.dp
 
+    @property
+    def independent(self) -> int:
+        """Copies that need no expert of another one."""
+        return self.dp // gcd(self.dp, self.ep)
+
     def devices(self, stage: int, group: int, groups: int, member: int) -> tuple[int, ...]:
         """The devices of a stage in one of the equal groups of its copies, of one context-parallel member.
 
@@ -77,7 +83,7 @@ def expand_flagscale(content: Mapping[str, object], choices: Choices, at: str = 
     if is_list(types) and len(types) != len(meshes) and not values.broken(MESHES):
         values.bad(TYPES, f"{len(types)} types: one per process mesh, here {len(meshes)}")
     values.within(MESHES, "devices", sum(mesh.stage_size * mesh.pp for mesh in meshes), MOST_DEVICES)
-    groups = gcd(*(mesh.dp for mesh in meshes))
+    groups = gcd(*(mesh.independent for mesh in meshes))
     sizes = _micro_batches(content, meshes, groups, choices, values)
     raise_if_any(values.problems, at, FIX, SUBJECT)
     members = meshes[0].cp
@@ -105,8 +111,8 @@ def _meshes(hetero: Mapping[str, object], values: FormatValues) -> list[Mesh]:
         first = meshes[-1].first + meshes[-1].stage_size * meshes[-1].pp if meshes else 0
         tp, cp, ep, dp, pp = numbers[low : low + WIDTH]
         meshes.append(Mesh(tp, cp, ep, dp, pp, first))
-        if ep > 1:
-            rule = "experts on devices of their own are no part of a strategy, ep 1 only"
+        if tp * dp % ep:
+            rule = f"experts are shared out over tp * dp, here {tp} * {dp}, or a divisor of it"
             values.bad(f"{MESHES}[{low + 2}]", f"ep {ep} of mesh {low // WIDTH}: {rule}")
         if cp != meshes[0].cp:
             rule = f"mesh 0 has cp {meshes[0].cp}, meshes of unequal cp come later"
@@ -163,8 +169,13 @@ def _micro_batches(
 def _pipeline(
     meshes: list[Mesh], counts: list[int], group: int, groups: int, member: int, sizes: tuple[int, ...]
 ) -> PipelineSpec:
-    held = [mesh.devices(stage, group, groups, member) for mesh in meshes for stage in range(mesh.pp)]
-    stages = [StageSpec(devices, ends) for devices, ends in zip(held, layer_ranges(counts), strict=True)]
+    held = [
+        (mesh.devices(stage, group, groups, member), mesh.ep) for mesh in meshes for stage in range(mesh.pp)
+    ]
+    stages = [
+        StageSpec(devices, ends, experts=(1,) * len(devices) if ep > 1 else None)
+        for (devices, ep), ends in zip(held, layer_ranges(counts), strict=True)
+    ]
     return PipelineSpec(tuple(stages), sizes)
 
 
@@ -177,6 +188,9 @@ def _notes(content: object, meshes: list[Mesh], groups: int, types: object) -> I
             copies = mesh.dp // groups
             done = f"a stage's {copies} copies become tensor parallelism of degree {mesh.tp * copies}"
             yield f"mesh {index}: dp is {mesh.dp}, all meshes have {groups} in common, so {done}"
+        if mesh.ep > 1:
+            devices = mesh.tp * mesh.dp // groups
+            yield f"mesh {index}: ep is {mesh.ep}; the {devices} devices of a stage share out its experts"
     if _find(content, "recompute_granularity") is not None:
         yield "recompute is passed over"
 

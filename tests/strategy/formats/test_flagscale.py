@@ -61,7 +61,7 @@ def test_other_published_configurations(reference: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["examples__aquila__conf__hetero_auto_tuner.yaml", "examples__deepseek_v3__conf__train__hetero.yaml"],
+    ["examples__aquila__conf__hetero_auto_tuner.yaml"],
 )
 def test_published_configurations_that_no_strategy_says(
     reference: Path, name: str, expect: Callable[[str, str], None]
@@ -69,6 +69,20 @@ def test_published_configurations_that_no_strategy_says(
     with pytest.raises(StrategyError) as caught:
         published(reference, name)
     expect(f"strategy_formats/flagscale_{name.removesuffix('.yaml')}", str(caught.value))
+
+
+def test_copies_that_need_each_others_experts(reference: Path) -> None:
+    """dp 4, 2 and 2 with ep 2 each: one pipeline, whose stages share out experts."""
+    expanded = published(reference, "examples__deepseek_v3__conf__train__hetero.yaml")
+    assert stages(expanded.strategy) == [
+        [((0, 1, 2, 3), (0, 11)), ((4, 5), (11, 17)), ((6, 7), (17, 24))],
+    ]
+    assert [stage.experts for stage in expanded.strategy.pipelines[0].stages] == [
+        (1,) * 4,
+        (1,) * 2,
+        (1,) * 2,
+    ]
+    assert any("ep is 2; the 4 devices of a stage share out its experts" in note for note in expanded.notes)
 
 
 def test_a_mesh_of_several_stages() -> None:
