@@ -68,11 +68,12 @@ def lower_library_operators(graph: LogicalGraph) -> None:
 
 
 @torch.library.custom_op("hspmd::grouped_mm", mutates_args=())
-def _grouped_mm(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    """A product for each group of rows: a model's own, where it calls PyTorch's."""
     return grouped_mm(rows, weights, ends)
 
 
-@_grouped_mm.register_fake
+@grouped_product.register_fake
 def _(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     return rows.new_empty((rows.shape[0], weights.shape[2]))
 
@@ -85,6 +86,18 @@ def _grouped_mm_backward(rows: Tensor, weights: Tensor, ends: Tensor, grad: Tens
 @_grouped_mm_backward.register_fake
 def _(rows: Tensor, weights: Tensor, ends: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     return rows.new_empty(rows.shape), weights.new_empty(weights.shape)
+
+
+def _save(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _differentiate(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    rows, weights, ends = ctx.saved_tensors  # type: ignore[attr-defined]
+    return *_grouped_mm_backward(rows, weights, ends, grad), None
+
+
+grouped_product.register_autograd(_differentiate, setup_context=_save)
 
 
 @torch.library.custom_op("hspmd::expert_mm", mutates_args=())

@@ -49,6 +49,7 @@ from .checkpoints import without_checkpoints
 from .decompositions.recurrence import recurrence_in_steps
 from .decompositions.torch_branches import masks_as_given
 from .decompositions.written_out import Decompositions, written_out
+from .group_products import own_group_products
 from .kept_arguments import kept_arguments
 from .own_functions import without_own_functions
 from .selection.watch import WatchMasks
@@ -124,7 +125,8 @@ class LossModule(nn.Module):
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         inputs = dict(zip(self._names, values, strict=True))
         anchors = anchors_behind_calls(self.model, self._anchored)
-        with self._state.around(), kept_arguments(), WatchMasks(), anchors as given:
+        around = self._state.around()
+        with around, kept_arguments(), own_group_products(), WatchMasks(), anchors as given:
             loss = self._loss_of(self.model(**given(inputs)))
         return loss, *(new.detach() if new.requires_grad else new for new in self._state.assigned.values())
 

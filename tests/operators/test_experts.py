@@ -15,7 +15,9 @@ from torch import Tensor, nn
 import hspmd_compiler as hspmd
 from hspmd_compiler.compiler import trace_graph
 from hspmd_compiler.coverage.transformers_models import CAUSAL, DECODER, FromConfig, tokens
-from hspmd_compiler.errors import StrategyError
+from hspmd_compiler.errors import DeduceError, StrategyError
+from hspmd_compiler.ir.own_names import EXPERT_GRAD, EXPERT_MM
+from hspmd_compiler.options import Precision
 from hspmd_compiler.strategy.form import form_of, strategy_from
 from hspmd_compiler.strategy.formats.expanded import Choices
 from hspmd_compiler.strategy.formats.flagscale import expand_flagscale
@@ -141,6 +143,60 @@ def refused(strategy: Strategy, build: Callable[[], nn.Module] = Layers) -> str:
 def test_more_devices_than_experts(expect: Callable[[str, str], None]) -> None:
     expect("deduce/experts_too_few", refused(shared(*(1,) * (EXPERTS + 1))))
     case().check(shared(*(1,) * EXPERTS, 0))
+
+
+class Dropping(Routed):
+    """Places of an expert are given to the first tokens, others go by; with Switch's auxiliary loss.
+
+    per_sample: whether each sample has places of its own, or the batch.
+    """
+
+    def __init__(self, per_sample: bool, places: int = 1) -> None:
+        super().__init__()
+        self.per_sample, self.places = per_sample, places
+
+    def forward(self, x: Tensor) -> Tensor:
+        chances = self.router(x).softmax(-1)
+        chosen = nn.functional.one_hot(chances.argmax(-1), EXPERTS)
+        in_turn = chosen if self.per_sample else chosen.flatten(0, 1).unsqueeze(0)
+        place = in_turn.cumsum(1).view(chosen.shape)
+        kept = ((place <= self.places) & (chosen > 0)).any(-1, keepdim=True)
+        self.balance = EXPERTS * (chosen.to(x.dtype).mean((0, 1)) * chances.mean((0, 1))).sum()
+        return torch.where(kept, super().forward(x), x)
+
+
+class Balanced(nn.Module):
+    """With the auxiliary loss, which is a product of means over all tokens."""
+
+    def __init__(self, per_sample: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Dropping(per_sample), nn.Linear(WIDTH, WIDTH)])
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        made = self.layers[1](self.layers[0](x))
+        return nn.functional.mse_loss(made, y) + 0.3 * self.layers[0].balance
+
+
+def test_dropped_tokens_and_a_global_auxiliary_loss() -> None:
+    made = Case.of(lambda: Balanced(True), batch())
+    for strategy in (shared(3, 1, 1), replace(shared(1, 1), sequence_parallel=True, zero=1)):
+        made.check(strategy)
+
+
+def test_places_of_the_whole_batch(expect: Callable[[str, str], None]) -> None:
+    """They go by the order of all samples: exact where the batch is whole, else refused by name."""
+    made = Case.of(lambda: Balanced(False), batch())
+    made.check(Strategy((P((S((0, 1), (0, 2), experts=(3, 2)),), (SAMPLES,)),)))
+    with pytest.raises(DeduceError) as caught:
+        made.check(shared(1, 1))
+    expect("deduce/experts_places_of_batch", caught.value.text())
+
+
+def test_narrow_types() -> None:
+    """PyTorch's own product of groups, which bfloat16 takes, is the same operator."""
+    graph = trace_graph(Layers(), batch(), SAMPLES, precision=Precision.BFLOAT16).graph
+    assert {EXPERT_MM, EXPERT_GRAD} <= {row.op for row in graph.rows}
+    check_fit(program_for(graph, shared(2, 3)))
 
 
 class Plain(nn.Module):
