@@ -173,7 +173,10 @@ def _compiled(
         traces[key] = traced
     graph = _bound(traced.graph, strategy, subject, capture)
     check_optimizer(optimizer, graph.params)
-    lowered = lower_graph(graph, strategy, device, dump, cost)
+    if strategy.context:
+        lowered = _shared(graph, subject, strategy, device, dump, cost, capture, precision)
+    else:
+        lowered = lower_graph(graph, strategy, device, dump, cost)
     if (warning := narrow_warning(lowered.program)) is not None:
         logger.warning("%s", warning)
     form = form_of(strategy)
@@ -200,6 +203,33 @@ def _bound(
         every = trace_graph(subject.model, subject.inputs, strategy.global_batch, capture, anchors=("*",))
         refuse_unmatched(strategy, anchors_of(every.graph))
     return bind_layouts(graph, strategy)
+
+
+def _shared(
+    graph: LogicalGraph,
+    subject: CompileSubject,
+    strategy: Strategy,
+    device: DeviceKind,
+    dump: Dump,
+    cost: CostModel | None,
+    capture: Capture,
+    precision: Precision,
+) -> Lowered:
+    """The programs of a strategy whose pipelines share sequences. graph: of whole ones."""
+    from .passes.context.lengths import LengthGraphs, at_tokens, probes_below, tokens_of
+    from .passes.context.share import alone, check_lengths, share_sequences
+
+    tokens = check_lengths(strategy, tokens_of(subject.inputs))
+    batch, anchors = alone(strategy).global_batch, strategy.anchor_globs
+    lengths = (*probes_below(tokens), tokens)
+    one, other, third = (
+        trace_graph(
+            subject.model, at_tokens(subject.inputs, tokens, length), batch, capture, precision, dump, anchors
+        ).graph
+        for length in lengths
+    )
+    graphs = LengthGraphs(one, other, third, lengths)
+    return share_sequences(graphs, graph, strategy, device, cost, dump)
 
 
 def trace_graph(

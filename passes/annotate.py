@@ -11,7 +11,7 @@ from ..annotations.annotation import Annotation
 from ..annotations.of_layout import layout_states
 from ..annotations.split import consecutive, even_lengths
 from ..annotations.text import parse_annotation
-from ..errors import AnnotationError, StrategyError
+from ..errors import AnnotationError, InternalError, StrategyError
 from ..ir.graph import LogicalGraph, ParamInfo
 from ..ir.printer import aligned
 from ..layout.intervals import Intervals, Sets, covers, union
@@ -234,12 +234,7 @@ def annotate(
 ) -> tuple[ParameterLayouts, list[StartLayouts]]:
     """What each pipeline's deduction starts from; StrategyError where the strategy can't fit the model."""
     if strategy.context:
-        raise StrategyError(
-            "pipelines share sequences",
-            details=[("context", str([list(spec.pipelines) for spec in strategy.context]))],
-            rule="context parallelism comes later: `strategy expand` and `show` take it, `compile` not yet",
-            fix="leave out `context`",
-        )
+        raise InternalError("pipelines that share sequences are laid out each for its own tokens")
     flow = infer_dims(graph, facts)
     groups = split_groups(graph, flow)
     heads = [

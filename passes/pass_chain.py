@@ -83,6 +83,10 @@ class Chain(Generic[A, B]):
         """The chain with one more pass."""
         return Chain((*self.passes, step))
 
+    def joined(self, other: Chain[B, C]) -> Chain[A, C]:
+        """The passes of both."""
+        return Chain((*self.passes, *other.passes))
+
     def states(self, state: A) -> Iterator[tuple[Pass[Any, Any], Any, Any]]:
         """Each pass with the states before and behind it, neither timed nor checked."""
         before: Any = state

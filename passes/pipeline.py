@@ -9,7 +9,7 @@ from ..strategy.strategy import Strategy
 from .annotate import NO_CUTS, Annotate, TokenCuts
 from .batch_levels import Levels
 from .causal_mask import CausalMask
-from .compile_state import Example, Traced
+from .compile_state import Deduced, Example, Traced
 from .deduce import Deduce
 from .grad_sync import GradSync
 from .liveness import Liveness
@@ -49,10 +49,22 @@ def planning(
 
     cuts: of tokens under sequence parallelism, where they are not even.
     """
+    return laying_out(strategy, cost, cuts).joined(programming(device, cost))
+
+
+def laying_out(
+    strategy: Strategy, cost: CostModel | None = None, cuts: TokenCuts = NO_CUTS
+) -> Chain[Traced, Deduced]:
+    """How every value lies, in each pipeline."""
+    return begin(Annotate(strategy, cuts)).then(Deduce(cost))
+
+
+def programming(
+    device: DeviceKind = DeviceKind.CPU, cost: CostModel | None = None
+) -> Chain[Deduced, Lowered]:
+    """From pipelines whose values are laid out to programs."""
     return (
-        begin(Annotate(strategy, cuts))
-        .then(Deduce(cost))
-        .then(Liveness())
+        begin(Liveness())
         .then(RecomputePass())
         .then(StepCounts())
         .then(ParamGather())  # behind what copies rows: gathers stand before the first use that is left

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..errors import InternalError, RunError
 from ..program.arrays import TorchArrays
 from ..program.codegen import SegmentCache
+from ..program.context.row_piece import PADDING, cut_input
 from ..program.execute import RankPlan, RankState, SegmentRunner, Walk, plan_rank, run_step
 from ..program.kernels.random_kernels import step_keys
 from ..program.program import OF_BATCH, ZERO_PARAMS, ClassProgram, Op, Program, RankProgram, Shard
@@ -150,13 +151,25 @@ class ActiveProgram:
     def of_global(self, batch: Mapping[str, Tensor]) -> list[Batch]:
         """This rank's micro-batches of a global batch, checked."""
         self.shape.check(batch)
+        self._check_padding(batch)
         return [
-            self._placed({key: self._rows(batch[key], low, high) for key in self.keys})
+            self._placed({key: self._own(key, self._rows(batch[key], low, high)) for key in self.keys})
             for low, high in self.rows
         ]
 
     def _rows(self, value: Tensor, low: int, high: int) -> Tensor:
         return value.narrow(self.shape.dim, low, high - low)
+
+    def _check_padding(self, batch: Mapping[str, Tensor]) -> None:
+        piece = None if self._plan is None else self._plan.program.piece
+        wrong = [text for rows in self.rows for text in (() if piece is None else piece.unblank(batch, rows))]
+        if wrong:
+            raise RunError("padding of samples counts", details=wrong, rule=PADDING)
+
+    def _own(self, key: str, value: Tensor) -> Tensor:
+        """Some samples of an input as this rank reads them."""
+        piece = None if self._plan is None else self._plan.program.piece
+        return cut_input(piece, key, value)
 
     def of_local(self, batch: Mapping[str, Tensor]) -> list[Batch]:
         """The same of a batch that has this rank's rows only."""
@@ -170,7 +183,10 @@ class ActiveProgram:
             )
         sizes, dim = [high - low for low, high in self.rows], self.shape.dim
         parts = {key: torch.split(batch[key], sizes, dim) for key in self.keys}
-        return [self._placed({key: parts[key][mb] for key in self.keys}) for mb in range(len(sizes))]
+        return [
+            self._placed({key: self._own(key, parts[key][mb]) for key in self.keys})
+            for mb in range(len(sizes))
+        ]
 
     def _placed(self, micro_batch: Batch) -> Batch:
         """A micro-batch on the rank's device; where its documents begin stays on the host."""

@@ -249,10 +249,10 @@ class _Life:
             return book.type_of(dense((volume(shard.kept),), shard.dtype))
         if kind is InputKind.DATA:
             shape, dtype = lives.table.program.inputs[item.name]
-            return book.type_of(dense(lives.own.micro_shape(shape, self.size), dtype))
+            return book.type_of(dense(lives.own.micro_shape(item.name, shape, self.size), dtype))
         if kind is InputKind.DOCUMENTS:
             shape, _ = lives.table.program.inputs[item.name]
-            return book.type_of(dense(lives.own.micro_shape(shape, self.size), "int64"))
+            return book.type_of(dense(lives.own.micro_shape(item.name, shape, self.size), "int64"))
         if kind is InputKind.STEP:
             return lives.step_types[item.value.id]
         return book.type_of(dense((KEY_SIZE,), "int64"))

@@ -51,9 +51,10 @@ def tensor_sections(artifact: Artifact, name: str) -> list[Section]:
 def tensor_life(artifact: Artifact, name: str) -> list[Table]:
     """A line per event, in the order of the passes. name: of a parameter, buffer or input, or `%7` of a row.
 
-    None where the artifact was written for one rank and has no graph, or the graph no such tensor.
+    None where the artifact was written for one rank and has no graph, or the graph no such tensor; nor where
+    ranks cut samples, whose passes run once for each length.
     """
-    if not artifact.graph:
+    if not artifact.graph or artifact.program.cuts_samples:
         return []
     graph, strategy = graph_json.decode(artifact.graph), strategy_from(artifact.strategy)
     row = find_row(graph, name)

@@ -12,6 +12,7 @@ from ..base.comm_plan import CommStep, GradBucket
 from ..errors import InternalError
 from .arrays import Arrays
 from .buckets import keep_bucket, pack_bucket, pack_params, unpack_bucket, unpack_params
+from .context.row_piece import cut_input
 from .lifetimes import MicroKey, fresh_by_segment, kept_values, last_pieces, last_reads
 from .program import (
     ClassProgram,
@@ -142,9 +143,9 @@ def _plan(mine: RankProgram, shared: ClassProgram, fresh: list[frozenset[str]]) 
 def micro_batches(plan: RankPlan, batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
     """This rank's rows of a global batch, one dict per micro-batch; views."""
     program, documents = plan.program, documents_read(plan.shared)
-    dim = program.row_dim
+    dim, piece = program.row_dim, program.piece
     rows = [
-        {key: tensor.narrow(dim, low, high - low) for key, tensor in batch.items()}
+        {key: cut_input(piece, key, value.narrow(dim, low, high - low)) for key, value in batch.items()}
         for low, high in program.rows
     ]
     return [with_documents(each, documents) for each in rows]

@@ -10,6 +10,7 @@ from ..base.codec import Literals, Tag, encode, natural
 from ..base.comm_plan import Box, CommStep, GradBucket, ParamBucket
 from ..base.dtypes import BYTES
 from ..base.typed import AtLeast, Bare
+from .context.row_piece import RowPiece
 from .sized.size_range import SizeRange
 from .sized.sizes import Overlay, Size, size_from
 
@@ -261,6 +262,7 @@ class RankProgram:
     used by `comm` rows and STEP_REDUCE. transfers: CommStep (SEND_RECV, one direction) per slot for SEND and
     RECV. saved: per micro-batch, the bytes that are kept from its forward to its backward pass. sized: what
     varies, of a program for micro-batches of any size; all else has the numbers of its first probe.
+    piece: the tokens of its samples that it runs, None: all of them.
     """
 
     rank: int
@@ -281,10 +283,12 @@ class RankProgram:
     saved: list[int] = field(default_factory=list)
     row_dim: int = 0
     sized: SizedRank | None = None
+    piece: RowPiece | None = None
 
-    def micro_shape(self, shape: tuple[int, ...], rows: int) -> tuple[int, ...]:
+    def micro_shape(self, name: str, shape: tuple[int, ...], rows: int) -> tuple[int, ...]:
         """What a micro-batch of so many rows has of an input of this shape."""
-        return (*shape[: self.row_dim], rows, *shape[self.row_dim + 1 :])
+        held = (*shape[: self.row_dim], rows, *shape[self.row_dim + 1 :])
+        return held if self.piece is None else self.piece.shape(name, held)
 
     @property
     def update_at(self) -> int:
@@ -331,3 +335,8 @@ class Program:
     ranks: list[RankProgram]
     groups: list[tuple[int, ...]]
     sizes: SizeRange | None = None
+
+    @property
+    def cuts_samples(self) -> bool:
+        """Whether some rank runs some tokens of its samples only."""
+        return any(own.piece is not None for own in self.ranks)

@@ -42,12 +42,11 @@ def _number_problems(path: str, spec: ContextSpec) -> Iterator[Problem]:
     if spec.lengths and len(spec.lengths) != count:
         text = f"one length per member, here {count}"
         yield Problem(f"{path}.lengths", f"{list(spec.lengths)}: {text}")
-    for key, found in (("lengths", spec.lengths), ("padding", (spec.padding,))):
-        if any(not 0 <= each <= MOST_SAMPLES for each in found):
-            text = f"tokens are 0 to {MOST_SAMPLES:,}"
-            yield Problem(f"{path}.{key}", f"{list(found) if key == 'lengths' else found[0]}: {text}")
-    if spec.lengths and not any(spec.lengths):
-        yield Problem(f"{path}.lengths", f"{list(spec.lengths)}: some member has tokens")
+    if any(not 1 <= each <= MOST_SAMPLES for each in spec.lengths):
+        text = f"a member has 1 to {MOST_SAMPLES:,} tokens; leave out a pipeline that has none"
+        yield Problem(f"{path}.lengths", f"{list(spec.lengths)}: {text}")
+    if not 0 <= spec.padding <= MOST_SAMPLES:
+        yield Problem(f"{path}.padding", f"{spec.padding}: 0 to {MOST_SAMPLES:,} tokens")
 
 
 def _member_problems(path: str, spec: ContextSpec, strategy: Strategy) -> Iterator[Problem]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from torch import Tensor
 
+from ..errors import VerifyError
 from ..ir.graph import LogicalGraph
+from ..program.context.row_piece import PADDING, RowPiece
+from ..program.program import Program
 from .random_batch import draw_batch
 
 Batch = Mapping[str, Tensor]
@@ -38,6 +42,34 @@ def drawn_batches(
 def given_batches(given: Sequence[Batch], steps: int) -> Batches:
     """The given batches, from the first again where they are fewer than steps."""
     return _told([given[step % len(given)] for step in range(steps)], dict.fromkeys(given[0], GIVEN))
+
+
+def blanked(batches: Batches, program: Program) -> Batches:
+    """The batches with nothing at tokens of padding, which no rank runs."""
+    padded = list(_padded(program))
+    if not padded:
+        return batches
+    steps = tuple({key: value.clone() for key, value in batch.items()} for batch in batches.steps)
+    for batch, (piece, (low, high)) in product(steps, padded):
+        for each in piece.blank:
+            batch[each.name][low:high, piece.end :] = each.value
+    return replace(batches, steps=steps)
+
+
+def checked_padding(batches: Batches, program: Program) -> Batches:
+    """The batches; a VerifyError where padding has something that would count in eager's."""
+    tried = product(batches.steps, _padded(program))
+    wrong = dict.fromkeys(text for batch, (piece, rows) in tried for text in piece.unblank(batch, rows))
+    if wrong:
+        raise VerifyError("padding of samples counts", details=list(wrong), rule=PADDING)
+    return batches
+
+
+def _padded(program: Program) -> Iterator[tuple[RowPiece, tuple[int, int]]]:
+    """Pieces of padded samples, with each of their micro-batches."""
+    for own in program.ranks:
+        if own.piece is not None and own.piece.blank:
+            yield from ((own.piece, rows) for rows in own.rows)
 
 
 def _told(batches: Sequence[Batch], how: Mapping[str, str]) -> Batches:

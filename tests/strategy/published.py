@@ -109,12 +109,17 @@ def _cut(length: int) -> int:
 
 def _small(strategy: Strategy) -> Strategy:
     """Few layers and micro-batches; the very first one is as large as makes BATCH samples."""
-    places = _places(strategy)
-    first, *others = (_moved(one, places) for one in strategy.pipelines)
+    first, *others = shortened(strategy).pipelines
     more = max(0, BATCH - first.batch_size - sum(one.batch_size for one in others))
     size, *sizes = first.micro_batches
     first = replace(first, micro_batches=(size + more, *sizes))
     return replace(strategy, pipelines=(first, *others))
+
+
+def shortened(strategy: Strategy) -> Strategy:
+    """The strategy with few layers and micro-batches."""
+    places = _places(strategy)
+    return replace(strategy, pipelines=tuple(_moved(one, places) for one in strategy.pipelines))
 
 
 def _places(strategy: Strategy) -> dict[int, int]:

@@ -20,9 +20,7 @@ from hspmd_compiler.models.builtin_models import BUILTIN, LlamaSize
 from hspmd_compiler.program.check import check as check_program
 from hspmd_compiler.strategy.check import check as check_strategy
 from hspmd_compiler.strategy.formats.expanded import Expanded
-from hspmd_compiler.strategy.formats.read import read_strategy
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
-from hspmd_compiler.strategy.write import strategy_text
 from tests.fit import check_fit
 from tests.strategy.published import Published, Size, published, traced, twin
 
@@ -31,16 +29,6 @@ LEAST = {"hetero_cluster": 10, "hotspa": 80, "mixed_length": 7, "hexiscale": 2}
 QUICK = {"hetero_cluster": ("case5",), "hexiscale": ("",)}
 """Ends of names that the quick suite compiles; pipelines of others are equal, or as unequal as this."""
 OTHERS = ("hetu_misc", "elastic_inferred", "hotspa_quick_8xA100", "hydraulis", "flagscale")
-CONTEXT_PARALLEL = {
-    "hetero_cluster/hspmd_hetero_cluster/case0",
-    "hetu_misc/hetu_ampelos/case2",
-    "hetu_misc/hetu_ampelos/case4",
-    "hetu_misc/hetu_hetero_packing/case0",
-    "hetu_misc/hetu_hetero_packing/case1",
-    "hetu_misc/hetu_hetero_packing/case2",
-    "hetu_misc/hetu_hetero_padding/case0",
-    "hetu_misc/hetu_hetero_padding/case2",
-}
 
 
 @cache
@@ -99,14 +87,6 @@ def test_twins_compile_and_fit(reference: Path, source: str) -> None:
 def test_published_sizes_compile_and_fit(reference: Path, source: str) -> None:
     for case in each_once((one, (one.size, one.expanded.strategy)) for one in compiled(reference, source)):
         check_fits(*case)
-
-
-def test_context_parallel_ones_are_told_as_such(reference: Path) -> None:
-    """And what is written of them reads back."""
-    shared = {one.name: one.expanded.strategy for one in known(reference) if one.expanded.strategy.context}
-    assert set(shared) == CONTEXT_PARALLEL
-    for strategy in shared.values():
-        assert read_strategy(strategy_text(strategy)) == strategy
 
 
 def test_twins_keep_what_meets() -> None:

@@ -66,6 +66,7 @@ OWN_KERNELS: dict[str, Kernel] = {
     "hspmd.zero_unless": layout_kernels.zero_unless,
     "hspmd.view_as_complex": layout_kernels.as_complex,
     "hspmd.full": layout_kernels.full,
+    "hspmd.token_positions": layout_kernels.token_positions,
     "hspmd.random_mask": random_kernels.mask_piece,
     "hspmd.random_mask.default": whole_mask,
     "hspmd.random_numbers": random_kernels.numbers_piece,
@@ -110,7 +111,9 @@ OWN_KERNELS: dict[str, Kernel] = {
 }
 
 _DRAWING = ("hspmd.random_mask", "hspmd.random_numbers")
-FROM_NOTHING = frozenset({"hspmd.full", *_DRAWING, *(f"{name}.default" for name in _DRAWING)})
+FROM_NOTHING = frozenset(
+    {"hspmd.full", "hspmd.token_positions", *_DRAWING, *(f"{name}.default" for name in _DRAWING)}
+)
 """Kernels of ours that must be told the device; a key of random numbers is always on the CPU."""
 
 QUICK_BINDINGS: dict[str, Kernel] = {

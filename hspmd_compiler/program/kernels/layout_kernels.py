@@ -55,6 +55,12 @@ def zero_unless(x: Tensor, keep: bool) -> Tensor:
     return x if keep else torch.zeros_like(x)
 
 
+def token_positions(intervals: Intervals, dtype: torch.dtype, device: str = "cpu") -> Tensor:
+    """The numbers in the intervals: where the tokens of a piece stand in their sample."""
+    runs = [torch.arange(low, high, dtype=dtype, device=device) for low, high in intervals]
+    return runs[0] if len(runs) == 1 else torch.cat(runs)
+
+
 def full(shape: tuple[int, ...], value: float, dtype: torch.dtype, device: str = "cpu") -> Tensor:
     """A constant tensor."""
     return torch.full(shape, value, dtype=dtype, device=device)

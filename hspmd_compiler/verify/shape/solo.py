@@ -171,7 +171,7 @@ def _batches(program: Program, plan: RankPlan, arrays: ShapeArrays) -> list[dict
         types[documents_key(name)] = types[name][0], torch.int64
     return [
         {
-            key: arrays.make(plan.program.micro_shape(shape, high - low), dtype)
+            key: arrays.make(plan.program.micro_shape(key, shape, high - low), dtype)
             for key, (shape, dtype) in types.items()
         }
         for low, high in plan.program.rows
