@@ -122,8 +122,10 @@ def function_of(op: str) -> Kernel:
 
 def compute_row(call: RowCall, values: Mapping[int, Any], device: str) -> Any:
     """The result of one row, of tensors."""
+    if call.row.op in ALIASES:
+        return _filled(call.args[0], values)
     arguments, named = call.filled(values, device)
-    return arguments[0] if call.row.op in ALIASES else function_of(call.row.op)(*arguments, **named)
+    return function_of(call.row.op)(*arguments, **named)
 
 
 def interpreted(
