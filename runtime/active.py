@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import InternalError, RunError
 from ..program.arrays import TorchArrays
 from ..program.codegen import SegmentCache
-from ..program.context.row_piece import PADDING, cut_input
+from ..program.context.row_piece import PADDING, RowPiece, cut_input
 from ..program.execute import RankPlan, RankState, SegmentRunner, Walk, plan_rank, run_step
 from ..program.kernels.random_kernels import step_keys
 from ..program.program import OF_BATCH, ZERO_PARAMS, ClassProgram, Op, Program, RankProgram, Shard
@@ -94,6 +94,11 @@ class ActiveProgram:
         return self._plan.program
 
     @property
+    def piece(self) -> RowPiece | None:
+        """The tokens of its samples that this rank runs, None: all of them."""
+        return None if self._plan is None else self._plan.program.piece
+
+    @property
     def shared(self) -> ClassProgram:
         """The local code that this rank shares with others."""
         return NOTHING if self._plan is None else self._plan.shared
@@ -161,15 +166,15 @@ class ActiveProgram:
         return value.narrow(self.shape.dim, low, high - low)
 
     def _check_padding(self, batch: Mapping[str, Tensor]) -> None:
-        piece = None if self._plan is None else self._plan.program.piece
-        wrong = [text for rows in self.rows for text in (() if piece is None else piece.unblank(batch, rows))]
+        if self.piece is None:
+            return
+        wrong = [text for rows in self.rows for text in self.piece.unblank(batch, rows)]
         if wrong:
             raise RunError("padding of samples counts", details=wrong, rule=PADDING)
 
     def _own(self, key: str, value: Tensor) -> Tensor:
         """Some samples of an input as this rank reads them."""
-        piece = None if self._plan is None else self._plan.program.piece
-        return cut_input(piece, key, value)
+        return cut_input(self.piece, key, value)
 
     def of_local(self, batch: Mapping[str, Tensor]) -> list[Batch]:
         """The same of a batch that has this rank's rows only."""

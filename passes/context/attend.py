@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TypeVar
 
-from ...base.comm_plan import CommStep, GradBucket, Interval, ParamBucket
+from ...base.comm_plan import CommStep, CostModel, GradBucket, Interval, ParamBucket
 from ...base.context import ContextForm
 from ...errors import InternalError
 from ...ir.type_text import dtype_name
@@ -21,6 +21,7 @@ from ...program.context.forms import (
     Numbering,
     Operands,
 )
+from ...program.context.prices import cheapest_form, form_prices
 from ...program.context.rows import attention_rows, step_count
 from ...program.program import (
     COMM,
@@ -36,29 +37,36 @@ from ...program.program import (
 )
 from .marks import ALIAS, BACKWARD, FORWARD, MARK, OPERANDS, Attention
 
+UNPRICED = ContextForm.GATHER
 HEADS, WIDTH = 1, 3
 """Dims of query, key and value."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedMembers:
-    """The members of a group: pipelines, the runs of tokens of each, and the attention of each, in order."""
+    """The members of a group: pipelines, the runs of tokens of each, and the attention of each, in order.
+
+    form: None: the cheapest.
+    """
 
     pipelines: tuple[int, ...]
     runs: tuple[tuple[Interval, ...], ...]
     attention: tuple[Sequence[Attention], ...]
-    form: ContextForm
+    form: ContextForm | None
 
 
 @dataclass(slots=True)
 class Attending:
     """ranks: of each stage of each pipeline. first_batch: of each pipeline. steps: the first of a meeting, by
-    what meets: layers that do the same share theirs. known: of each rank, by number."""
+    what meets: layers that do the same share theirs. known: of each rank, by number. chosen: forms of groups
+    that name none, by their pipelines."""
 
     program: Program
     groups: Sequence[SharedMembers]
     ranks: Mapping[tuple[int, int], tuple[int, ...]]
     first_batch: Sequence[int]
+    cost: CostModel | None = None
+    chosen: dict[tuple[int, ...], ContextForm] = field(default_factory=dict)
     steps: dict[object, int] = field(default_factory=dict)
     known: dict[tuple[int, int], CommStep] = field(default_factory=dict)
     next_step: int = 0
@@ -82,6 +90,15 @@ class Attending:
         classes = {names[name]: replace(held, name=names[name]) for name, held in self.classes.items()}
         ranks = [replace(own, class_name=names[own.class_name]) for own in made]
         return replace(program, classes=classes, ranks=ranks)
+
+    def form_of(self, group: SharedMembers, meeting: ContextGroup) -> ContextForm:
+        """The form of a group: what its first meeting is cheapest in, where it names none."""
+        if group.form is not None:
+            return group.form
+        if group.pipelines not in self.chosen:
+            prices = None if self.cost is None else form_prices(meeting, self.cost)
+            self.chosen[group.pipelines] = UNPRICED if prices is None else cheapest_form(prices)
+        return self.chosen[group.pipelines]
 
     def _kept(self, ranks: list[RankProgram]) -> list[RankProgram]:
         name = ranks[0].class_name
@@ -181,8 +198,8 @@ class _Writer:
         place = row.kwargs[MARK]
         assert isinstance(place, int), "written by the marker"
         meeting = self._meeting(place, samples)
-        key = row.op, meeting
         attending = self.attending
+        key, form = (row.op, meeting), attending.form_of(self.group, meeting)
         known = attending.steps.setdefault(key, attending.next_step)
         numbers = Numbering(
             lambda: next(self.fresh),
@@ -190,9 +207,9 @@ class _Writer:
             len(self.ranks[0].literals) + len(self.literals[0]),
             known,
         )
-        made = attention_rows(self.group.form, meeting, self.member, _operands(row), numbers)
+        made = attention_rows(form, meeting, self.member, _operands(row), numbers)
         if known == attending.next_step:
-            attending.next_step += step_count(self.group.form, len(meeting.members), row.op == BACKWARD)
+            attending.next_step += step_count(form, len(meeting.members), row.op == BACKWARD)
         for rank, own, steps in zip(self.ranks, self.steps, made.steps, strict=True):
             own += [attending.known.setdefault((rank.rank, step.id), step) for step in steps]
         for held, literals in zip(self.literals, made.literals, strict=True):

@@ -32,7 +32,6 @@ from .token_rows import PAD, SLICE, TokenRows, token_rows
 Runs = tuple[Interval, ...]
 NLL = "aten.nll_loss_forward.default"
 FORMS = {
-    ContextChoice.AUTO: ContextForm.GATHER,
     ContextChoice.RING: ContextForm.RING,
     ContextChoice.GATHER: ContextForm.GATHER,
     ContextChoice.HEADS: ContextForm.HEADS,
@@ -112,6 +111,7 @@ class _Sharing:
             [self._members(spec, attention, runs) for spec in self.strategy.context],
             {(p, s): state.ranks.of_stage(p, s) for p, own in enumerate(runs) for s in self._stages(p)},
             [first_coordinate(state.strategy, pipeline) for pipeline in range(len(runs))],
+            self.cost,
         ).run()
         return replace(lowered, program=self._whole(program, rows, runs))
 
@@ -154,7 +154,7 @@ class _Sharing:
             spec.pipelines,
             tuple(runs[pipeline] for pipeline in spec.pipelines),
             tuple(attention[pipeline] for pipeline in spec.pipelines),
-            FORMS[spec.form],
+            FORMS.get(spec.form),
         )
 
     def _whole(self, program: Program, rows: TokenRows, runs: Sequence[Runs]) -> Program:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from ...errors import RunError
+from ...program.context.row_piece import RowPiece
 from ...program.lifetimes import VIEW_OPS
 from ...program.program import COMM, ClassProgram, InputKind, LocalRow, Segment, Value
 from ..transport import Transport
@@ -47,11 +48,19 @@ HIDING = frozenset({"aten.where.self", "aten.masked_fill.Tensor", "aten.masked_f
 """Those by which a model may hide tokens from itself."""
 
 
-def check_labels(shared: ClassProgram, transport: Transport, inputs: str, labels: str) -> None:
-    """RunError on every rank where the tokens are looked up, and compared with, at the same places."""
+def check_labels(
+    shared: ClassProgram, transport: Transport, inputs: str, labels: str, piece: RowPiece | None = None
+) -> None:
+    """RunError on every rank where the tokens are looked up, and compared with, at the same places.
+
+    piece: of samples, which may give this rank an input shifted.
+    """
+    shifted = {each.name for each in (() if piece is None else piece.shifts)}
     own = (
-        any(_reaches(segment, inputs, LOOKUPS, IN_PLACE - HIDING) for segment in shared.segments),
-        any(_reaches(segment, labels, TARGETS, IN_PLACE) for segment in shared.segments),
+        inputs not in shifted
+        and any(_reaches(segment, inputs, LOOKUPS, IN_PLACE - HIDING) for segment in shared.segments),
+        labels not in shifted
+        and any(_reaches(segment, labels, TARGETS, IN_PLACE) for segment in shared.segments),
     )
     with transport.call("text", meets=False):
         told = cast(list[tuple[bool, bool]], transport.gather_objects(own))

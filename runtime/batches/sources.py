@@ -36,7 +36,7 @@ def text_source(
     RunError where the model would learn to copy; or its vocabulary is too small, if this rank sees it.
     """
     if LABELS in engine.shape.inputs and not alone:
-        check_labels(engine.class_program, engine.transport, IDS, LABELS)
+        check_labels(engine.class_program, engine.transport, IDS, LABELS, engine.active.piece)
     tokens = open_text(files, vocabulary_of(engine.class_program, engine.shards), tokenizer)
     return TextData(tokens, engine.shape, engine.rows, engine.keys, seed)
 

@@ -140,6 +140,8 @@ def _check_strategy(strategy: Strategy) -> None:
         bad.append(("overrides", "may name sizes of the model"))
     if strategy.layouts:
         bad.append(("layouts", "may name sizes of the model"))
+    if strategy.context:
+        bad.append(("context", "its lengths are those of the model's samples"))
     if strategy.zero:
         bad.append(("zero", "splits flat elements, whose boundaries do not scale with the sizes"))
     if any(stage.shares is not None for item in strategy.pipelines for stage in item.stages):
