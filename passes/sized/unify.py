@@ -41,7 +41,10 @@ class Unifier:
         totals = [probe.total(self.sizes.unit) for probe in probes]
         self.explainers = [
             Explainer(
-                [probe.pipelines[number][0] for probe in probes], totals, self.sizes.unit, self.sizes.degrees
+                [probe.pipelines[number][0].shape for probe in probes],
+                totals,
+                self.sizes.unit,
+                self.sizes.degrees,
             )
             for number in range(len(self.sizes.stages))
         ]
