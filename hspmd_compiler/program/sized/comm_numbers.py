@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...base.comm_plan import Box, CommStep, Piece
@@ -48,11 +48,16 @@ def with_numbers(step: CommStep, numbers: tuple[int, ...]) -> CommStep:
 
 def filled(step: CommStep, overlay: Overlay, micro: MicroSizes, total: int = 0) -> CommStep:
     """The step of one micro-batch; an OptionError where its tokens are cut in an order that it can't take."""
-    if not overlay:
+    return placed(step, [(place, size.at(micro, total)) for place, size in overlay], micro)
+
+
+def placed(step: CommStep, varying: Sequence[tuple[int, int]], micro: MicroSizes) -> CommStep:
+    """As `filled`, from (place, number) pairs."""
+    if not varying:
         return step
     numbers = list(numbers_of(step))
-    for place, size in overlay:
-        numbers[place] = size.at(micro, total)
+    for place, number in varying:
+        numbers[place] = number
     made = with_numbers(step, tuple(numbers))
     if any(low > high for piece in (*made.sends, *made.recvs) for box in piece.boxes for low, high in box):
         raise OptionError(

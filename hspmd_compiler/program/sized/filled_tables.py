@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ...base.comm_plan import CommStep
 from ...errors import InternalError
 from ..program import RankProgram
-from .comm_numbers import filled
+from .comm_numbers import placed
 from .recent import Recent
 from .sizes import Count, MicroSizes, Overlay, Size
 
@@ -18,18 +18,22 @@ MOST_SIZES = 64
 
 @dataclass(slots=True)
 class SizedStep:
-    """A step of communication and what of it varies; slots with equal ones share it."""
+    """A step of communication and what of it varies; slots with equal ones share it.
+
+    varying: the overlay with sizes by their numbers.
+    """
 
     step: CommStep
     overlay: Overlay
+    varying: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)
 class _Numbers:
-    """What was asked for of one size."""
+    """What was asked for of one size. values: by number of each distinct size."""
 
     micro: MicroSizes
-    total: int
+    values: list[int]
     steps: dict[int, CommStep] = field(default_factory=dict)
     arguments: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
@@ -48,13 +52,14 @@ class FilledTables:
         self._own = own
         self._comms = _shared(own.comms, sized.comms, shared)
         self._transfers = _shared(own.transfers, sized.transfers, shared)
-        self._segments = [tuple(sizes) for sizes in segments]
-        overlays = (size for each in shared.values() for _, size in each.overlay)
-        every = (*overlays, *(size for sizes in self._segments for size in sizes))
+        self._sizes: dict[Size, int] = {}
+        self._segments = [tuple([self._number(size) for size in sizes]) for sizes in segments]
+        for each in shared.values():
+            each.varying = tuple([(place, self._number(size)) for place, size in each.overlay])
         self._between_cuts = [
             each for each in shared.values() if any(size.minus is not None for _, size in each.overlay)
         ]
-        self._reads_total = any(_reads_total(size) for size in every)
+        self._reads_total = any(_reads_total(size) for size in self._sizes)
         self._known: Recent[tuple[MicroSizes, int], _Numbers] = Recent(most)
         self._chosen: list[_Numbers] = []
 
@@ -82,21 +87,28 @@ class FilledTables:
         numbers = self._chosen[mb]
         found = numbers.arguments.get(segment)
         if found is None:
-            found = tuple([size.at(numbers.micro, numbers.total) for size in self._segments[segment]])
+            found = tuple([numbers.values[number] for number in self._segments[segment]])
             numbers.arguments[segment] = found
         return found
 
     def _of(self, micro: MicroSizes, total: int) -> _Numbers:
-        return self._known.get((micro, total), lambda: _Numbers(micro, total))
+        def made() -> _Numbers:
+            return _Numbers(micro, [size.at(micro, total) for size in self._sizes])
+
+        return self._known.get((micro, total), made)
+
+    def _number(self, size: Size) -> int:
+        """Of a size among the distinct ones, of which a rank has few."""
+        return self._sizes.setdefault(size, len(self._sizes))
 
     def _filled(self, sized: SizedStep, mb: int) -> CommStep:
-        if not sized.overlay:
+        if not sized.varying:
             return sized.step
         numbers = self._chosen[mb]
         found = numbers.steps.get(id(sized))
         if found is None:
-            found = filled(sized.step, sized.overlay, numbers.micro, numbers.total)
-            numbers.steps[id(sized)] = found
+            varying = [(place, numbers.values[number]) for place, number in sized.varying]
+            found = numbers.steps[id(sized)] = placed(sized.step, varying, numbers.micro)
         return found
 
 

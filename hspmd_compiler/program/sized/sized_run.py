@@ -75,7 +75,11 @@ class SizedRun:
 
     def start(self, segment: int, mb: int, inputs: list[Tensor], owned: list[bool]) -> SegmentRun[Tensor]:
         """See SegmentRunner."""
-        return self._functions[segment](*self._tables.arguments(segment, mb), *inputs)
+        return self._functions[segment](*self.arguments(segment, mb), *inputs)
+
+    def arguments(self, segment: int, mb: int) -> tuple[int, ...]:
+        """The sizes that a segment takes first, of a micro-batch of the step."""
+        return self._tables.arguments(segment, mb)
 
     def _of_counts(self, counts: tuple[int, ...]) -> RankPlan:
         instructions = step_instructions(self._own, self._sizes, counts)
