@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,14 +23,23 @@ from hspmd_compiler.program.context.heads_form import spread_of
 from hspmd_compiler.program.program import COMM, COMM_START
 
 from .dense_attention import dense, drawn, starts_of, visible
-from .together import FIRST_SLOT, added_up, group_of, local, parts_of, run_together
+from .together import FIRST_SLOT, RankPart, added_up, group_of, local, parts_of, run_together
 
 WIDTH = 4
 FORMS = pytest.mark.parametrize("form", ContextForm)
 
 
-def check(form: ContextForm, group: ContextGroup, documents: list[int] | None = None) -> None:
-    """Output, log-sum-exp and all gradients of a group equal those of the whole row."""
+def check(
+    form: ContextForm,
+    group: ContextGroup,
+    documents: list[int] | None = None,
+    made: Callable[[bool], Mapping[int, RankPart]] | None = None,
+) -> None:
+    """Output, log-sum-exp and all gradients of a group equal those of the whole row.
+
+    made: what ranks run, forward or backward, where it isn't written for this group.
+    """
+    made = partial(parts_of, form, group) if made is None else made
     kind = group.kind
     heads = max(high for member in group.members for _, high in member.heads)
     total = sum(member.tokens for member in group.members)
@@ -43,14 +54,14 @@ def check(form: ContextForm, group: ContextGroup, documents: list[int] | None = 
             if kind.repeated:
                 parts[1:] = [repeated(x, own, kv, kind.repeat) for x in parts[1:]]
             given[rank] = [*parts, starts_of(documents)]
-    forward = run_together(parts_of(form, group, False), given)
+    forward = run_together(made(False), given)
     for place, wanted in enumerate((whole.out, whole.lse)):
         found = {rank: both[place] for rank, both in forward.items()}
         torch.testing.assert_close(added_up(group, found, wanted, False), wanted, rtol=0, atol=1e-11)
     for member in group.members:
         for rank, own in zip(member.ranks, member.heads, strict=True):
             given[rank] += [local(grad, own, member.runs), *forward[rank]]
-    backward = run_together(parts_of(form, group, True), given)
+    backward = run_together(made(True), given)
     if kind.repeated:
         backward = {
             rank: (each[0], *(once(x, own, kv, kind.repeat) for x in each[1:]))
