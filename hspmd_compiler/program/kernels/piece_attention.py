@@ -135,24 +135,32 @@ def _places(samples: slice, block: VisibleBlock) -> tuple[Place, Place]:
     return queries, keys
 
 
-def _read(spread: Tensor, heads: HeadPlaces) -> list[int]:
-    """Of each local query head, the local key-value head that it reads."""
+def _readers(count: int, heads: HeadPlaces) -> list[tuple[int, int]]:
+    """(local key-value head, how many of so many local query heads read it), in order.
+
+    Heads are given as slices: an index would be copied to the device, which waits for it.
+    """
     first, first_kv, repeat = heads
-    return [(first + head) // repeat - first_kv for head in range(spread.shape[1])]
+    read = [(first + head) // repeat - first_kv for head in range(count)]
+    return [(head, read.count(head)) for head in dict.fromkeys(read)]
 
 
 def _spread(kv: Tensor, q: Tensor, heads: HeadPlaces) -> tuple[Tensor, Tensor]:
     """Keys and values, a head for each query head."""
-    read = _read(q, heads)
-    if read != list(range(kv.shape[1])):
-        kv = kv[:, read]
+    readers = _readers(q.shape[1], heads)
+    if readers != [(head, 1) for head in range(kv.shape[1])]:
+        parts = [kv[:, head : head + 1].expand(-1, count, -1, -1) for head, count in readers]
+        kv = torch.cat(parts, dim=1)
     return kv[..., : q.shape[-1]], kv[..., q.shape[-1] :]
 
 
 def _gathered(spread: Tensor, kv: Tensor, heads: HeadPlaces) -> Tensor:
     """The opposite: gradients of heads that were spread, added up, in the type of `kv`."""
     total = torch.zeros_like(kv, dtype=spread.dtype, memory_format=torch.contiguous_format)
-    total.index_add_(1, torch.tensor(_read(spread, heads), device=kv.device), spread)
+    start = 0
+    for head, count in _readers(spread.shape[1], heads):
+        total[:, head] = spread[:, start : start + count].sum(1)
+        start += count
     return total.to(kv.dtype)
 
 
