@@ -220,3 +220,23 @@ def test_members_that_do_not_fit_are_refused(text: str) -> None:
     }[text]
     with pytest.raises(InternalError, match=text):
         parts_of(ContextForm.RING, replace(group, members=(first, wrong)), False)
+
+
+def test_ranks_that_hold_the_same_take_turns() -> None:
+    """Two of four ranks have each key-value head; each sends its own to one rank of the other member."""
+    parts = parts_of(ContextForm.GATHER, group_of([4, 4], [5, 9], 8, 2, kind(4, causal=False)), False)
+    for rank in range(8):
+        (step,) = (step for step in parts[rank].comms if step is not None)
+        assert [piece.peer for piece in step.sends if piece.peer // 4 != rank // 4] == [(rank + 4) % 8]
+
+
+@FORMS
+def test_between_calls_nothing_is_rounded(form: ContextForm) -> None:
+    """In bfloat16 only the last call of a pass gives the output, or the gradient of queries, in that type."""
+    bfloat = replace(kind(2), dtype="bfloat16")
+    for backward in (False, True):
+        for part in parts_of(form, group_of([1, 2, 1], [3, 4, 5], 4, 2, bfloat), backward).values():
+            ends = [row.args[-1] for row in part.segment.rows if row.op.startswith("hspmd.piece_attention")]
+            assert ends == [*[False] * (len(ends) - 1), True]
+            types = {step.dtype for step in part.comms if step is not None}
+            assert types == {"bfloat16", *(["float32"] if form is ContextForm.HEADS else [])}
