@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import TypeAlias
 
 import torch
@@ -18,7 +19,7 @@ from ..program.kernels.random_kernels import step_keys
 from ..program.program import OF_BATCH, ZERO_PARAMS, ClassProgram, Op, Program, RankProgram, Shard
 from ..program.requests import Request, StepRun
 from ..program.segments import CompiledSegments
-from ..program.sized.documents import documents_key, documents_read, with_documents
+from ..program.sized.documents import documents_key, documents_read, refuse_cut_documents, with_documents
 from ..program.sized.sized_run import SizedRun
 from ..program.sized.step_plan import StepPlan
 from ..program.state.state_elements import gradients_of
@@ -157,6 +158,7 @@ class ActiveProgram:
         """This rank's micro-batches of a global batch, checked."""
         self.shape.check(batch)
         self._check_padding(batch)
+        self._check_documents(batch, self.rows)
         return [
             self._placed({key: self._own(key, self._rows(batch[key], low, high)) for key in self.keys})
             for low, high in self.rows
@@ -187,11 +189,20 @@ class ActiveProgram:
                 rule=f"rank {self.rank} takes {shape.batch} {shape.unit} a step, those of rows {self.rows}",
             )
         sizes, dim = [high - low for low, high in self.rows], self.shape.dim
+        ends = [*accumulate(sizes)]
+        self._check_documents(batch, [(end - size, end) for size, end in zip(sizes, ends, strict=True)])
         parts = {key: torch.split(batch[key], sizes, dim) for key in self.keys}
         return [
             self._placed({key: self._own(key, parts[key][mb]) for key in self.keys})
             for mb in range(len(sizes))
         ]
+
+    def _check_documents(self, batch: Mapping[str, Tensor], rows: Sequence[tuple[int, int]]) -> None:
+        """rows: of the batch given, per micro-batch; where they are tokens, each is one row of documents."""
+        for name in self._documents:
+            value = batch[name]
+            apart = value.unbind() if not self.shape.dim else [value[0, low:high] for low, high in rows]
+            refuse_cut_documents(name, [row for row in apart if row.numel()])
 
     def _placed(self, micro_batch: Batch) -> Batch:
         """A micro-batch on the rank's device; where its documents begin stays on the host."""

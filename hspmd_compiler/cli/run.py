@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SEEDS = range(-(2**63), 2**63)
 """Those that torch's generators take and a tensor of integers holds."""
-ALIKE = ("data", "steps", "epochs", "lr", "start_timeout", "timeout", "trace_steps")
+ALIKE = ("data", "pack", "steps", "epochs", "lr", "start_timeout", "timeout", "trace_steps")
 WRITTEN = ("save", "save_state", "trace")
 RANK_DIGITS = 9
 MOST_THREADS = 1 << 10
@@ -41,6 +41,12 @@ def add_flags(parser: ArgumentParser) -> None:
     source.add_argument("--text", type=Path, nargs="+", metavar="FILE", help="train a language model on text")
     parser.add_argument(
         "--tokenizer", type=Path, metavar="DIR", help="a HF tokenizer for --text (default: bytes)"
+    )
+    parser.add_argument(
+        "--pack",
+        type=int,
+        metavar="TOKENS",
+        help="rows of --text hold whole files, up to so many tokens",
     )
     parser.add_argument(
         "--steps", type=int, metavar="N", help="steps that this run takes, behind --resume as many more"
@@ -210,6 +216,8 @@ def _check(args: Namespace) -> None:
     ]
     if args.tokenizer is not None and args.text is None:
         bad.append(("--tokenizer", "goes with --text only"))
+    if args.pack is not None and args.text is None:
+        bad.append(("--pack", "goes with --text only"))
     bad += [("--text", f"{path}: no such file") for path in args.text or () if not path.is_file()]
     if args.init is not None and not args.init.is_file():
         bad.append(("--init", f"{args.init}: {_no_file(args.init)}"))
@@ -228,7 +236,7 @@ def _no_file(path: Path) -> str:
 
 def _counts(args: Namespace) -> list[tuple[str, int]]:
     named = [("steps", args.steps), ("epochs", args.epochs), ("threads", args.threads)]
-    named.append(("trace-steps", args.trace_steps))
+    named += [("trace-steps", args.trace_steps), ("pack", args.pack)]
     return [(name, value) for name, value in named if value is not None]
 
 

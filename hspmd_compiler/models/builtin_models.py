@@ -18,7 +18,7 @@ SAMPLES = 2
 
 @dataclass(frozen=True, slots=True)
 class LlamaSize:
-    """HF Llama. kv_heads, if 0: as many as heads."""
+    """HF Llama. kv_heads, if 0: as many as heads. packed: 1 for rows of several documents."""
 
     layers: int
     hidden: int
@@ -27,6 +27,7 @@ class LlamaSize:
     kv_heads: int = 0
     vocab: int = 32000
     seq: int = 4096
+    packed: int = 0
 
     def clashes(self) -> Iterator[tuple[str, str]]:
         if self.hidden % self.heads:
@@ -55,18 +56,19 @@ class LlamaSize:
             eos_token_id=None,
             use_cache=False,
         )
-        return LlamaForCausalLM(config).train(), token_inputs(self.seq)
+        return LlamaForCausalLM(config).train(), token_inputs(self.seq, self.packed)
 
 
 @dataclass(frozen=True, slots=True)
 class GptSize:
-    """HF GPT-2 with tied embedding; every dropout is 0."""
+    """HF GPT-2 with tied embedding; every dropout is 0. packed: 1 for rows of several documents."""
 
     layers: int
     hidden: int
     heads: int
     vocab: int = 50257
     seq: int = 1024
+    packed: int = 0
 
     def clashes(self) -> Iterator[tuple[str, str]]:
         if self.hidden % self.heads:
@@ -89,7 +91,7 @@ class GptSize:
             use_cache=False,
         )
         config.loss_type = "ForCausalLM"
-        return GPT2LMHeadModel(config).train(), token_inputs(self.seq)
+        return GPT2LMHeadModel(config).train(), token_inputs(self.seq, self.packed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +130,17 @@ class Mlp(nn.Module):
         return nn.functional.cross_entropy(self.net(x), y)
 
 
-def token_inputs(seq: int) -> Inputs:
-    """Token ids and labels of a language model."""
-    return {name: torch.zeros(SAMPLES, seq, dtype=torch.int64) for name in ("input_ids", "labels")}
+EXAMPLE_DOCUMENTS = 3
+"""Of a row of an example: some end inside."""
+
+
+def token_inputs(seq: int, packed: int = 0) -> Inputs:
+    """Token ids and labels of a language model. packed: positions begin anew, labels are shifted."""
+    names = ("input_ids", "labels", "shift_labels") if packed else ("input_ids", "labels")
+    inputs = {name: torch.zeros(SAMPLES, seq, dtype=torch.int64) for name in names}
+    if packed:
+        inputs["position_ids"] = torch.arange(seq).repeat(SAMPLES, 1) % max(seq // EXAMPLE_DOCUMENTS, 1)
+    return inputs
 
 
 DIGITS = 18

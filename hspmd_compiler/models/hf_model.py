@@ -62,8 +62,11 @@ TASKS = (
 )
 
 
-def hf_model(fields: Json, seq: int) -> Made:
-    """The model that a configuration describes, and a batch with `seq` tokens a sample."""
+def hf_model(fields: Json, seq: int, packed: int = 0) -> Made:
+    """The model that a configuration describes, and a batch with `seq` tokens a sample.
+
+    packed: samples are rows of several documents, which a causal language model tells by their positions.
+    """
     os.environ.setdefault("USE_HUB_KERNELS", "0")  # transformers' own models look for some there, too
     import transformers
 
@@ -75,7 +78,9 @@ def hf_model(fields: Json, seq: int) -> Made:
     made: nn.Module = getattr(transformers, task.auto).from_config(config, trust_remote_code=False)
     if type(made).__name__ != name:
         raise _refused(f"{name} is not what transformers makes of it", [], [name])
-    return made.train(), task.batch(config, seq)
+    if packed and not task.auto.endswith(CAUSAL):
+        raise _refused(f"{name} takes no packed rows", [("packed", "1")], [])
+    return made.train(), token_inputs(seq, packed) if packed else task.batch(config, seq)
 
 
 def _named(architectures: object) -> str | None:

@@ -28,7 +28,7 @@ from .hf_model import ARCHITECTURES, hf_model
 Json = dict[str, object]
 FORMS = "a built-in name, a path to a HF config.json, or package.module:factory"
 DEFAULT_SEQ = 4096
-SEQ = "seq"
+SEQ, PACKED = "seq", "packed"
 
 
 class SourceKind(Enum):
@@ -168,20 +168,22 @@ def _read_config(path: Path) -> Json:
 
 
 def _config_source(config: Json, args: Mapping[str, str]) -> ModelSource:
-    """Args change fields of the config; `seq` is the length of the example inputs."""
-    changes = {key: _literal(text) for key, text in args.items() if key != SEQ}
+    """Args change fields of the config; `seq` is the length of the example inputs, `packed` 1: documents."""
+    changes = {key: _literal(text) for key, text in args.items() if key not in (SEQ, PACKED)}
     check_is_data({**config, **changes})
     fields = {*config, ARCHITECTURES}
     bad = [(key, "is not a field of this configuration") for key in changes if key not in fields]
     seq = args.get(SEQ, str(min(DEFAULT_SEQ, _positions(config))))
     bad += [] if is_count(seq) else [(SEQ, f"{seq!r}: wanted a positive whole number")]
+    packed = args.get(PACKED, "0")
+    bad += [] if packed in ("0", "1") else [(PACKED, f"{packed!r}: wanted 0 or 1")]
     if bad:
-        known = ", ".join([SEQ, *sorted(fields)])
+        known = ", ".join([SEQ, PACKED, *sorted(fields)])
         raise OptionError("bad arguments of the model configuration", details=[*bad, ("known", known)])
     name = str(config["model_type"])
 
     def factory() -> Made:
-        return hf_model({**config, **changes}, int(seq))
+        return hf_model({**config, **changes}, int(seq), int(packed))
 
     return ModelSource(SourceKind.HF_CONFIG, name, args, factory, config)
 

@@ -9,6 +9,7 @@ from ...program.program import COMM, ClassProgram, InputKind, Segment, Shard, Va
 from ..engine import Engine
 from .copied_labels import check_labels
 from .data import FactoryData, epoch_seed, load_factory, seed_generators
+from .packed_text import PackedText, check_packing
 from .sized_data import SizedFactoryData
 from .text_data import IDS, LABELS, TextData, open_text
 
@@ -39,6 +40,16 @@ def text_source(
         check_labels(engine.class_program, engine.transport, IDS, LABELS, engine.active.piece)
     tokens = open_text(files, vocabulary_of(engine.class_program, engine.shards), tokenizer)
     return TextData(tokens, engine.shape, engine.rows, engine.keys, seed)
+
+
+def packed_source(
+    engine: Engine, files: Sequence[Path], room: int, tokenizer: Path | None = None, seed: int = 0
+) -> PackedText:
+    """This rank's rows of whole files, packed. RunError where they don't fit the program."""
+    vocabulary = vocabulary_of(engine.class_program, engine.shards)
+    documents = [open_text([path], vocabulary, tokenizer) for path in files]
+    check_packing(engine.shape, files, [len(each) for each in documents], room)
+    return PackedText(documents, engine.shape, engine.rows, engine.keys, seed)
 
 
 def vocabulary_of(shared: ClassProgram, shards: Sequence[Shard]) -> int | None:

@@ -82,8 +82,10 @@ def train_on(
 
 def data_of(engine: Engine, args: Namespace, alone: bool = False) -> DataSource:
     """The data that the flags name. alone: only this rank makes its data now."""
-    from ...runtime.batches.sources import factory_source, text_source
+    from ...runtime.batches.sources import factory_source, packed_source, text_source
 
     if args.text is None:
         return factory_source(engine, args.data, args.seed)
+    if args.pack is not None:
+        return packed_source(engine, args.text, args.pack, args.tokenizer, args.seed)
     return text_source(engine, args.text, args.tokenizer, args.seed, alone)

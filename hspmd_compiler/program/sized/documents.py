@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from ...errors import RunError
 from ..program import ClassProgram, InputKind
 
 if TYPE_CHECKING:
@@ -30,3 +32,25 @@ def with_documents(micro_batch: Mapping[str, Tensor], names: Collection[str]) ->
     from ..kernels.packed_kernels import document_starts  # late, with torch: prices read programs without
 
     return {**micro_batch, **{documents_key(name): document_starts(micro_batch[name]) for name in names}}
+
+
+def cut_documents(rows: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Rows of positions that go on with the document that the row before ends in: (row, first position)."""
+    found = []
+    for number, (before, row) in enumerate(pairwise(rows), start=1):
+        first = int(row[0]) if len(row) else 0
+        if first > 0 and len(before) and first == int(before[-1]) + 1:
+            found.append((number, first))
+    return found
+
+
+def refuse_cut_documents(name: str, rows: Sequence[Tensor]) -> None:
+    """RunError where a document goes on in the next row: it would be trained as two."""
+    found = cut_documents(rows)
+    if found:
+        raise RunError(
+            f"documents of {name} are cut between rows",
+            details=[(f"row {row}", f"goes on at position {first}") for row, first in found],
+            rule="rows don't see each other, so that what is left of a document would be another one",
+            fix="pack whole documents into each row, and begin their positions at 0",
+        )
