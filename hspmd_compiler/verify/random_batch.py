@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..ir.graph import InputInfo, LogicalGraph, Ref, Row, row_inputs
+from ..ir.own_names import PACKED, PACKED_BACKWARD
 from ..rules.in_code.index_bounds import MOVES
 
 PICKS = MOVES | frozenset(
@@ -43,6 +44,8 @@ COMPARISONS = frozenset(
 )
 """Operators that take any value of an index."""
 IGNORED_SAMPLES = 0.25
+DOCUMENTS = -5
+"""The argument of packed attention that tells documents."""
 FEW = 8
 """An example with so few values is taken for one of kinds, or of truth values."""
 
@@ -123,6 +126,8 @@ def _drawn(
     example = None if example is None or example.is_meta or not len(example) else example
     if info.dtype.is_floating_point or info.dtype.is_complex:
         return _fractions(info, example, generator)
+    if _tells_documents(graph, info):
+        return Drawn(_packings(info, generator), "positions of packed documents")
     found = choices(graph, info.row) if info.dtype is not torch.bool else None
     if found:
         return _indexes(info, found, generator, ignoring)
@@ -132,6 +137,21 @@ def _drawn(
         return Drawn(torch.randint(2, info.shape, generator=generator, dtype=info.dtype), "zeros and ones")
     order = torch.randperm(graph.batch, generator=generator) % len(example)
     return Drawn(example[order].to(info.dtype), "samples of the example")
+
+
+def _tells_documents(graph: LogicalGraph, info: InputInfo) -> bool:
+    """Whether attention takes the input's values for positions of packed documents."""
+    reads = (row for row in graph.rows if row.op in (PACKED, PACKED_BACKWARD))
+    return any(row.args[DOCUMENTS] == Ref(info.row) for row in reads)
+
+
+def _packings(info: InputInfo, generator: torch.Generator) -> Tensor:
+    """Rows of documents, a few each: they begin anywhere."""
+    count, length = info.shape
+    begins = torch.rand((count, length), generator=generator) < FEW / 2 / max(length, FEW)
+    begins[:, :1] = True
+    places = torch.arange(length).expand(count, length)
+    return (places - torch.where(begins, places, 0).cummax(-1).values).to(info.dtype)
 
 
 def _indexes(info: InputInfo, found: list[IndexUse], generator: torch.Generator, ignoring: bool) -> Drawn:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .attention_kernels import Gradients, attention, attention_backward
+from .packed_calls import varlen_call
 from .shape_only import is_shape_only
 
 LEAST_BLOCK = 128
@@ -129,6 +130,9 @@ def packed_attention(
     lse = q.new_zeros(q.shape[:3], dtype=q.dtype if q.dtype == torch.float64 else torch.float32)
     if is_shape_only(q) or not (q.numel() and v.numel()):
         return out, lse
+    call = varlen_call(q, v, starts, causal, window, scale) if q.is_cuda else None
+    if call is not None:
+        return call.forward(q, k, v)
     kind = DocumentMask(causal, window)
     for piece in pieces_of(starts, kind):
         mine, seen = piece.at_queries, piece.at_keys
@@ -154,6 +158,9 @@ def packed_attention_backward(
     dq, dk, dv = _by_token(q), _by_token(k), _by_token(v)
     if is_shape_only(q) or not (q.numel() and v.numel()):
         return dq, dk, dv
+    call = varlen_call(q, v, starts, causal, window, scale) if q.is_cuda else None
+    if call is not None:
+        return call.backward(grad, q, k, v, out, lse)
     kind = DocumentMask(causal, window)
     for piece in pieces_of(starts, kind):
         mine, seen = piece.at_queries, piece.at_keys
