@@ -207,12 +207,18 @@ def _weight_gradient(call: RowCall, operands: Sequence[Typed], made: Sequence[Ty
     return 2.0 * prod(outside[0]) * prod(made[0][0][1:])
 
 
+def _expert_flops(held: Sequence[Any], rows: Typed, inner: Typed) -> float:
+    """Rows of the experts that a rank has, (intervals, of how many), taken to be as many for each."""
+    share = sum(high - low for low, high in held[0]) / held[1] if held else 1.0
+    return 2.0 * prod(rows[0]) * inner[0][-1] * share
+
+
 OWN_FLOPS: Mapping[str, Callable[[RowCall, Sequence[Typed], Sequence[Typed]], float]] = {
     "convolution": _convolution,
     "convolution_input_gradient": _input_gradient,
     "convolution_weight_gradient": _weight_gradient,
-    "expert_mm": lambda call, operands, made: 2.0 * prod(made[0][0]) * operands[0][0][-1],
-    "expert_grad": lambda call, operands, made: 2.0 * prod(operands[0][0]) * operands[1][0][-1],
+    "expert_mm": lambda call, operands, made: _expert_flops(call.args[3:], made[0], operands[0]),
+    "expert_grad": lambda call, operands, made: _expert_flops(call.args[4:], operands[0], operands[1]),
     "grouped_mm": lambda call, operands, made: 2.0 * prod(made[0][0]) * operands[0][0][-1],
     "grouped_mm_backward": lambda call, operands, made: 4.0 * prod(operands[0][0]) * operands[1][0][-1],
 }

@@ -130,3 +130,13 @@ def test_attention_by_pieces_is_half_of_a_square_and_all_of_what_lies_before() -
         given = [q, q, kv, q, (2, 3, 4)]
         args = (None, None, own, keys, *rest, window, None, True)
         assert called("hspmd.piece_attention_backward", given, *args).flops == scores * (5 * 2 * 16 + 8)
+
+
+def test_experts_that_a_rank_has_get_their_share_of_the_rows() -> None:
+    """Two of eight experts: a quarter of the products, forward and of the matrices' gradients."""
+    shapes = [(32, 6), (2, 6, 10), (32,)]
+    whole = called("hspmd.expert_mm", shapes)
+    assert whole.flops == 2 * 32 * 6 * 10
+    assert called("hspmd.expert_mm", shapes, ((0, 1), (5, 6)), 8).flops == whole.flops / 4
+    gradient = [(32, 6), (32, 10), (32,)]
+    assert called("hspmd.expert_grad", gradient, 2, ((0, 2),), 8).flops == whole.flops / 4

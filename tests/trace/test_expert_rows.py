@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from hspmd_compiler.errors import DeduceError
-from hspmd_compiler.ir.own_names import EXPERT_GRAD, EXPERT_MM
+from hspmd_compiler.ir.own_names import ANCHOR, EXPERT_GRAD, EXPERT_MM
 from hspmd_compiler.ir.own_operators import GROUPED
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 
@@ -95,6 +96,18 @@ def test_rows_alone_need_no_order(inside: str, choices: int) -> None:
     found = {row.op for row in made.graph.rows}
     assert {EXPERT_MM, EXPERT_GRAD} <= found
     assert found.isdisjoint({GROUPED, "aten.sort.default", "aten.argsort.default"})
+    made.check(SPLIT)
+
+
+def test_anchors_among_sorted_rows() -> None:
+    """A search puts one behind every call, also of what is called on sorted rows."""
+    model = Model(inside=lambda rows, layer: layer.after(rows))
+    model.layers[0].after = nn.SiLU()
+    batch = {key: torch.randn(SAMPLES, TOKENS, WIDTH) for key in "xy"}
+    made = Case.of(lambda: deepcopy(model), batch, anchors=("*",))
+    found = [row for row in made.graph.rows if row.op in (ANCHOR, "aten.sort.default")]
+    assert any("after" in str(row.args[1]) for row in found)
+    assert all(row.op == ANCHOR for row in found)
     made.check(SPLIT)
 
 

@@ -1,7 +1,7 @@
 """Each row times the matrix of its own expert: rows stay in their places, whichever expert they go to.
 
 The rows of an expert are brought together for one product of each, as libraries do by hand.
-`held`: intervals of the experts whose matrices are here, in their order.
+`held`: intervals of the experts whose matrices are here, in their order; `of` so many: a price asks for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from .shape_only import is_shape_only
 from .vocab_kernels import local_index
 
 
-def expert_mm(rows: Tensor, weights: Tensor, experts: Tensor, held: Held | None = None) -> Tensor:
+def expert_mm(
+    rows: Tensor, weights: Tensor, experts: Tensor, held: Held | None = None, of: int = 0
+) -> Tensor:
     """[rows, n]: row i of [rows, k] times the matrix of expert experts[i]; weights: [held experts, k, n].
 
     A row whose expert is not held, or is none at all, gives zeros.
@@ -28,7 +30,9 @@ def expert_mm(rows: Tensor, weights: Tensor, experts: Tensor, held: Held | None 
     return out
 
 
-def expert_grad(rows: Tensor, grad: Tensor, experts: Tensor, count: int, held: Held | None = None) -> Tensor:
+def expert_grad(
+    rows: Tensor, grad: Tensor, experts: Tensor, count: int, held: Held | None = None, of: int = 0
+) -> Tensor:
     """[count, k, n]: the gradients of the matrices of the held experts, each from its own rows."""
     if is_shape_only(experts):
         return rows.new_empty((count, rows.shape[1], grad.shape[1]))

@@ -32,7 +32,7 @@ def expert_mm(ctx: RuleContext, row: Row) -> Result:
     weights, held = shared
     rows, experts, samples = _whole_rows(ctx, ctx.settle(rows), experts)
     layout = make_layout((samples, (Factor(weights.layout.shape[2]),)), frozenset({Axis.TENSOR}))
-    return ctx.emit(FORWARD, (rows, weights, experts, held), layout)
+    return ctx.emit(FORWARD, (rows, weights, experts, held, weights.layout.shape[0]), layout)
 
 
 def expert_grad(ctx: RuleContext, row: Row) -> Result:
@@ -61,7 +61,8 @@ def _of_shared(
     factor = flat_factor(weights.layout.dims[0])
     made = make_layout(((factor,), rows.layout.dims[1], grad.layout.dims[1]), summed_over(samples))
     held = held_intervals(factor, factor.size)
-    return ctx.emit(GRAD, (rows, grad, experts, local_sizes(made, 0), held), made)
+    args = (rows, grad, experts, local_sizes(made, 0), held, factor.size)
+    return ctx.emit(GRAD, args, made)
 
 
 def _shared_experts(ctx: RuleContext, weights: AnnotatedValue) -> tuple[AnnotatedValue, PerCoordinate] | None:

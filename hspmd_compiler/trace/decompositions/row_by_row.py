@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...ir.graph import Ref, Row, refs_of
+from ...ir.own_names import ANCHORS, OF_USERS
 from ...rules.in_code.pointwise_operators import LINEAR, PRODUCTS, SETTLING, SUMS
 from ...rules.rules import integer, items
 
 Shape = tuple[int, ...]
 
 SAME = ("aten.clone.default", "aten.detach.default", "aten.alias.default", "aten._to_copy.default")
-ELEMENTWISE = frozenset((*SETTLING, *SUMS, *PRODUCTS, *LINEAR, *SAME))
+ELEMENTWISE = frozenset((*SETTLING, *SUMS, *PRODUCTS, *LINEAR, *SAME, *OF_USERS, *ANCHORS))
 ALONG: Mapping[str, tuple[int, int | None]] = {
     **dict.fromkeys(("aten.split.Tensor", "aten.split_with_sizes.default"), (2, 0)),
     **dict.fromkeys(("aten._softmax.default", "aten._log_softmax.default", "aten.slice.Tensor"), (1, 0)),
