@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ...errors import HspmdError, StrategyError
 from ...ir.graph import OriginKind, Phase, Ref, Row, row_inputs
+from ...ir.own_names import PACKED, PACKED_BACKWARD
 from ...rules.call_rule import CallRule
 from ...rules.lines.attention_lines import FLASH, FLASH_BACKWARD
 from ...rules.op_rule import OP_RULES
@@ -119,6 +120,8 @@ class _Finder:
             yield "an argument counts tokens"
         elif row.op in ATTENTION:
             yield from self._of_attention(row)
+        elif row.op in (PACKED, PACKED_BACKWARD):
+            yield "members don't attend inside documents of packed samples yet; leave out the positions"
         elif row.op not in LOSSES and any(self._has_tokens(read) for read in row_inputs(row)):
             yield from self._of_operator(row)
 

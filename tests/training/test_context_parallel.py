@@ -65,6 +65,12 @@ def test_padding_bears_no_label(expect: Callable[[str, str], None]) -> None:
     program.verify(values=True, batch=batch)
 
 
+def test_documents_of_packed_samples_are_refused() -> None:
+    packed = replace(LLAMA, packed=1)
+    with pytest.raises(StrategyError, match="inside documents of packed samples yet"):
+        hspmd.compile(packed.build, strategy=CASES["one device beside"])
+
+
 def test_rows_of_pieces_are_not_compared() -> None:
     with pytest.raises(VerifyError, match="not compared"):
         hspmd.compile(LLAMA.build, strategy=CASES["one device beside"]).verify(rows=True)
