@@ -11,11 +11,11 @@ if not (Path(__file__).parent / "passes").is_dir():  # links lost, as in a zip: 
 
 if TYPE_CHECKING:
     from .api import compile, compile_bundle, load, plan
+    from .artifact.proved_loss import LossKind
     from .compiled_bundle import BundleEntry
     from .ir.comm_marker import comm
     from .rules.own_rules import rule, rule_for
     from .runtime.batches.buckets import BucketFill, CountedLabels, LengthBucket
-    from .runtime.hot.parts import LossKind
 
 __version__ = "0.1.0"
 
@@ -40,7 +40,7 @@ _HOMES = {
     "BundleEntry": "compiled_bundle",
     "CountedLabels": "runtime.batches.buckets",
     "LengthBucket": "runtime.batches.buckets",
-    "LossKind": "runtime.hot.parts",
+    "LossKind": "artifact.proved_loss",
     "comm": "ir.comm_marker",
     "compile": "api",
     "compile_bundle": "api",

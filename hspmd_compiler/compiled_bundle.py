@@ -14,6 +14,7 @@ from .artifact.bundle import no_plan, no_strategy
 from .artifact.write_bundle import BundleContent, check_names, write_bundle
 from .compiler import CompileJob, Factory, Inputs, compile_several, whole_weights
 from .errors import OptionError
+from .passes.losses.prove import of_all
 from .program.switch_plan import SwitchPlan, SwitchScope
 from .strategy.formats.read import read_strategy
 from .strategy.strategy import Strategy
@@ -21,6 +22,7 @@ from .switching.links import SwitchLinks, links_of
 from .switching.several import Pair, plan_several, wanted_pairs, world_of
 
 if TYPE_CHECKING:
+    from .artifact.proved_loss import ProvedLoss
     from .artifact.store import Artifact
     from .base.devices import DeviceKind
     from .cluster.cluster import ClusterSpec
@@ -55,11 +57,13 @@ class CompiledBundle:
         plans: Sequence[SwitchPlan],
         links: SwitchLinks,
         home: str | None,
+        loss: ProvedLoss | None = None,
     ) -> None:
         self._compiled = dict(compiled)
         self.plans = tuple(plans)
         self.links = links
         self.home = home
+        self.loss = loss
 
     @property
     def artifacts(self) -> dict[str, Artifact]:
@@ -75,13 +79,15 @@ class CompiledBundle:
         """Write the bundle; weights: those of a live model too, for each strategy."""
         live = next((each.live for each in self._compiled.values() if each.live is not None), None)
         held = whole_weights(live) if live is not None and weights else None
-        write_bundle(directory, BundleContent(self.artifacts, self.plans, self.home, held), force=force)
+        write_bundle(
+            directory, BundleContent(self.artifacts, self.plans, self.home, held, self.loss), force=force
+        )
 
     def inspect(self, *, switch: Pair | None = None, scope: SwitchScope = SwitchScope.STATE) -> list[Section]:
         """Tables about strategies and switches, or about one switch, by the names of its strategies."""
         from .pages import bundle_page
 
-        view = bundle_page.view_of_artifacts(self.artifacts, self.plans, self.links, self.home)
+        view = bundle_page.view_of_artifacts(self.artifacts, self.plans, self.links, self.home, self.loss)
         if switch is None:
             return bundle_page.overview(view)
         plan = self.plan(*switch, scope)
@@ -106,7 +112,9 @@ class CompiledBundle:
         models = {name: each.model if given is None else given for name, each in self._compiled.items()}
         examples = {name: each.examples for name, each in self._compiled.items()} if given is None else {}
         choice = ModelChoice(models, examples=examples)
-        return verify_bundle(self.artifacts, self.plans, values=values, rows=rows, choice=choice)
+        return verify_bundle(
+            self.artifacts, self.plans, values=values, rows=rows, choice=choice, loss=self.loss
+        )
 
     def plan(self, source: str, target: str, scope: SwitchScope = SwitchScope.STATE) -> SwitchPlan:
         """The plan of a switch."""
@@ -178,12 +186,14 @@ def compile_entries(
         from .cluster.written import cluster_form
 
         form = cluster_form(cluster[0])
-    made = compile_several(jobs, optimizer, device, dump, capture, precision, form)
+    made = compile_several(jobs, optimizer, device, dump, capture, precision, form, home is not None)
     artifacts = {name: each.artifact for name, each in made.items()}
     check_alike(artifacts)
     programs = {name: artifact.program for name, artifact in artifacts.items()}
     links = links_of(None if cluster is None else cluster[0], world_of(programs.values()))
-    return CompiledBundle(made, plan_several(programs, pairs, optimizer.moments, links, home), links, home)
+    plans = plan_several(programs, pairs, optimizer.moments, links, home)
+    proved = [each.loss for each in made.values() if each.loss is not None]
+    return CompiledBundle(made, plans, links, home, of_all(proved) if proved else None)
 
 
 def _job(

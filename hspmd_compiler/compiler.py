@@ -25,6 +25,7 @@ from .options import Capture, OptimizerConfig, PlanChoice, PlanSpace, Precision,
 from .pages.training_page import narrow_warning
 from .passes.compile_state import Example, Traced
 from .passes.layout_wishes import bind_layouts, refuse_unmatched, unmatched
+from .passes.losses.prove import LEAST, LossOfGraph, prove_loss
 from .passes.lower.lower import Lowered
 from .passes.optimizer_check import check_optimizer
 from .passes.pass_chain import Dump
@@ -69,7 +70,7 @@ class Compiled:
     """An artifact that is not written yet, and the whole graph that it came from.
 
     traced: how much of the model was traced, and why. model: what it was compiled from, to be compared
-    with; live: the model whose weights are saved.
+    with; live: the model whose weights are saved. loss: what it is over samples, if that was asked for.
     """
 
     artifact: Artifact
@@ -78,6 +79,7 @@ class Compiled:
     live: nn.Module | None = field(default=None)
     model: ModelSource | nn.Module | None = field(default=None)
     examples: Inputs | None = field(default=None)
+    loss: LossOfGraph | None = field(default=None)
 
 
 def compile_model(
@@ -119,15 +121,18 @@ def compile_several(
     capture: Capture = Capture.AUTO,
     precision: Precision = Precision.MODEL,
     cluster: object = None,
+    proves_loss: bool = False,
 ) -> dict[str, Compiled]:
     """As `compile_model` of each; what they share is built, and traced, once.
 
-    dump: has a folder for each; the texts of a shared trace are in that of the first.
+    proves_loss: also what the loss is over samples, for steps in parts. dump: has a folder for each; the
+    texts of a shared trace are in that of the first.
     """
     for job in jobs.values():
         check(job.strategy)
     subjects: dict[int, CompileSubject] = {}
     traces: Traces = {}
+    losses: dict[tuple[int, int, int], LossOfGraph] = {}
     made: dict[str, Compiled] = {}
     with without_collection():
         for name, job in jobs.items():
@@ -138,7 +143,31 @@ def compile_several(
                     subject, job.strategy, optimizer, device, to, capture, precision, job.cost, traces
                 )
             made[name].artifact.cluster = cluster
+            if proves_loss:
+                with task(f"prove the loss of {name}"):
+                    batch = job.strategy.global_batch
+                    made[name].loss = _loss(subject, batch, capture, precision, traces, losses)
     return made
+
+
+def _loss(
+    subject: CompileSubject,
+    batch: int,
+    capture: Capture,
+    precision: Precision,
+    traces: Traces,
+    known: dict[tuple[int, int, int], LossOfGraph],
+) -> LossOfGraph:
+    """What the loss is over samples, by graphs without anchors of so many and of twice as many."""
+    batch = max(batch, LEAST)
+    key = (id(subject.model), id(subject.inputs), batch)
+    if key not in known:
+        own = traces.get((*key, None)) or trace_graph(
+            subject.model, subject.inputs, batch, capture, precision
+        )
+        doubled = trace_graph(subject.model, subject.inputs, 2 * batch, capture, precision)
+        known[key] = prove_loss(own.graph, doubled.graph)
+    return known[key]
 
 
 def _subject(job: CompileJob, known: dict[int, CompileSubject]) -> CompileSubject:

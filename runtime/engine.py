@@ -9,6 +9,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from ..artifact.proved_loss import LossKind
 from ..errors import HspmdError
 from ..options import OptimizerConfig
 from ..program.execute import RankState
@@ -24,7 +25,7 @@ from .agreed_plan import agree, missing_plan, needless_plan
 from .batches.buckets import CountedLabels
 from .batches.data import Batch, BatchShape
 from .hot.hot_step import HotSteps
-from .hot.parts import LossKind, StepPart, weighed
+from .hot.parts import StepPart, weighed
 from .optimizer import ShardOptimizer
 from .step_checks import StepChecks, checking
 from .strategies import Strategies, StrategyProgram, SwitchRecord
@@ -191,15 +192,16 @@ class Engine(WholeState):
     def hot_step(
         self,
         parts: Sequence[StepPart],
-        kind: LossKind = LossKind.LABELS,
+        kind: LossKind | None = None,
         counted: CountedLabels | None = None,
     ) -> float:
         """Train on global batches of several strategies at once, and return the loss of all of them.
 
         Parameters flow to each strategy and gradients back; the update is that of `strategy`, whose state of
-        the optimizer stays. kind, counted: what weights are made of, where parts have none.
+        the optimizer stays. Parts without weights weigh by what the loss was proved to be;
+        kind, counted: what you take it to be, which is refused where it is another.
         """
-        weighed_parts = weighed(parts, kind, counted)
+        weighed_parts = weighed(parts, self._switchable.loss, kind, counted)
         with self.transport.call("hot_step", meets=False):
             if self.hot is None or self.hot.home != self.strategy:
                 known = self._switchable

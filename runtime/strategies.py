@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..artifact.proved_loss import ProvedLoss
 from ..errors import RunError
 from ..program.program import Program, RankProgram
 from ..program.switch_plan import SwitchPlan, SwitchScope
@@ -50,11 +51,13 @@ class Strategies:
     """By name; "" is that of an artifact of one strategy. plan: of a switch from one to another.
 
     round_bytes: of messages that a rank sends and gets at a time in a switch.
+    loss: what it is over samples, with a home.
     """
 
     programs: Mapping[str, StrategyProgram]
     plan: PlanOf = _no_plan
     round_bytes: int = ROUND_BYTES
+    loss: ProvedLoss | None = None
 
     def named(self, name: str) -> StrategyProgram:
         """One of them; RunError for any other name."""

@@ -25,10 +25,12 @@ from .bundle_paths import (
 from .checked_files import MANIFEST_LIMIT, CheckedFiles, check_directory, read_limited
 from .json_text import parse
 from .manifest import FileEntry, check_torch, fingerprint_parameters, without_own_hash
+from .proved_loss import ProvedLoss
 from .store import FILE_LIMIT, Artifact, ArtifactHead, load, load_head
 from .switch_file import plan_from
 
-SCHEMA = 1
+SCHEMA = 2
+"""Since 2 it says what the loss is, where there is a home."""
 
 BundleProblem = tuple[Place, object, str]
 
@@ -57,8 +59,9 @@ class BundleListing:
     """What `bundle.json` holds.
 
     devices: of all strategies, ascending; a world rank is an index of it. home: where the optimizer's state
-    stays in steps of two layouts. model_fingerprint: of the parameters, as every strategy trains them.
-    files: manifests of the artifacts, which list the rest, and plans.
+    stays in steps of two layouts. loss: what it is over samples, with a home. model_fingerprint: of the
+    parameters, as every strategy trains them. files: manifests of the artifacts, which list the rest, and
+    plans.
     """
 
     format: str
@@ -66,6 +69,7 @@ class BundleListing:
     torch: tuple[str, str]
     devices: tuple[Annotated[int, AtLeast(0)], ...]
     home: str | None
+    loss: ProvedLoss | None
     strategies: tuple[BundleStrategy, ...]
     plans: tuple[BundlePlan, ...]
     model_fingerprint: str
@@ -93,6 +97,11 @@ class Bundle:
     def home(self) -> str | None:
         """The strategy that keeps the optimizer's state in steps of two layouts."""
         return self.listing.home
+
+    @property
+    def loss(self) -> ProvedLoss | None:
+        """What the loss is over samples, where there is a home."""
+        return self.listing.loss
 
     def devices_of(self, name: str) -> tuple[int, ...]:
         """The devices of a strategy by the rank of its programs."""
@@ -206,6 +215,10 @@ def _problems_of_strategies(listing: BundleListing) -> Iterator[BundleProblem]:
         yield ("devices",), list(listing.devices), "the devices of all strategies, ascending"
     if listing.home is not None and listing.home not in {each.name for each in listing.strategies}:
         yield ("home",), listing.home, "the name of a strategy"
+    if (listing.home is None) != (listing.loss is None):
+        yield ("loss",), None if listing.loss is None else str(listing.loss), "the loss, with a home alone"
+    elif listing.loss is not None and not listing.loss.is_whole:
+        yield ("loss",), str(listing.loss), "a kind, with labels where it counts them; or why there is none"
 
 
 def _problems_of_plans(listing: BundleListing) -> Iterator[BundleProblem]:

@@ -24,6 +24,7 @@ from .bundle import (
 from .bundle_paths import BUNDLE, FORMAT, NAME_RULE, is_name, manifest_file, plan_file
 from .json_text import to_text
 from .manifest import TORCH_BELOW, TORCH_LOW, FileEntry, fingerprint_parameters, with_own_hash
+from .proved_loss import ProvedLoss
 from .store import Artifact
 from .switch_file import plan_text
 from .write import entry_of, fresh_directory, put, write
@@ -36,12 +37,13 @@ LISTING_DEPTH = 2
 
 @dataclass(slots=True)
 class BundleContent:
-    """A bundle that is not written yet. home: of steps of two layouts, if there are such."""
+    """A bundle that is not written yet. home, loss: of steps of two layouts, if there are such."""
 
     artifacts: Mapping[str, Artifact]
     plans: Sequence[SwitchPlan] = ()
     home: str | None = None
     weights: Mapping[str, Tensor] | None = field(default=None)
+    loss: ProvedLoss | None = None
 
 
 def write_bundle(directory: str | Path, content: BundleContent, *, force: bool = False) -> Bundle:
@@ -76,6 +78,7 @@ def _listing(content: BundleContent, files: dict[str, FileEntry]) -> BundleListi
         torch=(TORCH_LOW, TORCH_BELOW),
         devices=tuple(sorted({device for of in devices.values() for device in of})),
         home=content.home,
+        loss=content.loss,
         strategies=tuple(BundleStrategy(name, name, of) for name, of in devices.items()),
         plans=tuple(BundlePlan(*each, plan_file(*each)) for each in plans),
         model_fingerprint=fingerprint_parameters(next(iter(content.artifacts.values())).program),

@@ -122,7 +122,9 @@ def _run_bundle(args: Namespace, arguments: dict[str, str]) -> int:
         plans = [bundle.plan(each.source, each.target, each.scope) for each in bundle.listing.plans]
         source = None if args.model is None else load_model(args.model, arguments)
         choice = ModelChoice(dict.fromkeys(artifacts, source), args.trust_model, from_file=True)
-        report = verify_bundle(artifacts, plans, values=args.values, rows=args.rows, choice=choice)
+        report = verify_bundle(
+            artifacts, plans, values=args.values, rows=args.rows, choice=choice, loss=bundle.loss
+        )
     if args.json:
         show_json(report.to_json())
     else:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..artifact import paths
 from ..artifact.bundle import Bundle
 from ..artifact.manifest import Manifest
+from ..artifact.proved_loss import ProvedLoss
 from ..artifact.store import Artifact, ProgramHead
 from ..base.dtypes import BYTES
 from ..base.number_ranges import number_ranges
@@ -41,6 +42,7 @@ class BundleView:
     plans: Sequence[SwitchPlan]
     links: SwitchLinks
     home: str | None
+    loss: ProvedLoss | None = None
 
     @property
     def world(self) -> tuple[int, ...]:
@@ -58,6 +60,7 @@ def overview(view: BundleView) -> list[Section]:
         ("optimizer", optimizer_text(first.optimizer)),
         ("precision", first.precision.value),
         *([] if view.home is None else [("home", view.home)]),
+        *([] if view.loss is None else [("loss", str(view.loss))]),
     ]
     columns = ("strategy", "ranks", "devices", "idle", "global batch", "inputs")
     rows = tuple(_strategy_row(view, name) for name in view.devices)
@@ -194,7 +197,11 @@ def _by_rank(plan: SwitchPlan, view: BundleView) -> Table:
 
 
 def view_of_artifacts(
-    artifacts: Mapping[str, Artifact], plans: Sequence[SwitchPlan], links: SwitchLinks, home: str | None
+    artifacts: Mapping[str, Artifact],
+    plans: Sequence[SwitchPlan],
+    links: SwitchLinks,
+    home: str | None,
+    loss: ProvedLoss | None = None,
 ) -> BundleView:
     """Of what is not written yet."""
     return BundleView(
@@ -204,6 +211,7 @@ def view_of_artifacts(
         plans,
         links,
         home,
+        loss,
     )
 
 
@@ -227,4 +235,5 @@ def view_of_bundle(
         else plans,
         links_of(cluster, bundle.devices),
         bundle.home,
+        bundle.loss,
     )

@@ -30,10 +30,7 @@ from .gradient_sum import WIDE, GradientSum
 from .parts import WeighedPart
 from .refusals import (
     PartRefusal,
-    check_kind,
     check_places,
-    divides_by_labels,
-    divides_by_sums,
     draws_from_the_first,
     reasons,
     refuse,
@@ -87,7 +84,6 @@ class HotSteps:
         self._activated = activated
         self._known: dict[str, HotStrategy] = {}
         self._miscounted: list[tuple[str, str]] = []
-        self._by_labels = self._by_sums = False
         self._placeless: frozenset[str] = frozenset()
         self._refuse()
 
@@ -96,22 +92,17 @@ class HotSteps:
         held = {name: self._activated(name) for name in self._strategies.programs}
         used = {name: active for name, active in held.items() if not active.is_idle}
         found = [each for active in used.values() for each in reasons(active.own, active.shared)]
-        by_labels = any(divides_by_labels(active.shared) for active in used.values())
         placeless = [
             name
             for name, active in used.items()
             if draws_from_the_first(active.own, active.shared, active.shape.batch)
         ]
-        by_sums = any(divides_by_sums(active.shared) for active in used.values())
-        own = (by_labels, by_sums, placeless, found)
         told = cast(
-            list[tuple[bool, bool, list[str], list[PartRefusal]]],
-            self._engine.transport.gather_objects(own),
+            list[tuple[list[str], list[PartRefusal]]],
+            self._engine.transport.gather_objects((placeless, found)),
         )
-        self._by_labels = any(by_labels for by_labels, _, _, _ in told)
-        self._by_sums = any(by_sums for _, by_sums, _, _ in told)
-        self._placeless = frozenset(name for _, _, of, _ in told for name in of)
-        refuse(each for *_, of in told for each in of)
+        self._placeless = frozenset(name for of, _ in told for name in of)
+        refuse(each for _, of in told for each in of)
 
     def _strategy(self, name: str) -> HotStrategy:
         """A strategy with its plans, which are read when it is first used."""
@@ -130,7 +121,6 @@ class HotSteps:
 
         RunError on every rank, before anything is updated, where ranks were given different parts.
         """
-        check_kind(parts[0].kind, self._by_labels, self._by_sums)
         check_places(parts, self._placeless)
         self.seconds = dict.fromkeys((OUT, COMPUTE, BACK, UPDATE), 0.0)
         self._engine.transaction.begin()

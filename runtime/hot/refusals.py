@@ -9,12 +9,11 @@ from ...base.comm_plan import Interval
 from ...errors import RunError
 from ...program.literals import resolve
 from ...program.program import ClassProgram, Op, OutputKind, RankProgram, Segment
-from .parts import LossKind, WeighedPart
+from .parts import WeighedPart
 
 RANDOM = ("hspmd.random_mask", "hspmd.random_numbers")
 PARTS = 3
 """The place among their arguments of the factors of the whole that are drawn."""
-COUNT = "hspmd.valid_count"
 STATISTICS = ("hspmd.channel_sum", "hspmd.channel_squares")
 """Of batch norm in training mode."""
 PASSES = (Op.FORWARD, Op.BACKWARD)
@@ -79,49 +78,7 @@ def check_places(parts: Sequence[WeighedPart], placeless: Collection[str]) -> No
         )
 
 
-def divides_by_labels(shared: ClassProgram) -> bool:
-    """Whether a rank's program counts labels, as a mean over those that count does."""
-    return any(row.op == COUNT for segment in shared.segments for row in segment.rows)
-
-
-def divides_by_sums(shared: ClassProgram) -> bool:
-    """Whether a rank's program sums over the batch what is no count of labels, as a weighted mean does."""
-    return bool(sums_of(shared) - counts_of(shared))
-
-
-def check_kind(kind: LossKind | None, by_labels: bool, by_sums: bool) -> None:
-    """RunError where weights are made by another kind of loss than the programs have.
-
-    by_labels, by_sums: whether any of them counts labels, or sums something else over the batch. A sum and
-    a mean over samples look alike in a program.
-    """
-    if kind is None or ((kind is LossKind.LABELS) == by_labels and (by_labels or not by_sums)):
-        return
-    found = "a mean over labels that count" if by_labels else "no mean over labels that count"
-    fix = f"kind=LossKind.{'LABELS' if by_labels else 'SAMPLES, or SUM'}; or give each part its weight"
-    if by_sums and not by_labels:
-        found = "divided by a sum over the batch that is no count of labels"
-        fix = "give each part its weight: its share of that sum"
-    raise RunError(
-        "the parts of the step would weigh by another loss than the model has",
-        details=[("kind", kind.value), ("the loss", found)],
-        rule="parts weigh by what the loss is a mean over",
-        fix=fix,
-    )
-
-
 def sums_of(shared: ClassProgram) -> frozenset[int]:
     """Step values: sums over the batch, by which a mean is divided."""
     outputs = (output for segment in shared.segments for output in segment.outputs)
     return frozenset(output.value.id for output in outputs if output.kind is OutputKind.STEP)
-
-
-def counts_of(shared: ClassProgram) -> frozenset[int]:
-    """Of them those that are the number of labels that a mean is over."""
-    return frozenset(
-        output.value.id
-        for segment in shared.segments
-        for output in segment.outputs
-        if output.kind is OutputKind.STEP
-        and any(row.op == COUNT and row.out == output.value for row in segment.rows)
-    )

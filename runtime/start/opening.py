@@ -130,7 +130,7 @@ def _read_bundle(path: Path, options: StartOptions, world_rank: int) -> _Found:
         artifact = artifacts[name] = bundle.artifact(name, rank or 0)
         own = None if rank is None else artifact.rank_program(rank)
         programs[name] = StrategyProgram(artifact.program, own, ProgramMembers(bundle.world_rank_of(name)))
-    strategies = Strategies(programs, cache(bundle.plan), options.round_bytes)
+    strategies = Strategies(programs, cache(bundle.plan), options.round_bytes, bundle.loss)
     manifests = {name: artifact.manifest for name, artifact in artifacts.items()}
     return _Found(strategies, artifacts[start], manifests, {BUNDLE: files_digest([path / BUNDLE])})
 

@@ -71,10 +71,11 @@ def written(tmp_path: Path, once: Path) -> Path:
 LISTING = json.dumps(
     {
         "format": "hspmd-bundle",
-        "schema": 1,
+        "schema": 2,
         "torch": [TORCH_LOW, TORCH_BELOW],
         "devices": [3, 4],
         "home": "b",
+        "loss": {"kind": "labels", "labels": {"key": "y", "ignored": -100, "first": 0}, "why": ""},
         "strategies": [
             {"name": "a", "folder": "a", "devices": [4, 3]},
             {"name": "b", "folder": "b", "devices": [3]},
@@ -153,7 +154,7 @@ def rewritten(directory: Path, change: Callable[[dict[str, Any]], object]) -> No
 
 LISTINGS: dict[str, Callable[[dict[str, Any]], object]] = {
     "of another format": lambda body: body.update(format="hspmd-artifact"),
-    "of another schema": lambda body: body.update(schema=2),
+    "of another schema": lambda body: body.update(schema=1),
     "for another torch": lambda body: body.update(torch=["1.0", "1.1"]),
     "with a folder outside": lambda body: body["strategies"][0].update(name="..", folder=".."),
     "with another folder": lambda body: body["strategies"][0].update(folder="second.v2"),
@@ -161,6 +162,10 @@ LISTINGS: dict[str, Callable[[dict[str, Any]], object]] = {
     "with other devices": lambda body: body.update(devices=[3, 4, 5, 7]),
     "with a device twice": lambda body: body["strategies"][0].update(devices=[4, 5, 7, 7]),
     "with an unknown home": lambda body: body.update(home="third"),
+    "with a home without its loss": lambda body: body.update(home="first"),
+    "with a loss of no kind": lambda body: body.update(
+        home="first", loss={"kind": None, "labels": None, "why": ""}
+    ),
     "with a plan of one strategy": lambda body: body["plans"][0].update(target="first"),
     "with a plan outside": lambda body: body["plans"][0].update(file="switch/../first/init.json"),
     "with an unknown file": lambda body: body["files"].update({"more.json": {"size": 1, "sha256": "0" * 64}}),
@@ -199,7 +204,7 @@ def test_a_changed_listing_is_read_or_refused(data: st.DataObject) -> None:
 def test_a_number_that_is_too_large_is_refused(written: Path) -> None:
     """JSON that Python reads as infinite, which no hash can be made of."""
     text = (written / "bundle.json").read_text()
-    (written / "bundle.json").write_text(text.replace('"schema": 1,', '"schema": 1e999,'))
+    (written / "bundle.json").write_text(text.replace('"schema": 2,', '"schema": 1e999,'))
     with pytest.raises(ArtifactError, match=r"bundle\.json is not JSON"):
         read_bundle(written)
 

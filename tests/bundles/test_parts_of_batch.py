@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import hspmd_compiler as hspmd
+from hspmd_compiler.artifact.proved_loss import LossKind, ProvedLabels, ProvedLoss
 from hspmd_compiler.errors import VerifyError
 from hspmd_compiler.verify.reference import Reference
 from hspmd_compiler.verify.switching.parts_of_batch import prove_parts
@@ -76,3 +77,23 @@ def test_a_bundle_with_a_home_is_asked() -> None:
     report = bundle.verify(values=True).to_json()
     assert report["parts"]["samples"] == [2, 2]
     assert report["parts"]["weights"] == pytest.approx([0.5, 0.5])
+    assert bundle.loss == ProvedLoss(LossKind.SAMPLES) and report["parts"]["loss"] == "a mean over samples"
+
+
+def labelled(samples: int) -> dict[str, Tensor]:
+    return {"x": batch(samples)["x"], "y": torch.arange(samples) % 6}
+
+
+def test_numbers_are_those_of_the_proved_kind(expect: Callable[[str, str], None]) -> None:
+    """Some labels of the first part don't count: shares of samples are other weights than those of labels."""
+    counted = ProvedLoss(LossKind.LABELS, ProvedLabels("y", -100, 0))
+    found = prove_parts(reference(nn.functional.cross_entropy), labelled(9), draws=False, loss=counted)
+    assert found.samples == (3, 6) and found.weights == pytest.approx((2 / 8, 6 / 8))
+    with pytest.raises(VerifyError) as caught:
+        prove_parts(
+            reference(lambda x, y: nn.functional.cross_entropy(x, y, reduction="sum")),
+            labelled(9),
+            draws=False,
+            loss=counted,
+        )
+    expect("cli/parts_of_another_kind", str(caught.value))

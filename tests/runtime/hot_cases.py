@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hspmd_compiler.artifact.proved_loss import LossKind, ProvedLoss
 from hspmd_compiler.options import OptimizerConfig
 from hspmd_compiler.program.program import Program
 from hspmd_compiler.program.switch_plan import SwitchPlan, SwitchScope
 from hspmd_compiler.runtime.batches.buckets import CountedLabels
 from hspmd_compiler.runtime.engine import Engine
-from hspmd_compiler.runtime.hot.parts import LossKind, StepPart
+from hspmd_compiler.runtime.hot.parts import StepPart
 from hspmd_compiler.runtime.members import ProgramMembers
 from hspmd_compiler.runtime.shards import cut_shard
 from hspmd_compiler.runtime.strategies import PlanOf, Strategies, StrategyProgram
@@ -50,14 +51,15 @@ def train_in_parts(
     state: Mapping[str, Tensor],
     steps: Sequence[Sequence[StepPart]],
     config: OptimizerConfig,
-    kind: LossKind = LossKind.LABELS,
+    loss: ProvedLoss | None = None,
+    kind: LossKind | None = None,
     counted: CountedLabels | None = None,
     dtype: torch.dtype = torch.float64,
     given: Callable[[int, Sequence[StepPart]], Sequence[StepPart]] = lambda world, parts: parts,
 ) -> Trained:
     """Real engines, one thread for each device that any of the strategies uses.
 
-    given: the parts that one of them is given of a step.
+    loss: what it was proved to be. given: the parts that one of them is given of a step.
     """
     devices = sorted({own.device for program in programs.values() for own in program.ranks})
     plan, meeting = planner(programs, devices), Meeting()
@@ -69,7 +71,8 @@ def train_in_parts(
         params = {shard.name: cut_shard(shard, state[shard.name], torch.device("cpu")) for shard in shards}
         transport = ThreadTransport(meeting, world, len(devices))
         transport.serve(known[home].members)
-        engine = Engine(known[home].program, config, transport, params, Strategies(known, plan), home)
+        strategies = Strategies(known, plan, loss=loss)
+        engine = Engine(known[home].program, config, transport, params, strategies, home)
         losses, norms, grads = [], [], []
         for parts in steps:
             losses.append(engine.hot_step(given(world, parts), kind, counted))

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from hspmd_compiler.artifact.proved_loss import LossKind, ProvedLabels, ProvedLoss
 from hspmd_compiler.errors import RunError
 from hspmd_compiler.runtime.batches.buckets import BucketBatch, CountedLabels
 from hspmd_compiler.runtime.hot.gradient_sum import GradientSum
-from hspmd_compiler.runtime.hot.parts import HotPart, LossKind, StepPart, weighed
+from hspmd_compiler.runtime.hot.parts import HotPart, StepPart, weighed
 from hspmd_compiler.runtime.hot.refusals import reasons, refuse
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 
@@ -25,25 +26,29 @@ NONE = {"labels": torch.full((3, 4), IGNORED)}
 Expect = Callable[[str, str], None]
 
 
-def told(parts: list[StepPart], kind: LossKind = LossKind.LABELS) -> list[tuple[str, float, int]]:
-    return [(each.strategy, each.weight, each.first) for each in weighed(parts, kind)]
+def labels(first: int = 1) -> ProvedLoss:
+    return ProvedLoss(LossKind.LABELS, ProvedLabels("labels", IGNORED, first))
+
+
+def told(parts: list[StepPart], loss: ProvedLoss | None = None) -> list[tuple[str, float, int]]:
+    return [(each.strategy, each.weight, each.first) for each in weighed(parts, loss or labels())]
 
 
 def test_parts_weigh_by_their_labels() -> None:
     """Nothing predicts the first place of a row. A part without labels is not run, but has its place."""
     parts: list[StepPart] = [("a", BOTH), ("b", NONE), BucketBatch("c", {"labels": ROW}, ((0,),), 2)]
     assert told(parts) == [("a", 4 / 6, 0), ("c", 2 / 6, 5)]
-    assert [each.labels for each in weighed(parts, LossKind.LABELS)] == [4, 2]
-    by_all = weighed(parts, LossKind.LABELS, CountedLabels(first=0))
+    assert [each.labels for each in weighed(parts, labels())] == [4, 2]
+    by_all = weighed(parts, labels(0), LossKind.LABELS, CountedLabels(first=0))
     assert [each.weight for each in by_all] == [6 / 9, 3 / 9]
 
 
 def test_other_kinds_of_losses() -> None:
     parts: list[StepPart] = [HotPart("a", BOTH), HotPart("b", NONE)]
-    assert told(parts, LossKind.SAMPLES) == [("a", 2 / 5, 0), ("b", 3 / 5, 2)]
-    assert told(parts, LossKind.SUM) == [("a", 1.0, 0), ("b", 1.0, 2)]
+    assert told(parts, ProvedLoss(LossKind.SAMPLES)) == [("a", 2 / 5, 0), ("b", 3 / 5, 2)]
+    assert told(parts, ProvedLoss(LossKind.SUM)) == [("a", 1.0, 0), ("b", 1.0, 2)]
     assert told([("a", BOTH, 0.25), ("b", NONE, 2.0), ("c", NONE, 0.0)]) == [("a", 0.25, 0), ("b", 2.0, 2)]
-    assert all(each.labels is None for each in weighed([("a", BOTH, 0.25)], LossKind.LABELS))
+    assert all(each.labels is None for each in weighed([("a", BOTH, 0.25)], None))
 
 
 def test_weights_that_make_no_step(expect: Expect) -> None:
@@ -56,7 +61,7 @@ def test_weights_that_make_no_step(expect: Expect) -> None:
     errors = []
     for parts in wrong:
         with pytest.raises(RunError) as caught:
-            weighed(parts, LossKind.LABELS)
+            weighed(parts, labels())
         errors.append(str(caught.value))
     expect("cli/hot_weights", "\n".join(errors))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -12,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from hspmd_compiler.artifact.proved_loss import LossKind, ProvedLabels, ProvedLoss
 from hspmd_compiler.compiler import trace_graph
 from hspmd_compiler.errors import RunError
 from hspmd_compiler.options import OptimizerConfig, OptimizerName, Precision
+from hspmd_compiler.passes.losses.prove import prove_loss
 from hspmd_compiler.program.program import Program
 from hspmd_compiler.runtime.batches.buckets import BucketFill, CountedLabels, LengthBucket
-from hspmd_compiler.runtime.hot.parts import HotPart, LossKind, StepPart
+from hspmd_compiler.runtime.hot.parts import HotPart, StepPart, weighed
 from hspmd_compiler.verify.widen import widen_program
 
 from ..training.test_zero_training import CASES
@@ -45,7 +48,13 @@ STEPS = 3
 EVERY = {**STRATEGIES, **CASES}
 MLP_SUM = Subject(lambda: Mlp(lambda out, y: (out - y).square().sum()), numbers)
 OWN = {**SUBJECTS, "mlp-sum": MLP_SUM}
-COUNTED = {"mlp-ce": CountedLabels("y", first=0)}
+TOKENS = ProvedLoss(LossKind.LABELS, ProvedLabels("labels", -100, 1))
+LOSSES = {
+    "mlp-ce": ProvedLoss(LossKind.LABELS, ProvedLabels("y", -100, 0)),
+    "mlp-mse": ProvedLoss(LossKind.SAMPLES),
+    "mlp-sum": ProvedLoss(LossKind.SUM),
+}
+"""Of all others it is `TOKENS`."""
 
 Tensors = dict[str, Tensor]
 
@@ -70,15 +79,13 @@ def check_parts(
     programs: Mapping[str, Program],
     order: Sequence[str],
     config: OptimizerConfig,
-    kind: LossKind = LossKind.LABELS,
 ) -> None:
     """Steps of as many batches as `order` names strategies, beside one device on all of them."""
     made = OWN[subject]
     start = start_of(made.build)
     steps = [[wide(made.batch(len(order) * step + at)) for at in range(len(order))] for step in range(STEPS)]
     parts = [[*map(HotPart, order, batches)] for batches in steps]
-    counted = COUNTED.get(subject, CountedLabels())
-    found = train_in_parts(programs, "home", start, parts, config, kind, counted)
+    found = train_in_parts(programs, "home", start, parts, config, LOSSES.get(subject, TOKENS))
     wholes = [joined(batches) for batches in steps]
     check_alike(found, train_eagerly(made.build, start, wholes, config), config.lr)
 
@@ -114,12 +121,11 @@ def test_drawn_strategies(data: st.DataObject) -> None:
     check_parts("mlp-ce", programs, order, data.draw(st.sampled_from([ADAMW, SGD])))
 
 
-@pytest.mark.parametrize("kind", [LossKind.SAMPLES, LossKind.SUM])
-def test_other_losses(kind: LossKind) -> None:
+@pytest.mark.parametrize("subject", ["mlp-mse", "mlp-sum"])
+def test_other_losses(subject: str) -> None:
     """A mean over samples, whose number is part of the program, and a sum."""
-    subject = {LossKind.SAMPLES: "mlp-mse", LossKind.SUM: "mlp-sum"}[kind]
     programs = {"home": program(subject, "mixed", 1), "away": program(subject, "tp3", 0)}
-    check_parts(subject, programs, ("home", "away", "away"), SGD, kind)
+    check_parts(subject, programs, ("home", "away", "away"), SGD)
 
 
 def test_sequences_by_length() -> None:
@@ -133,7 +139,7 @@ def test_sequences_by_length() -> None:
     start, fill = start_of(build), BucketFill()
     parts: list[list[StepPart]] = [[*fill.divided(step, buckets)] for step in tokens]
     assert {len(step) for step in parts} == {4, 3, 2}, "several batches of a bucket, and a bucket without any"
-    found = train_in_parts(programs, "home", start, parts, ADAMW)
+    found = train_in_parts(programs, "home", start, parts, ADAMW, TOKENS)
     wholes = [fill.divided(step, [LengthBucket("whole", SEQ, len(step))])[0].batch for step in tokens]
     check_alike(found, train_eagerly(build, start, wholes, ADAMW), ADAMW.lr)
 
@@ -162,7 +168,7 @@ def test_labels_that_do_not_count_are_told_on_every_rank(expect: Callable[[str, 
     parts: list[StepPart] = [*map(HotPart, ("away", "home"), batches)]
     start = start_of(SUBJECTS["llama"].build)
     with pytest.raises(RunError) as caught:
-        train_in_parts(programs, "home", start, [parts], SGD, counted=CountedLabels(first=0))
+        train_in_parts(programs, "home", start, [parts], SGD, TOKENS, counted=CountedLabels(first=0))
     expect("cli/hot_miscounted", str(caught.value))
 
 
@@ -187,11 +193,11 @@ def test_masks_of_one_micro_batch_are_those_of_the_first_part_only(
     batches = [made.batch(step) for step in range(2)]
     start = start_of(made.build)
     first: list[StepPart] = [*map(HotPart, ("away", "home"), batches)]
-    found = train_in_parts(programs, "home", start, [first], SGD)
+    found = train_in_parts(programs, "home", start, [first], SGD, TOKENS)
     check_alike(found, train_eagerly(made.build, start, [joined(batches)], SGD), SGD.lr)
     behind: list[StepPart] = [*map(HotPart, ("home", "away"), batches)]
     with pytest.raises(RunError) as caught:
-        train_in_parts(programs, "home", start, [behind], SGD)
+        train_in_parts(programs, "home", start, [behind], SGD, TOKENS)
     expect("cli/hot_places", str(caught.value))
 
 
@@ -235,8 +241,8 @@ def test_a_mean_by_weights_is_no_mean_over_samples(expect: Callable[[str, str], 
     check_alike(found, train_eagerly(Weighted, start, [joined(batches)], SGD), SGD.lr)
     parts: list[StepPart] = [HotPart("home", batch) for batch in batches]
     with pytest.raises(RunError) as caught:
-        train_in_parts(programs, "home", start, [parts], SGD, LossKind.SAMPLES)
-    expect("cli/hot_kind_weighted", str(caught.value))
+        train_in_parts(programs, "home", start, [parts], SGD, loss_of(Weighted, made))
+    expect("cli/hot_kind_weighted", re.sub(r"py:\d+", "py:LINE", str(caught.value)))
 
 
 def masked_llama() -> nn.Module:
@@ -267,7 +273,7 @@ def test_packed_rows_are_sequences_of_their_own() -> None:
     parts = fill.divided(tokens, [LengthBucket("home", SEQ, 2, packed=True)])
     assert sum(len(own) > 1 for part in parts for own in part.sequences) == 3
     programs, start = {"home": packed_program(2, "dp32")}, start_of(masked_llama)
-    found = train_in_parts(programs, "home", start, [parts], ADAMW)
+    found = train_in_parts(programs, "home", start, [parts], ADAMW, TOKENS)
     (whole,) = fill.divided(tokens, [LengthBucket("whole", SEQ, len(tokens))])
     check_alike(found, train_eagerly(masked_llama, start, [whole.batch], ADAMW), ADAMW.lr)
 
@@ -282,7 +288,6 @@ def test_copies_in_bfloat16_flow_out_and_gradients_back_in_float32() -> None:
     }
     start = {name: value.float() for name, value in start_of(made.build).items()}
     batches = [[made.batch(2 * step), made.batch(2 * step + 1)] for step in range(STEPS)]
-    counted = CountedLabels("y", first=0)
     both, alone = (
         train_in_parts(
             programs,
@@ -290,7 +295,7 @@ def test_copies_in_bfloat16_flow_out_and_gradients_back_in_float32() -> None:
             start,
             [[*map(HotPart, order, step)] for step in batches],
             SGD,
-            counted=counted,
+            LOSSES["mlp-ce"],
             dtype=torch.float32,
         )
         for order in (("away", "home"), ("home", "home"))
@@ -301,6 +306,17 @@ def test_copies_in_bfloat16_flow_out_and_gradients_back_in_float32() -> None:
         assert (value - alone.params[name]).abs().max() <= 2e-2 * value.abs().max().clamp(min=1e-2)
 
 
+def loss_of(build: Callable[[], nn.Module], made: Subject) -> ProvedLoss:
+    graphs = [traced(build(), made.batch(0), samples) for samples in (BATCH, 2 * BATCH)]
+    return prove_loss(*graphs).loss
+
+
+@pytest.mark.parametrize("subject", ["mlp-ce", "mlp-mse", "mlp-sum", "llama", "gpt2-dropout"])
+def test_what_the_cases_are_is_proved(subject: str) -> None:
+    made = OWN[subject]
+    assert loss_of(made.build, made) == LOSSES.get(subject, TOKENS)
+
+
 @pytest.mark.parametrize(
     ("subject", "kind"),
     [("mlp-ce", LossKind.SAMPLES), ("mlp-mse", LossKind.LABELS), ("mlp-ce", LossKind.SUM)],
@@ -309,9 +325,13 @@ def test_another_kind_of_loss_is_refused(
     subject: str, kind: LossKind, expect: Callable[[str, str], None]
 ) -> None:
     """Also where a program of one micro-batch shows no count as a value of the step."""
-    programs = {"home": program(subject, "tp3", 0)}
-    start, batch = start_of(OWN[subject].build), wide(OWN[subject].batch(0))
-    parts: list[StepPart] = [HotPart("home", batch), HotPart("home", batch)]
     with pytest.raises(RunError) as caught:
-        train_in_parts(programs, "home", start, [parts], SGD, kind, CountedLabels("y", first=0))
+        weighed([("home", OWN[subject].batch(0))], LOSSES[subject], kind)
     expect(f"cli/hot_kind_{subject}_{kind.value}", str(caught.value))
+
+
+def test_without_a_proof_parts_need_weights(expect: Callable[[str, str], None]) -> None:
+    """Also for an engine that has no bundle with a home."""
+    with pytest.raises(RunError) as caught:
+        weighed([("home", OWN["mlp-ce"].batch(0))], None)
+    expect("cli/hot_unproved", str(caught.value))

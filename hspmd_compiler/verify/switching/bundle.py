@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ...artifact.alike import check_alike
 from ...artifact.check_switch import check_switch_plan
+from ...artifact.proved_loss import ProvedLoss
 from ...artifact.store import Artifact
 from ...base.log import task
 from ...ir import graph_json
@@ -122,11 +123,12 @@ def verify_bundle(
     values: bool = False,
     rows: bool = False,
     choice: ModelChoice | None = None,
+    loss: ProvedLoss | None = None,
 ) -> BundleReport:
     """A VerifyError at the first misfit of a strategy or a switch, or the first wrong number.
 
     values: also that a switch keeps every bit, and that training with a switch after each step is that of one
-    device.
+    device. loss: what it was proved to be, with a home.
     """
     chosen = choice or ModelChoice()
     check_alike(artifacts)
@@ -150,7 +152,7 @@ def verify_bundle(
             memory[_key(plan)] = _fits(plan, strategies, moments)
             progress.advance()
     report = BundleReport(reports, plans, memory)
-    return _with_values(report, artifacts, strategies, chosen) if values and plans else report
+    return _with_values(report, artifacts, strategies, chosen, loss) if values and plans else report
 
 
 def _fits(plan: SwitchPlan, strategies: ProvenStrategies, moments: tuple[str, ...]) -> SwitchMemory:
@@ -166,7 +168,11 @@ def _key(plan: SwitchPlan) -> PlanKey:
 
 
 def _with_values(
-    report: BundleReport, artifacts: Mapping[str, Artifact], strategies: ProvenStrategies, choice: ModelChoice
+    report: BundleReport,
+    artifacts: Mapping[str, Artifact],
+    strategies: ProvenStrategies,
+    choice: ModelChoice,
+    loss: ProvedLoss | None,
 ) -> BundleReport:
     references = {name: _reference(name, artifact, choice) for name, artifact in artifacts.items()}
     batches = {
@@ -189,7 +195,7 @@ def _with_values(
     parts = None
     if home is not None:
         draws = any(shared.draws for shared in artifacts[home].program.classes.values())
-        parts = prove_parts(references[home], firsts[home], draws)
+        parts = prove_parts(references[home], firsts[home], draws, loss)
     return replace(report, bits=bits, curve=curve, parts=parts)
 
 
