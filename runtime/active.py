@@ -160,7 +160,7 @@ class ActiveProgram:
         self._check_padding(batch)
         self._check_documents(batch, self.rows)
         return [
-            self._placed({key: self._own(key, self._rows(batch[key], low, high)) for key in self.keys})
+            self._placed({key: self._rows(batch[key], low, high) for key in self.keys})
             for low, high in self.rows
         ]
 
@@ -173,10 +173,6 @@ class ActiveProgram:
         wrong = [text for rows in self.rows for text in self.piece.unblank(batch, rows)]
         if wrong:
             raise RunError("padding of samples counts", details=wrong, rule=PADDING)
-
-    def _own(self, key: str, value: Tensor) -> Tensor:
-        """Some samples of an input as this rank reads them."""
-        return cut_input(self.piece, key, value)
 
     def of_local(self, batch: Mapping[str, Tensor]) -> list[Batch]:
         """The same of a batch that has this rank's rows only."""
@@ -192,10 +188,7 @@ class ActiveProgram:
         ends = [*accumulate(sizes)]
         self._check_documents(batch, [(end - size, end) for size, end in zip(sizes, ends, strict=True)])
         parts = {key: torch.split(batch[key], sizes, dim) for key in self.keys}
-        return [
-            self._placed({key: self._own(key, parts[key][mb]) for key in self.keys})
-            for mb in range(len(sizes))
-        ]
+        return [self._placed({key: parts[key][mb] for key in self.keys}) for mb in range(len(sizes))]
 
     def _check_documents(self, batch: Mapping[str, Tensor], rows: Sequence[tuple[int, int]]) -> None:
         """rows: of the batch given, per micro-batch; where they are tokens, each is one row of documents."""
@@ -205,9 +198,13 @@ class ActiveProgram:
             refuse_cut_documents(name, [row for row in apart if row.numel()])
 
     def _placed(self, micro_batch: Batch) -> Batch:
-        """A micro-batch on the rank's device; where its documents begin stays on the host."""
+        """What of a micro-batch the rank reads, on its device; where documents begin stays on the host.
+
+        Documents are those of whole samples.
+        """
         on_host = frozenset(map(documents_key, self._documents))
-        every = with_documents(micro_batch, self._documents)
+        whole = with_documents(micro_batch, self._documents)
+        every = {key: cut_input(self.piece, key, value) for key, value in whole.items()}
         return {key: it if key in on_host else it.to(self._device) for key, it in every.items()}
 
 

@@ -145,10 +145,13 @@ def micro_batches(plan: RankPlan, batch: Mapping[str, Tensor]) -> list[dict[str,
     program, documents = plan.program, documents_read(plan.shared)
     dim, piece = program.row_dim, program.piece
     rows = [
-        {key: cut_input(piece, key, value.narrow(dim, low, high - low)) for key, value in batch.items()}
+        {key: value.narrow(dim, low, high - low) for key, value in batch.items()}
         for low, high in program.rows
     ]
-    return [with_documents(each, documents) for each in rows]
+    return [
+        {key: cut_input(piece, key, value) for key, value in with_documents(each, documents).items()}
+        for each in rows
+    ]
 
 
 def run_step(

@@ -35,7 +35,7 @@ from ...program.program import (
     Segment,
     Value,
 )
-from .marks import ALIAS, BACKWARD, FORWARD, MARK, OPERANDS, Attention
+from .marks import ALIAS, BACKWARD, DOCUMENTS, FORWARD, MARK, OPERANDS, PACKED, PACKED_BACKWARD, Attention
 
 UNPRICED = ContextForm.GATHER
 HEADS, WIDTH = 1, 3
@@ -209,7 +209,9 @@ class _Writer:
         )
         made = attention_rows(form, meeting, self.member, _operands(row), numbers)
         if known == attending.next_step:
-            attending.next_step += step_count(form, len(meeting.members), row.op == BACKWARD)
+            attending.next_step += step_count(
+                form, len(meeting.members), row.op in (BACKWARD, PACKED_BACKWARD)
+            )
         for rank, own, steps in zip(self.ranks, self.steps, made.steps, strict=True):
             own += [attending.known.setdefault((rank.rank, step.id), step) for step in steps]
         for held, literals in zip(self.literals, made.literals, strict=True):
@@ -231,6 +233,7 @@ class _Writer:
             key.shape[WIDTH],
             value.shape[WIDTH],
             own.causal,
+            own.window,
             scale=own.scale,
             samples=samples,
             dtype=dtype_name(own.dtype),
@@ -257,9 +260,10 @@ def _heads(layout: Layout, rank: int, batch: int) -> Interval:
 
 def _operands(row: LocalRow) -> Operands:
     q, k, v = (_value(row.args[place]) for place in OPERANDS[row.op])
-    if row.op == FORWARD:
-        return Operands(q, k, v)
-    return Operands(q, k, v, None, _value(row.args[0]), _value(row.args[4]), _value(row.args[5]))
+    documents = _value(row.args[DOCUMENTS[row.op]]) if row.op in DOCUMENTS else None
+    if row.op in (FORWARD, PACKED):
+        return Operands(q, k, v, documents)
+    return Operands(q, k, v, documents, _value(row.args[0]), _value(row.args[4]), _value(row.args[5]))
 
 
 def _value(argument: object) -> Value:

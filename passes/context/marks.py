@@ -16,10 +16,13 @@ from .lengths import LengthGraphs
 from .token_rows import COUNTERS, PAD, SLICE, TokenRows
 
 FORWARD, BACKWARD = "hspmd.attention", "hspmd.attention_backward"
-OPERANDS = {FORWARD: (0, 1, 2), BACKWARD: (1, 2, 3)}
+PACKED, PACKED_BACKWARD = "hspmd.packed_attention", "hspmd.packed_attention_backward"
+OPERANDS = {FORWARD: (0, 1, 2), BACKWARD: (1, 2, 3), PACKED: (0, 1, 2), PACKED_BACKWARD: (1, 2, 3)}
 """Where query, key and value stand."""
 LITERALS = {FORWARD: 3, BACKWARD: 6}
 """Where mask, dropout, whether it is causal, and scale stand, one after the other."""
+DOCUMENTS = {PACKED: 3, PACKED_BACKWARD: 6}
+"""Where documents stand; behind them whether it is causal, the window, and scale."""
 MARK = "meets"
 """Argument of a marked row: which of the pipeline's attention rows it is."""
 ALIAS = "aten.alias.default"
@@ -36,6 +39,7 @@ class Attention:
     causal: bool
     scale: float | None
     dtype: torch.dtype
+    window: int = 0
 
 
 def marked(
@@ -80,19 +84,24 @@ class _Marker:
 
 
 def _attention(row: AnnotatedRow) -> Attention:
-    first = LITERALS[row.op]
-    mask, dropout, causal, scale, *places = row.args[first:]
-    if mask is not None or dropout or places:
-        raise DeduceError(
-            "attention of a member of a context group has more than a causal mask",
-            at=row.where,
-            rule="members meet in attention that is causal or of all tokens, its queries uncut",
-            fix="leave out the strategy's `context`, or its `layouts` of queries",
-        )
     query, key, value = (row.reads[place] for place in OPERANDS[row.op])
     layouts = query.layout, key.layout, value.layout
-    assert scale is None or isinstance(scale, float)
-    return Attention(row.op, row.stage, row.where, layouts, bool(causal), scale, query.dtype)
+    if row.op in DOCUMENTS:
+        causal, window, scale, *_ = row.args[DOCUMENTS[row.op] + 1 :]
+        assert isinstance(window, int), "a count of tokens"
+    else:
+        mask, dropout, causal, scale, *places = row.args[LITERALS[row.op] :]
+        window = 0
+        if mask is not None or dropout or places:
+            raise DeduceError(
+                "attention of a member of a context group has more than a causal mask",
+                at=row.where,
+                rule="members meet in attention that is causal or of all tokens, its queries uncut",
+                fix="leave out the strategy's `context`, or its `layouts` of queries",
+            )
+    assert scale is None or isinstance(scale, (int, float)), "a number"
+    scale = None if scale is None else float(scale)
+    return Attention(row.op, row.stage, row.where, layouts, bool(causal), scale, query.dtype, window)
 
 
 def _check_sums(graph: PipelineGraph, graphs: LengthGraphs) -> None:

@@ -23,6 +23,8 @@ from .lengths import TOKEN_DIM, LengthGraphs
 COUNTER = "aten.arange.default"
 COUNTERS = frozenset({COUNTER, "aten.arange.start", "aten.arange.start_step"})
 PAD, SLICE = "aten.constant_pad_nd.default", "aten.slice.Tensor"
+PACKING = {PACKED: 3, PACKED_BACKWARD: 6}
+"""Where positions stand."""
 ATTENTION = frozenset({FLASH, FLASH_BACKWARD})
 LOSSES = frozenset({"aten.nll_loss_forward.default", "aten.nll_loss_backward.default"})
 FORWARDED = frozenset({"getitem", "placeholder"})
@@ -120,8 +122,10 @@ class _Finder:
             yield "an argument counts tokens"
         elif row.op in ATTENTION:
             yield from self._of_attention(row)
-        elif row.op in (PACKED, PACKED_BACKWARD):
-            yield "members don't attend inside documents of packed samples yet; leave out the positions"
+        elif row.op in PACKING:
+            told = row.args[PACKING[row.op]]
+            if not isinstance(told, Ref) or self.rows[told.id].origin.kind is not OriginKind.INPUT:
+                yield "documents are told by positions that are no input"
         elif row.op not in LOSSES and any(self._has_tokens(read) for read in row_inputs(row)):
             yield from self._of_operator(row)
 

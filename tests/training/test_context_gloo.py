@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,19 @@ def test_processes_train_like_eager(name: str, tmp_path: Path, monkeypatch: pyte
     program = hspmd.compile(lambda: (LLAMA.build()[0], batch(0)), strategy=strategy, optimizer=CONFIG)
     program.save(tmp_path / "artifact")
     train_like_eager("shared tokens", tmp_path / "artifact")
+
+
+def test_processes_share_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed samples: positions are a member's own, documents those of the whole sample."""
+    strategy, packed = CASES["one device beside"], replace(LLAMA, packed=1)
+
+    def batch(step: int) -> dict[str, Tensor]:
+        draws = torch.Generator().manual_seed(step)
+        ids = torch.randint(0, LLAMA.vocab, (strategy.global_batch, TOKENS), generator=draws)
+        positions = torch.arange(TOKENS).repeat(len(ids), 1) % (6 + step)
+        return {"input_ids": ids, "labels": ids, "shift_labels": ids.roll(-1, 1), "position_ids": positions}
+
+    monkeypatch.setitem(SUBJECTS, "shared documents", Subject(lambda: packed.build()[0], batch))
+    program = hspmd.compile(lambda: (packed.build()[0], batch(0)), strategy=strategy, optimizer=CONFIG)
+    program.save(tmp_path / "artifact")
+    train_like_eager("shared documents", tmp_path / "artifact")

@@ -65,10 +65,13 @@ def test_padding_bears_no_label(expect: Callable[[str, str], None]) -> None:
     program.verify(values=True, batch=batch)
 
 
-def test_documents_of_packed_samples_are_refused() -> None:
-    packed = replace(LLAMA, packed=1)
-    with pytest.raises(StrategyError, match="inside documents of packed samples yet"):
-        hspmd.compile(packed.build, strategy=CASES["one device beside"])
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "ring, balanced" else pytest.param(name, marks=pytest.mark.slow) for name in FORMS],
+)
+def test_documents_are_those_of_the_whole_sample(name: str) -> None:
+    """Packed samples whose documents members share, wherever they are cut."""
+    hspmd.compile(replace(LLAMA, packed=1).build, strategy=FORMS[name]).verify(values=True)
 
 
 def test_rows_of_pieces_are_not_compared() -> None:
