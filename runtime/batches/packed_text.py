@@ -19,6 +19,10 @@ IGNORED = -100
 """A label that the loss leaves out: of the last token of a document, and of what fills a row up."""
 
 
+FILLING = 64
+"""Tokens of a document that fills a row up: one long one costs attention, many short ones cost calls."""
+
+
 class PackedText(Epochs):
     """Each file is a document. They come in an order that seed and epoch give, each in the first row that has
     room for it; what is left of a row is tokens that nothing else sees, and the loss leaves out.
@@ -73,13 +77,15 @@ class PackedText(Epochs):
 
 
 def packed_row(documents: Sequence[Tensor], length: int) -> dict[str, Tensor]:
-    """One row of whole documents: what a model takes of it. Each token that fills it up is a document."""
+    """One row of whole documents, filled up with short ones: what a model takes of it."""
     documents = [each for each in documents if len(each)]
     room = torch.zeros(length - sum(map(len, documents)), dtype=torch.int64)
     shifted = [torch.cat([each[1:], each.new_full((1,), IGNORED)]) for each in documents]
     return {
         IDS: torch.cat([*documents, room]),
-        POSITIONS: torch.cat([*(torch.arange(len(each)) for each in documents), room]),
+        POSITIONS: torch.cat(
+            [*(torch.arange(len(each)) for each in documents), torch.arange(len(room)) % FILLING]
+        ),
         LABELS: torch.cat([*documents, room + IGNORED]),
         SHIFTED: torch.cat([*shifted, room + IGNORED]),
     }

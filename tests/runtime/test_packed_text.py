@@ -15,6 +15,7 @@ from hspmd_compiler.models.models import load_model
 from hspmd_compiler.program.sized.documents import cut_documents, refuse_cut_documents
 from hspmd_compiler.runtime.batches.data import BatchShape
 from hspmd_compiler.runtime.batches.packed_text import (
+    FILLING,
     IGNORED,
     PACKED_INPUTS,
     PackedText,
@@ -52,9 +53,14 @@ def test_every_document_is_in_one_row_that_has_room(lengths: list[int], random: 
 def test_a_row() -> None:
     row = packed_row([torch.tensor([5, 6, 7]), torch.tensor([8])], 6)
     assert row["input_ids"].tolist() == [5, 6, 7, 8, 0, 0]
-    assert row["position_ids"].tolist() == [0, 1, 2, 0, 0, 0]
+    assert row["position_ids"].tolist() == [0, 1, 2, 0, 0, 1]
     assert row["shift_labels"].tolist() == [6, 7, *[IGNORED] * 4]
     assert row["labels"].tolist() == [5, 6, 7, 8, IGNORED, IGNORED]
+
+
+def test_what_fills_a_row_up_is_short() -> None:
+    positions = packed_row([torch.arange(3)], 3 + 2 * FILLING + 1)["position_ids"]
+    assert positions[3:].tolist() == [*range(FILLING)] * 2 + [0]
 
 
 def test_ranks_take_their_rows_of_the_same_batches(tmp_path: Path) -> None:
