@@ -37,9 +37,10 @@ from hspmd_compiler import api
 from hspmd_compiler.artifact import paths, store
 from hspmd_compiler.base.collection import without_collection
 from hspmd_compiler.base.devices import DeviceKind
-from hspmd_compiler.compiler import lower_graph, subject_of, trace_graph
+from hspmd_compiler.compiler import lower_graph, trace_graph
 from hspmd_compiler.ir import graph_json
 from hspmd_compiler.ir.graph import LogicalGraph
+from hspmd_compiler.models.compile_subject import subject_of
 from hspmd_compiler.models.models import load_model
 from hspmd_compiler.program.program import RankProgram
 from hspmd_compiler.strategy.formats.expanded import Choices

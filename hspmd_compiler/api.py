@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from .artifact.store import Artifact
     from .cluster.cluster import ClusterSpec
     from .compiled_bundle import BundleEntry, CompiledBundle, GivenStrategy
-    from .compiler import Compiled, Factory
+    from .compiler import Compiled
     from .cost_models.estimate import Estimate
+    from .models.compile_subject import Factory
     from .models.models import ModelSource
     from .pages.sections import Section
     from .runtime.engine import Engine
@@ -91,7 +92,7 @@ class CompiledProgram:
         model: to be compared with, instead of what was compiled. batch: a global batch, or several, instead
         of random ones.
         """
-        from .compiler import source_of
+        from .models.compile_subject import source_of
         from .verify.artifact import verify_artifact
 
         given = self._compiled.model if model is None else model
@@ -276,7 +277,7 @@ def verify(
     from is made again, and with `trust_model` even a factory is imported that the artifact names. batch: a
     global batch, or several, instead of random ones.
     """
-    from .compiler import source_of
+    from .models.compile_subject import source_of
     from .verify.artifact import verify_artifact
 
     given = model if model is None or isinstance(model, nn.Module) else source_of(model)

@@ -12,8 +12,9 @@ from torch import nn
 from .artifact.alike import check_alike
 from .artifact.bundle import no_plan, no_strategy
 from .artifact.write_bundle import BundleContent, check_names, write_bundle
-from .compiler import CompileJob, Factory, Inputs, compile_several, whole_weights
+from .compiler import CompileJob, compile_several, whole_weights
 from .errors import OptionError
+from .models.compile_subject import Factory, Inputs
 from .passes.losses.prove import of_all
 from .program.switch_plan import SwitchPlan, SwitchScope
 from .strategy.formats.read import read_strategy
@@ -105,7 +106,7 @@ class CompiledBundle:
         values: also numbers, with a switch after every step. model: to be compared with, instead of what
         was compiled.
         """
-        from .compiler import source_of
+        from .models.compile_subject import source_of
         from .verify.switching.bundle import ModelChoice, verify_bundle
 
         given = model if model is None or isinstance(model, nn.Module) else source_of(model)

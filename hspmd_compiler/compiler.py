@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +16,12 @@ from .base.collection import without_collection
 from .base.comm_plan import CostModel
 from .base.devices import DeviceKind
 from .base.log import logger, task
-from .errors import OptionError, TraceError
+from .errors import OptionError
 from .ir import graph_json
 from .ir.anchor_rows import anchors_of
 from .ir.graph import LogicalGraph
-from .models.models import ModelSource, load_model, source_of_factory
+from .models.compile_subject import CompileSubject, Factory, Inputs, subject_of
+from .models.models import ModelSource
 from .options import Capture, OptimizerConfig, PlanChoice, PlanSpace, Precision, is_count
 from .pages.training_page import narrow_warning
 from .passes.compile_state import Example, Traced
@@ -30,39 +31,17 @@ from .passes.lower.lower import Lowered
 from .passes.optimizer_check import check_optimizer
 from .passes.pass_chain import Dump
 from .passes.pipeline import planning, tracing
-from .program.init_program import InitProgram
+from .passes.sized.lower_sized import lower_sized
 from .strategy.check import check
 from .strategy.form import form_of
 from .strategy.strategy import Strategy
-from .trace.init_record import record_factory
 
 if TYPE_CHECKING:
     from .cluster.cluster import ClusterSpec
     from .synthesizer.planner.plan import Plan
 
-Inputs = Mapping[str, torch.Tensor]
-Made = tuple[nn.Module, dict[str, torch.Tensor]]
-Factory = Callable[[], Made]
-
-
 Traces = dict[tuple[int, int, int, tuple[str, ...] | None], Traced]
 """By identities of model and inputs, samples of a step, and which places get an anchor."""
-
-DYNAMO = "torch._dynamo."
-"""Where the class of what torch.compile makes lives; importing it takes long."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompileSubject:
-    """What is compiled. live: the model whose weights are taken; else `init` makes them, as `source` does."""
-
-    model: nn.Module
-    inputs: Inputs
-    description: dict[str, object]
-    init: InitProgram | None = None
-    live: nn.Module | None = None
-    source: ModelSource | None = None
-    examples: Inputs | None = None
 
 
 @dataclass(slots=True)
@@ -193,6 +172,8 @@ def _compiled(
     traces: Traces | None = None,
 ) -> Compiled:
     """traces: of other strategies of the same options; a new one is put there."""
+    if strategy.sizes is not None:
+        return _compiled_for_sizes(subject, strategy, optimizer, device, dump, capture, precision, cost)
     batch, anchors = strategy.global_batch, strategy.anchor_globs
     key = (id(subject.model), id(subject.inputs), batch, anchors)
     traced = None if traces is None else traces.get(key)
@@ -200,12 +181,55 @@ def _compiled(
         traced = trace_graph(subject.model, subject.inputs, batch, capture, precision, dump, anchors)
     if traces is not None:
         traces[key] = traced
-    graph = _bound(traced.graph, strategy, subject, capture)
+    graph = _bound(traced.graph, strategy, subject, capture, batch)
     check_optimizer(optimizer, graph.params)
     if strategy.context:
         lowered = _shared(graph, subject, strategy, device, dump, cost, capture, precision)
     else:
         lowered = lower_graph(graph, strategy, device, dump, cost)
+    return _described(subject, Traced(graph, traced.how), lowered, strategy, optimizer, precision)
+
+
+def _compiled_for_sizes(
+    subject: CompileSubject,
+    strategy: Strategy,
+    optimizer: OptimizerConfig,
+    device: DeviceKind,
+    dump: Dump,
+    capture: Capture,
+    precision: Precision,
+    cost: CostModel | None,
+) -> Compiled:
+    """One program for micro-batches of any size; the graph is that of its first probe."""
+
+    def trace(inputs: Inputs, batch: int, is_dumped: bool) -> Traced:
+        traced = trace_graph(
+            subject.model,
+            inputs,
+            batch,
+            capture,
+            precision,
+            dump if is_dumped else None,
+            strategy.anchor_globs,
+        )
+        graph = _bound(traced.graph, strategy, replace(subject, inputs=inputs), capture, batch)
+        check_optimizer(optimizer, graph.params)
+        return replace(traced, graph=graph)
+
+    traced, lowered = lower_sized(subject.inputs, strategy, trace, device, cost, dump)
+    return _described(subject, traced, lowered, strategy, optimizer, precision)
+
+
+def _described(
+    subject: CompileSubject,
+    traced: Traced,
+    lowered: Lowered,
+    strategy: Strategy,
+    optimizer: OptimizerConfig,
+    precision: Precision,
+) -> Compiled:
+    """The artifact of a program."""
+    graph = traced.graph
     if (warning := narrow_warning(lowered.program)) is not None:
         logger.warning("%s", warning)
     form = form_of(strategy)
@@ -225,11 +249,11 @@ def _compiled(
 
 
 def _bound(
-    graph: LogicalGraph, strategy: Strategy, subject: CompileSubject, capture: Capture
+    graph: LogicalGraph, strategy: Strategy, subject: CompileSubject, capture: Capture, batch: int
 ) -> LogicalGraph:
     """The graph with the strategy's layouts in its anchors; a wish that names none is told all there are."""
     if unmatched(strategy, anchors_of(graph)):
-        every = trace_graph(subject.model, subject.inputs, strategy.global_batch, capture, anchors=("*",))
+        every = trace_graph(subject.model, subject.inputs, batch, capture, anchors=("*",))
         refuse_unmatched(strategy, anchors_of(every.graph))
     return bind_layouts(graph, strategy)
 
@@ -336,55 +360,6 @@ def _batch(given: object) -> int | None:
         rule="a step has at least one sample",
         fix="--global-batch 64",
     )
-
-
-def subject_of(
-    model: ModelSource | Factory | nn.Module | str, example_inputs: Inputs | None
-) -> CompileSubject:
-    """What is compiled: a live model with its inputs, or what a recorded factory makes."""
-    if type(model).__module__.startswith(DYNAMO):
-        raise TraceError(
-            "the model is what torch.compile made",
-            rule="the plain model is traced, and every rank computes a part of it",
-            fix="give the model as it was before torch.compile",
-        )
-    if isinstance(model, nn.Module):
-        if example_inputs is None:
-            raise TraceError(
-                "a live model is compiled without example inputs",
-                rule="example_inputs is a dict of tensors whose dim 0 is the sample",
-                fix="pass example_inputs, or a factory that returns (model, example_inputs)",
-            )
-        name = f"{type(model).__module__}.{type(model).__qualname__}"
-        return CompileSubject(
-            model,
-            example_inputs,
-            {"kind": "live", "name": name, "args": {}},
-            live=model,
-            examples=example_inputs,
-        )
-    source = source_of(model)
-    with task("build"):
-        recorded = record_factory(source.build)
-    inputs = recorded.example_inputs if example_inputs is None else example_inputs
-    return CompileSubject(
-        recorded.model, inputs, source.description(), recorded.init, None, source, example_inputs
-    )
-
-
-def source_of(factory: ModelSource | Factory | str) -> ModelSource:
-    """A factory as a source, by its importable name; a text names a model as on the command line."""
-    if isinstance(factory, ModelSource):
-        return factory
-    if isinstance(factory, str):
-        return load_model(factory)
-    if not callable(factory):
-        raise OptionError(
-            f"the model is a {type(factory).__name__}",
-            rule="a model is an nn.Module with example inputs, a factory of both, or the name of one",
-            fix="hspmd.compile(model, {'x': ..., 'y': ...}, strategy=...)",
-        )
-    return source_of_factory(factory)
 
 
 def cost_on(

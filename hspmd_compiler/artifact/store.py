@@ -12,6 +12,7 @@ from ..base.log import task
 from ..errors import ArtifactError
 from ..program.check import check
 from ..program.program import ClassProgram, Program, RankProgram
+from ..program.sized.size_range import SizeRange
 from . import paths
 from .bundle_paths import is_bundle
 from .checked_files import MANIFEST_LIMIT, CheckedFiles, check_directory, read_limited
@@ -31,11 +32,19 @@ class ProgramHead:
     inputs: dict[str, tuple[tuple[int, ...], str]]
     aliases: dict[str, str]
     groups: list[tuple[int, ...]]
+    sizes: SizeRange | None = None
 
     @classmethod
     def of(cls, program: Program) -> ProgramHead:
         """The head of a program."""
-        return cls(program.world_size, program.batch, program.inputs, program.aliases, program.groups)
+        return cls(
+            program.world_size,
+            program.batch,
+            program.inputs,
+            program.aliases,
+            program.groups,
+            program.sizes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +196,7 @@ def _read_program(files: Files, ranks: list[RankProgram]) -> Program:
         classes=classes,
         ranks=ranks,
         groups=head.groups,
+        sizes=head.sizes,
     )
 
 

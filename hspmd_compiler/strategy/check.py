@@ -10,6 +10,7 @@ from ..base.name_glob import components
 from ..errors import StrategyError
 from .check_context import context_problems
 from .check_layouts import layout_problems
+from .check_sizes import size_problems
 from .schedules.schedule_check import schedule_problems
 from .strategy import ZERO_STAGES, Override, PipelineSpec, RecomputeKind, StageSpec, Strategy
 
@@ -63,6 +64,7 @@ def find_problems(
             found += _head_problems(f"{path}.stages[{number}]", stage, strategy, num_heads)
     for index, override in enumerate(strategy.overrides):
         found += _override_problems(f"overrides[{index}]", override, strategy, unread)
+    found += size_problems(strategy)
     found += layout_problems(strategy.layouts, {stage.tp for _, stage in _stages(strategy) if stage.devices})
     found += context_problems(strategy, unread)
     return [problem for problem in found if problem.path not in unread]

@@ -23,6 +23,7 @@ from .strategy import (
     Recompute,
     RecomputeKind,
     ScheduleKind,
+    SizesSpec,
     StageSpec,
     Strategy,
 )
@@ -94,6 +95,14 @@ class PipelineForm:
 
 
 @dataclass(frozen=True, slots=True)
+class SizesForm:
+    """Which sizes a micro-batch may have."""
+
+    tokens: Ends | None = None
+    samples: Ends | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StrategyForm:
     """The keys of a strategy."""
 
@@ -106,6 +115,7 @@ class StrategyForm:
     zero: int = 0
     overrides: tuple[Override, ...] = ()
     layouts: tuple[LayoutWish, ...] = ()
+    sizes: SizesForm | None = None
     device_kinds: dict[DeviceId, DeviceKind] = field(default_factory=dict)
     context: tuple[ContextSpec, ...] = ()
 
@@ -129,6 +139,9 @@ STAND_INS = {
     "layouts[]": {"at": "", "to": ""},
     "at": "",
     "to": "",
+    "sizes": {"samples": [1, 1]},
+    "tokens": [1, 1],
+    "samples": [1, 1],
     "shares[]": 1,
     "zero_shares[]": 1,
     "experts[]": 1,
@@ -165,7 +178,13 @@ def _strategy(form: StrategyForm) -> Strategy:
         name=form.name,
         zero=form.zero,
         context=form.context,
+        sizes=None if form.sizes is None else _sizes(form.sizes),
     )
+
+
+def _sizes(form: SizesForm) -> SizesSpec:
+    ends = ((given[0], given[1]) if given else None for given in (form.tokens, form.samples))
+    return SizesSpec(*ends)
 
 
 def _pipeline(form: PipelineForm) -> PipelineSpec:
@@ -211,6 +230,8 @@ def form_of(strategy: Strategy) -> dict[str, object]:
         form["overrides"] = encode(strategy.overrides)
     if strategy.layouts:
         form["layouts"] = encode(strategy.layouts)
+    if strategy.sizes is not None:
+        form["sizes"] = encode(strategy.sizes)
     if strategy.device_kinds:
         form["device_kinds"] = {str(device): kind.value for device, kind in strategy.device_kinds}
     if strategy.context:

@@ -25,6 +25,7 @@ __all__ = [
     "Recompute",
     "RecomputeKind",
     "ScheduleKind",
+    "SizesSpec",
     "StageSpec",
     "Strategy",
 ]
@@ -186,6 +187,22 @@ class LayoutWish:
 
 
 @dataclass(frozen=True, slots=True)
+class SizesSpec:
+    """Which sizes a micro-batch may have, chosen anew in every step: [low, high] of one of the two.
+
+    tokens: of a row of packed sequences, which is a micro-batch. samples: of a micro-batch.
+    """
+
+    tokens: tuple[int, int] | None = None
+    samples: tuple[int, int] | None = None
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The one that is given."""
+        return self.tokens or self.samples or (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Strategy:
     """How one model is spread over devices.
 
@@ -194,6 +211,7 @@ class Strategy:
     zero: what is stored once over all holders of a parameter instead of by each: from 1 the state of
     the optimizer, from 2 the summed gradient, from 3 the parameter itself. layouts: of activations. context:
     pipelines that share their samples; the others run whole ones.
+    sizes: what a step may choose; then `micro_batches` and `accumulation` say nothing.
     """
 
     pipelines: tuple[PipelineSpec, ...]
@@ -206,6 +224,7 @@ class Strategy:
     zero: int = 0
     layouts: tuple[LayoutWish, ...] = ()
     context: tuple[ContextSpec, ...] = ()
+    sizes: SizesSpec | None = None
 
     @property
     def devices(self) -> tuple[int, ...]:

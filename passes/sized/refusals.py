@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...errors import DeduceError, HspmdError
@@ -77,3 +77,38 @@ def _short(value: object) -> str:
 def _line(place: Unlike, lines: Sequence[str]) -> str:
     known = place.logical is not None and place.logical < len(lines)
     return lines[place.logical] if known and place.logical is not None else ""
+
+
+def unlike_graphs(lines: Sequence[str], at: Sequence[tuple[str, str]]) -> HspmdError:
+    """The model's code does something else at another size. at: (size, operator)."""
+    return DeduceError(
+        "the model does not compute the same at all sizes",
+        at=lines,
+        details=[(f"at {size}", f"{op} comes next") for size, op in at],
+        rule=SAME,
+        fix=f"take what looks at the size, as `if T > 64`, out of the model, or {WITHOUT}",
+    )
+
+
+def sized_parameters(
+    unlike: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]], at: tuple[str, str]
+) -> HspmdError:
+    """Parameters whose shape is that of the batch."""
+    shown = [(name, f"{list(one)} at {at[0]}, {list(two)} at {at[1]}") for name, (one, two) in unlike.items()]
+    return DeduceError(
+        "parameters depend on the size of the micro-batch",
+        details=shown[:8],
+        rule="parameters are those of the model, whatever a micro-batch holds",
+        fix=f"make the model for its largest size, and let forward take a part of them, or {WITHOUT}",
+    )
+
+
+def told_apart(lines: Sequence[str]) -> HspmdError:
+    """A row that another micro-batch computes otherwise."""
+    return DeduceError(
+        "micro-batches of one size do not compute the same",
+        at=lines,
+        rule="with sizes a step has any number of micro-batches, so that each does the same: none"
+        " adds what is added once a step, and none takes its own part of a constant",
+        fix=f"compute it from the inputs of each sample, or {WITHOUT}",
+    )
