@@ -103,7 +103,7 @@ def llama(hidden: int) -> nn.Module:
 def program_step(rank: Rank, batch: Batch, arrays: TorchArrays) -> Tensor:
     """The rank's program; it is alone, so every answer is what it asks with."""
     with torch.no_grad():
-        rows = micro_batches(rank.plan.program, batch)
+        rows = micro_batches(rank.plan, batch)
         steps = run_step(rank.plan, rank.state, rows, rank.segments, arrays)
         answer: Tensor | None = None
         try:

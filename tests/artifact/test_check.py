@@ -138,7 +138,7 @@ CASES: list[tuple[str, Callable[[Program], None], str]] = [
     ("comm of nothing", append_row("comm"), "comm takes one value and one slot"),
     ("unknown parameter", add_input(InputKind.PARAM, "w9"), "no shard of w9"),
     ("unknown data", add_input(InputKind.DATA, "y"), "no batch entry 'y'"),
-    ("name too many", add_input(InputKind.MICRO, "y"), "a name goes with data and param"),
+    ("name too many", add_input(InputKind.MICRO, "y"), "a name goes with data and documents and param"),
     ("output of nothing", add_output(OutputKind.MICRO, 97), "output v97 is never computed"),
     ("gradient of nothing", add_output(OutputKind.GRAD, 2, "w9"), "no shard of w9"),
     ("no segment", append_instruction(Instruction(Op.FORWARD, segment=1, mb=0)), "no segment 1"),

@@ -29,6 +29,6 @@ def rank_arguments(
     for name, shard in plan.shards.items():
         local = cut_shard(shard, by_name[name].detach(), torch.device("cpu"))
         shards.append(local if shard.zero >= ZERO_PARAMS else local.to(torch_dtype(shard.local_dtype)))
-    rows = micro_batches(plan.program, batch)
+    rows = micro_batches(plan, batch)
     keys = step_keys(plan.program.rows, seed, step) if plan.shared.draws else []
     return [*shards, *(of[key] for of in rows for key in program.inputs), *keys]

@@ -138,7 +138,7 @@ def _watched(
     rank: Rank, batch: dict[str, torch.Tensor], operands: list[torch.Tensor]
 ) -> RankRun[torch.Tensor]:
     def steps() -> StepRun[torch.Tensor]:
-        rows = micro_batches(rank.plan.program, batch)
+        rows = micro_batches(rank.plan, batch)
         run = run_step(rank.plan, rank.state, rows, rank.segments, TorchArrays())
         answer = None
         try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from ...ir.annotated import AnnotatedValue, PerCoordinate
 from ...ir.graph import Row
 from ...ir.own_names import PACKED, PACKED_BACKWARD
@@ -25,6 +23,8 @@ def packed_rows(
     ctx: RuleContext, row: Row, call: CallRule, values: list[AnnotatedValue], results: list[Layout]
 ) -> Result:
     """Forward or backward in local heads; where documents begin is found once, on the host."""
+    import torch  # late: prices read rules without
+
     *tensors, positions = values
     causal, window, scale, repeat = row.args[-LITERALS:]
     starts = ctx.emit(STARTS, (positions,), positions.layout, dtype=torch.int64)
