@@ -25,6 +25,7 @@ from .members import LiveRank, LiveRanks, RankProcess, Record, how_it_ended
 from .messages import NOTHING_HELD, Abort, Finish, Halt, Pause, WorldMember
 from .presence import Presence, PresenceSchedule
 from .regroup import Regroup
+from .searches import Newest, Searches
 from .several.follower import Inherited
 from .several.other_hosts import OtherHosts
 
@@ -56,8 +57,8 @@ class ElasticLauncher:
     """A run of `body` on these devices, as often changed as ranks are lost and come back.
 
     respawns: how many processes that die are replaced at once by a new one. schedule: what devices do of
-    their own accord. checkpoint: asked for the newest one of at most so many steps, when pieces of the
-    state are lost behind one; "" where there is none. regroups: all changes so far.
+    their own accord. checkpoint: asked for the newest one, in a child, when pieces of the state are lost;
+    None where none are kept. regroups: all changes so far.
     hosts: other launchers, where this one decides for several hosts.
     """
 
@@ -68,13 +69,13 @@ class ElasticLauncher:
     limits: ElasticLimits = field(default_factory=ElasticLimits)
     respawns: int = 0
     schedule: Sequence[Presence] = ()
-    checkpoint: Callable[[int], str] = lambda steps: ""
+    checkpoint: Newest | None = None
     regroups: list[Regroup] = field(default_factory=list)
     hosts: OtherHosts | None = None
 
     def __post_init__(self) -> None:
         self._members = LiveRanks(self.limits.silent_s, self._record)
-        self._chooser = Chooser(self.choose)
+        self._searches = Searches(Chooser(self.choose), self._members, self._descriptors, self._poll)
         self._keeper = Keeper(LOCAL_HOST if self.hosts is None else self.hosts.address)
         self._generations = Generations(self._keeper.address, self._keeper.port)
         self._schedule = PresenceSchedule(self.schedule)
@@ -158,6 +159,8 @@ class ElasticLauncher:
         checkpoint = None
         if decision.held == NOTHING_HELD or successor.missing:
             checkpoint = self._instead(successor)
+            if checkpoint is None:
+                return False
         halts = [halt for _, halt in self._halts]
         order = self._generations.next(tuple(world), decision, successor, halts, checkpoint)
         self._current.begins(order.generation, successor)
@@ -291,7 +294,7 @@ class ElasticLauncher:
     def _others_descriptors(self) -> list[int]:
         """All but the keeper's."""
         links = [] if self.hosts is None else self.hosts.descriptors
-        return [*self._members.descriptors, *self._chooser.descriptors, *links]
+        return [*self._members.descriptors, *self._searches.chooser.descriptors, *links]
 
     def _record(self, record: Record) -> None:
         """Show a record; of a step only once, whoever told of it."""
@@ -323,55 +326,43 @@ class ElasticLauncher:
 
     def _successor(self, situation: Situation) -> Successor | None:
         """What to go on with, None where one more has died while it was searched for."""
-        known = self._chooser.known(situation)
-        self._current.was_prepared = known is not None
-        if known is None:
-            self._find([situation], in_background=False)
-        while known is None:
-            if self._poll():
-                return None
-            known = self._chooser.known(situation)
-            if known is None and self._chooser.process is None:
-                raise RankLost("the process that searches for a program died", fix="look for its own message")
-        return known
+        self._current.was_prepared = self._searches.chooser.known(situation) is not None
+        return self._searches.successor(situation)
 
     def _prepare(self) -> None:
         """Find what follows each single loss, while training runs."""
-        self._find(self._generations.after(self._world(), self.respawns > 0), in_background=True)
+        self._searches.prepare(self._generations.after(self._world(), self.respawns > 0))
 
-    def _find(self, situations: Sequence[Situation], in_background: bool) -> None:
-        if self._chooser.process is not None:
-            self._members.also.pop(self._chooser.process.heard, None)
-        self._chooser.end()
-        self._chooser.begin(situations, self._descriptors(), in_background)
-        if self._chooser.process is not None:
-            self._members.also[self._chooser.process.heard] = self._heard_chooser
+    def _instead(self, successor: Successor) -> str | None:
+        """Where a state comes from that nobody has whole: all go back to one checkpoint, or to the start.
 
-    def _heard_chooser(self) -> None:
-        process = self._chooser.process
-        assert process is not None, "it is listened to"
-        error = self._chooser.take()
-        if self._chooser.is_over:
-            self._members.also.pop(process.heard, None)
-            self._chooser.end()
-        if error is not None:
-            raise error
-
-    def _instead(self, successor: Successor) -> str:
-        """Where a state comes from that nobody has whole: all go back to one checkpoint, or to the start."""
-        checkpoint = self.checkpoint(self._furthest) if self._furthest else ""
+        None where one more has died while it was searched for.
+        """
+        if not self._furthest:
+            return ""
+        checkpoint = (
+            "" if self.checkpoint is None else self._searches.checkpoint(self.checkpoint, self._furthest)
+        )
         if checkpoint:
             logger.warning("pieces of the state are lost: all ranks go back to %s", checkpoint)
             self._shown = 0
-        elif self._furthest:
-            raise RankLost(
-                "nobody is left who holds all of the state",
-                details=[*shortened(list(successor.missing)), *self._lost_devices()],
-                rule="a piece that only lost ranks had comes from a checkpoint",
-                fix="give --checkpoint DIR --every N; or --survive F, which keeps copies; or a strategy that"
-                " has each piece on two nodes: more than one pipeline, and no ZeRO",
-            )
+        elif checkpoint == "":
+            raise self._nothing_left(successor)
         return checkpoint
+
+    def _nothing_left(self, successor: Successor) -> RankLost:
+        kept, fix = [], "give --checkpoint DIR --every N"
+        if self.checkpoint is not None:
+            kept = [("--checkpoint", f"holds no whole one of a step up to {self._furthest}")]
+            fix = "a smaller --every N"
+        copies = "a larger --survive F" if successor.copies else "--survive F, which keeps copies"
+        return RankLost(
+            "nobody is left who holds all of the state",
+            details=[*shortened(list(successor.missing)), *self._lost_devices(), *kept],
+            rule="a piece that only lost ranks had comes from a checkpoint",
+            fix=f"{fix}; or {copies}; or a strategy that has each piece on two nodes: more than one pipeline,"
+            " and no ZeRO",
+        )
 
     def _lost_devices(self) -> list[tuple[str, str]]:
         return [(f"device {each.device}", "lost") for each in self._lost]
@@ -392,7 +383,7 @@ class ElasticLauncher:
             rank.process.kill()
         for rank in self._ranks:
             rank.process.bury()
-        self._chooser.end()
+        self._searches.end()
         self._keeper.close()
         if self.hosts is not None:
             self.hosts.over(error)

@@ -65,7 +65,7 @@ def run_elastic(
                 limits,
                 args.elastic_respawn or 0,
                 () if trace is None else presences(trace),
-                lambda steps: _newest(args.checkpoint, steps),
+                None if args.checkpoint is None else lambda steps: _newest(args.checkpoint, steps),
                 hosts=several,
             )
 
@@ -136,6 +136,6 @@ def _ending_in_order() -> Iterator[None]:
             signal.signal(each, signal.SIG_DFL)
 
 
-def _newest(folder: Path | None, steps: int) -> str:
-    found = None if folder is None else newest(folder, most_steps=steps)
+def _newest(folder: Path, steps: int) -> str:
+    found = newest(folder, most_steps=steps)
     return "" if found is None else str(found)

@@ -175,9 +175,7 @@ class Training:
                 LIMITS,
                 self.respawns,
                 self.schedule,
-                lambda steps: (
-                    str(newest(self.checkpoints, most_steps=steps) or "") if self.checkpoints else ""
-                ),
+                None if self.checkpoints is None else self._newest,
                 hosts=hosts,
             )
             return self.launcher

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from hspmd_compiler.errors import HspmdError, RankLost, StrategyError
 from hspmd_compiler.runtime.elastic.choosing import Situation, Successor
 from hspmd_compiler.runtime.elastic.launcher import ElasticLauncher, ElasticLimits
+from hspmd_compiler.runtime.elastic.members import LiveRank
 from hspmd_compiler.runtime.elastic.presence import Presence
 from tests.runtime.elastic import toy
 
@@ -63,13 +67,85 @@ def test_a_run_begins_as_it_is_told_whatever_checkpoints_there_are() -> None:
     outcome.check()
 
 
-def test_no_checkpoint_is_asked_for_that_the_run_has_not_come_to() -> None:
+BOTH = toy.all_of(toy.dies(0, 4, "first"), toy.dies(1, 4, "first"))
+
+
+def test_no_checkpoint_is_asked_for_that_the_run_has_not_come_to(tmp_path: Path) -> None:
     """The folder may hold later ones, of the run that this one goes on from an earlier one of."""
-    asked: list[int] = []
-    both = toy.all_of(toy.dies(0, 4, "first"), toy.dies(1, 4, "first"))
-    with pytest.raises(RankLost, match="nobody is left who holds all of the state"):
-        Outcome().run(2, both, respawns=2, checkpoint=lambda steps: asked.append(steps) or "")
-    assert asked == [3]
+
+    def asked(steps: int) -> str:
+        with (tmp_path / "asked").open("a") as file:
+            file.write(f"{steps},")
+        return ""
+
+    with pytest.raises(RankLost, match="nobody is left who holds all of the state") as told:
+        Outcome().run(2, BOTH, respawns=2, checkpoint=asked)
+    assert (tmp_path / "asked").read_text() == "3,"
+    text = str(told.value)
+    assert (
+        re.search("--checkpoint +holds no whole one of a step up to 3", text)
+        and "--checkpoint DIR" not in text
+    )
+    assert "a smaller --every N; or --survive F" in text
+
+
+def test_without_checkpoints_they_are_the_advice() -> None:
+    with pytest.raises(RankLost, match="give --checkpoint DIR --every N; or --survive F"):
+        Outcome().run(2, BOTH, respawns=2)
+
+
+def test_ranks_are_heard_while_a_checkpoint_is_read(tmp_path: Path) -> None:
+    """One that dies meanwhile is lost at once; a child that is stopped is asked again by another one."""
+    begun = tmp_path / "begun"
+
+    def slow(steps: int) -> str:
+        times = len(begun.read_text()) if begun.exists() else 0
+        begun.write_text("x" * (times + 1))
+        if times == 0:
+            sleep(60)  # until it is given up, as the parent has lost one more
+        if times == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        raise StrategyError("asked a third time")
+
+    outcome = Outcome()
+    launcher = ElasticLauncher(
+        toy.body(STEPS, BOTH), toy.choose, range(2), outcome.records.append, LIMITS, 2, checkpoint=slow
+    )
+    heard = launcher._poll
+
+    def poll() -> list[LiveRank]:
+        if begun.exists() and begun.read_text() == "x" and not struck:
+            struck.append(True)
+            launcher._ranks[0].process.kill()
+        return heard()
+
+    struck: list[bool] = []
+    launcher._searches.poll = poll
+    started = monotonic()
+    with pytest.raises(StrategyError, match="asked a third time"):
+        launcher.run()
+    assert struck and monotonic() - started < 30
+
+
+def test_a_search_that_is_stopped_is_begun_anew(tmp_path: Path) -> None:
+    """One that is needed now; what one ahead, of low priority, fails to find is searched for when needed."""
+    usual = os.nice(0)
+
+    def stopped(situation: Situation) -> Successor:
+        mark = tmp_path / "stopped"
+        if len(situation.devices) < 3 and not mark.exists():
+            if os.nice(0) > usual:
+                raise StrategyError("not ahead")
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return toy.choose(situation)
+
+    outcome = Outcome()
+    ElasticLauncher(
+        toy.body(STEPS, toy.dies(1, 4, "reduced")), stopped, range(3), outcome.records.append, LIMITS
+    ).run()
+    assert (tmp_path / "stopped").exists()
+    outcome.check()
 
 
 @pytest.mark.parametrize("point", toy.POINTS)
