@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from ...base.name_groups import shortened
 from ...errors import InternalError
 from ...program.boxes import volume
 from ...program.program import Shard
 from ...program.state.state_elements import source_kind
-from ...program.switch_plan import COPY, GRAD, VALUE, SwitchPlan
+from ...program.switch_plan import COPY, GRAD, VALUE, StatePart, SwitchPlan
 from .held import StateLayout, TensorKey
-from .streams import MovedPart, Parcel, cut_parcels, streams_of
+from .streams import MovedPart, Parcel, RankStreams, cut_parcels, streams_of
 
 ROUND_BYTES = 64 << 20
 """Messages that a rank sends and gets in one round, if nothing else is said."""
@@ -91,6 +92,7 @@ def stages_of(
 ) -> CarryStages:
     """The switch of a world rank. held: its tensors before."""
     streams = streams_of(plan, rank, round_bytes)
+    _check_known(plan, rank, streams, before, after)
     needs = dict(after.needs(plan.scope, moments_in(plan)))
     kept = tuple(key for key in needs if _stays(key, before, after) and key in held)
     local = tuple(
@@ -210,9 +212,43 @@ def _check_complete(
             for key in {**wanted, **found}
             if wanted.get(key) != found.get(key)
         ]
-        raise InternalError(
-            f"the plan of the switch {plan.source}:{plan.target} doesn't fit world rank {rank}",
-            details=shortened(wrong),
-            rule="a plan brings each element that a rank needs once",
-            fix="compile again",
-        )
+        raise _misfit(plan, rank, wrong, "a plan brings each element that a rank needs once")
+
+
+def _check_known(
+    plan: SwitchPlan, rank: int, streams: RankStreams, before: StateLayout, after: StateLayout
+) -> None:
+    """What is read is of parameters that the rank has before, what is written of those that it has after."""
+    wrong: dict[str, str] = {}
+    for part, layout, when in _places(streams, before, after):
+        shard = layout.shards.get(part.name)
+        if shard is None:
+            wrong.setdefault(part.name, f"the rank has no such parameter or buffer {when} the switch")
+        elif prod(part.view) != prod(shard.whole_shape):
+            text = f"{list(part.view)} is no view of {list(shard.whole_shape)}, as it is {when} it"
+            wrong.setdefault(part.name, text)
+    if wrong:
+        rule = "a plan moves elements of parameters and buffers that the strategies have"
+        raise _misfit(plan, rank, list(wrong.items()), rule)
+
+
+def _places(
+    streams: RankStreams, before: StateLayout, after: StateLayout
+) -> Iterator[tuple[StatePart, StateLayout, str]]:
+    """What is read and written, and when the rank has that. What is relayed has come already."""
+    read, written = [streams.local], [streams.local]
+    for number, rounds in enumerate(streams.rounds):
+        for sends, receives in rounds:
+            (written if number else read).extend(sends.values())
+            written += receives.values()
+    for parcels, layout, when in ((read, before, "before"), (written, after, "after")):
+        yield from ((each.part, layout, when) for parcel in parcels for each in parcel)
+
+
+def _misfit(plan: SwitchPlan, rank: int, wrong: Sequence[tuple[str, str]], rule: str) -> InternalError:
+    return InternalError(
+        f"the plan of the switch {plan.source}:{plan.target} doesn't fit world rank {rank}",
+        details=shortened(wrong),
+        rule=rule,
+        fix="compile again",
+    )

@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from hspmd_compiler.errors import InternalError
 from hspmd_compiler.program.program import RankProgram
-from hspmd_compiler.program.switch_plan import Move, SwitchPlan, SwitchScope
+from hspmd_compiler.program.switch_plan import Move, StatePart, SwitchClass, SwitchPlan, SwitchScope
 from hspmd_compiler.runtime.switching import messages
 from hspmd_compiler.runtime.switching.carry import carrying
 from hspmd_compiler.runtime.switching.held import HeldState, StateLayout
@@ -169,6 +169,37 @@ def test_what_a_plan_leaves_out_is_told() -> None:
     with pytest.raises(InternalError, match="the plan of the switch a:b doesn't fit world rank 0") as told:
         next(run)
     assert ("value of w", "0 elements come, 4 are needed") in told.value.details
+
+
+@pytest.mark.parametrize(
+    ("holders", "needers", "moves", "wrong"),
+    [
+        ((0,), (1,), (Move(0, 1, 0, 4),), {0: "before", 1: "after"}),
+        ((0,), (0,), (), {0: "before"}),
+    ],
+)
+def test_names_that_only_a_plan_knows_are_told(
+    holders: tuple[int, ...], needers: tuple[int, ...], moves: tuple[Move, ...], wrong: dict[int, str]
+) -> None:
+    """Of a plan that was changed by hand, and hangs together by itself."""
+    layouts = drawn_layouts(Random(0), [Parameter("w", "float32", (4,), True)], 1)
+    part = StatePart("x", (4,), (((0, 4),),))
+    strange = SwitchClass(("value",), 4, holders, needers, (part,), moves)
+    plan = SwitchPlan("a", "b", SwitchScope.STATE, (strange,))
+    for rank, when in wrong.items():
+        with pytest.raises(InternalError, match=f"switch a:b doesn't fit world rank {rank}") as told:
+            next(carrying(plan, rank, HeldState(layouts[0]), layouts[0], CPU))
+        assert told.value.details == (("x", f"the rank has no such parameter or buffer {when} the switch"),)
+        assert told.value.rule and told.value.fix == "compile again"
+
+
+def test_a_view_of_another_size_is_told() -> None:
+    layout = drawn_layouts(Random(0), [Parameter("w", "float32", (4,), True)], 1)[0]
+    part = StatePart("w", (5,), (((0, 4),),))
+    plan = SwitchPlan("a", "b", SwitchScope.STATE, (SwitchClass(("value",), 4, (0,), (0,), (part,), ()),))
+    with pytest.raises(InternalError, match="doesn't fit world rank 0") as told:
+        next(carrying(plan, 0, HeldState(layout), layout, CPU))
+    assert told.value.details == (("w", "[5] is no view of [4], as it is before it"),)
 
 
 def test_relays_wait_for_what_they_pass_on() -> None:
