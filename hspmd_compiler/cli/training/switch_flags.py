@@ -47,6 +47,8 @@ def check(args: Namespace) -> list[tuple[str, str]]:
     from ...artifact.bundle_paths import is_bundle
     from ...artifact.checked_files import check_directory
 
+    if isinstance(args.switch_at, str):
+        return [("--switch-at", text) for text in _malformed(args.switch_at)]
     given = (("--start", args.start), ("--switch-at", args.switch_at), ("--switch-round", args.switch_round))
     if any(value for _, value in given):
         check_directory(args.directory)
@@ -62,7 +64,8 @@ def check(args: Namespace) -> list[tuple[str, str]]:
         for flag, text in used
         if text.rpartition(":")[2] not in names
     ]
-    bad += [] if bad else [*_without_plan(bundle, args), *_of_other_batches(bundle, args)]
+    for problems in () if bad else (_to_itself, _without_plan, _of_other_batches):
+        bad += problems(bundle, args)
     if not bad:  # a damaged plan is told before the first step, too
         for source, target in dict.fromkeys((source, target) for _, source, target in _hops(bundle, args)):
             bundle.plan(source, target)
@@ -71,10 +74,16 @@ def check(args: Namespace) -> list[tuple[str, str]]:
     return bad + [(flag, single) for flag in ONE_PROGRAM if getattr(args, flag[2:]) is not None]
 
 
+def _to_itself(bundle: Bundle, args: Namespace) -> Iterator[tuple[str, str]]:
+    for step, source, target in _hops(bundle, args):
+        if source == target:
+            yield "--switch-at", f"{step}:{target}: the run is under {target} then already"
+
+
 def _without_plan(bundle: Bundle, args: Namespace) -> Iterator[tuple[str, str]]:
     planned = {(each.source, each.target) for each in bundle.listing.plans}
     for step, source, target in _hops(bundle, args):
-        if (source, target) not in planned:
+        if source != target and (source, target) not in planned:
             told = ", ".join(f"{one}:{other}" for one, other in sorted(planned)) or "none"
             yield "--switch-at", f"{step}:{target}: from {source} there is no plan; there are {told}"
 
@@ -93,11 +102,10 @@ def _of_other_batches(bundle: Bundle, args: Namespace) -> Iterator[tuple[str, st
 
 
 def _hops(bundle: Bundle, args: Namespace) -> Iterator[tuple[int, str, str]]:
-    """(step, source, target) of each switch that moves anything."""
+    """(step, source, target) of each switch."""
     names = [args.start or next(iter(bundle.strategies)), *args.switch_at.values()]
     for (step, target), (source, _) in zip(args.switch_at.items(), pairwise(names), strict=True):
-        if source != target:
-            yield step, source, target
+        yield step, source, target
 
 
 def _in_vain(args: Namespace) -> Iterator[tuple[str, str]]:
@@ -136,18 +144,25 @@ class PlannedSwitches:
             self._emit({UNREACHED: [[step, name] for step, name in self._left.items()], "taken": taken})
 
 
-def _switches(text: str) -> dict[int, str]:
-    found: dict[int, str] = {}
+def _switches(text: str) -> dict[int, str] | str:
+    """The name by step; the text as it is where it can't be read, which `check` tells with all else."""
+    if list(_malformed(text)):
+        return text
+    parts = (part.partition(":") for part in text.split(","))
+    return {int(step): name for step, _, name in parts}
+
+
+def _malformed(text: str) -> Iterator[str]:
+    """Each part that is no step and a name, or doesn't come behind the one before."""
+    last = 0
     for part in text.split(","):
         step, colon, name = part.partition(":")
         if not (colon and name and step.isdecimal() and len(step) <= MOST_DIGITS and int(step)):
-            raise ArgumentTypeError(
-                f"{part!r} is not STEP:NAME, a step from 1 on and a strategy, such as 10:B"
-            )
-        if found and int(step) <= max(found):
-            raise ArgumentTypeError(f"{text!r}: steps ascend, each once")
-        found[int(step)] = name
-    return found
+            yield f"{part!r} is not STEP:NAME, a step from 1 on and a strategy, such as 10:B"
+        elif int(step) <= last:
+            yield f"{part!r} comes behind step {last}: steps ascend, each once"
+        else:
+            last = int(step)
 
 
 def _size(text: str) -> int:
