@@ -21,7 +21,7 @@ from .decide import Decision, decide
 from .forked import Process, Writer, fork
 from .generations import Generations
 from .keeper import Keeper
-from .members import LiveRank, LiveRanks, RankProcess, Record, how_it_ended
+from .members import START_S, LiveRank, LiveRanks, RankProcess, Record, how_it_ended
 from .messages import NOTHING_HELD, Abort, Finish, Halt, Pause, WorldMember
 from .presence import Presence, PresenceSchedule
 from .regroup import Regroup
@@ -41,12 +41,14 @@ Body = Callable[[int, int, Tell], None]
 
 @dataclass(frozen=True, slots=True)
 class ElasticLimits:
-    """silent_s: until a process that says nothing is killed. grace_s: for all to report after an abort.
+    """silent_s: until a process that says nothing is killed. start_s: one that has said nothing yet.
 
+    grace_s: for all to report after an abort.
     cause_s: that a halt without a known death waits for one. unexplained: how many in a row may be so.
     """
 
     silent_s: float = 10.0
+    start_s: float = START_S
     grace_s: float = 300.0
     cause_s: float = 0.2
     unexplained: int = 5
@@ -74,7 +76,7 @@ class ElasticLauncher:
     hosts: OtherHosts | None = None
 
     def __post_init__(self) -> None:
-        self._members = LiveRanks(self.limits.silent_s, self._record)
+        self._members = LiveRanks(self.limits.silent_s, self._record, self.limits.start_s)
         self._searches = Searches(Chooser(self.choose), self._members, self._descriptors, self._poll)
         self._keeper = Keeper(LOCAL_HOST if self.hosts is None else self.hosts.address)
         self._generations = Generations(self._keeper.address, self._keeper.port)

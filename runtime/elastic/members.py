@@ -16,6 +16,9 @@ from .messages import Arrived, Downward, Failed, Halt, Lines, ToldRecord, Upward
 ASLEEP_S = 1.0
 """A launcher that wasn't running itself for so long judges nobody by the silence of that time."""
 
+START_S = 120.0
+"""Until the first sign of life; a busy machine is slow to start a process."""
+
 Record = dict[str, object]
 
 
@@ -52,13 +55,15 @@ class RankProcess(Protocol):
 
 @dataclass(slots=True)
 class LiveRank:
-    """A process as its launcher knows it. heard_at: its last beat. arrived: where it came to last."""
+    """A process as its launcher knows it. heard_at: its last beat, or its start. is_starting: it has told
+    nothing yet. arrived: where it came to last."""
 
     member: WorldMember
     process: RankProcess
     heard_at: float
     halt: Halt | None = None
     arrived: Arrived | None = None
+    is_starting: bool = False
 
     @property
     def name(self) -> str:
@@ -68,13 +73,17 @@ class LiveRank:
 class LiveRanks:
     """Who is alive. silent_s: whoever doesn't beat for so long is killed, so that it is gone in fact.
 
+    start_s: as long for whoever has given no sign of life yet.
     also: (descriptor, what to do once it can be read), beside those of the members.
     """
 
-    def __init__(self, silent_s: float, on_record: Callable[[Record], None]) -> None:
+    def __init__(
+        self, silent_s: float, on_record: Callable[[Record], None], start_s: float = START_S
+    ) -> None:
         self.alive: dict[int, LiveRank] = {}
         self.also: dict[int, Callable[[], None]] = {}
         self._silent_s = silent_s
+        self._start_s = max(start_s, silent_s)
         self._on_record = on_record
         self._polled_at = monotonic()
 
@@ -84,7 +93,7 @@ class LiveRanks:
         return [each for rank in self.alive.values() for each in rank.process.descriptors]
 
     def add(self, member: WorldMember, process: RankProcess) -> None:
-        self.alive[member.id] = LiveRank(member, process, monotonic())
+        self.alive[member.id] = LiveRank(member, process, monotonic(), is_starting=True)
 
     def tell(self, message: Downward, only: Iterable[int] | None = None) -> None:
         """Tell all, or only these."""
@@ -122,7 +131,7 @@ class LiveRanks:
     def _hear(self, rank: LiveRank, data: bytes | None) -> None:
         if not data:
             return
-        rank.heard_at = monotonic()
+        rank.heard_at, rank.is_starting = monotonic(), False
         for message in rank.process.lines.take(data):
             self._note(rank, message)
 
@@ -147,7 +156,7 @@ class LiveRanks:
                 rank.heard_at = now
         self._polled_at = now
         for rank in self.alive.values():
-            if now - rank.heard_at > self._silent_s:
+            if now - rank.heard_at > (self._start_s if rank.is_starting else self._silent_s):
                 logger.warning("%s has been silent for %.1f s: killed", rank.name, now - rank.heard_at)
                 rank.process.kill()
                 rank.heard_at = now

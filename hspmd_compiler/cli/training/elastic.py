@@ -51,7 +51,9 @@ def run_elastic(
         trace = trace_of(args.replay, devices)
         run = make_run(options, {device: index for index, device in enumerate(own)})
         limits = ElasticLimits(
-            silent_s=args.elastic_silence or SILENT_S, grace_s=options.timeouts.transfer.total_seconds()
+            silent_s=args.elastic_silence or SILENT_S,
+            start_s=options.timeouts.start.total_seconds(),
+            grace_s=options.timeouts.transfer.total_seconds(),
         )
         is_local = hosts is None or all(host == LOCAL_HOST for host, _ in hosts.addresses)
         body = body_of(run, options.threads, successors.device_family, is_local)
@@ -72,7 +74,7 @@ def run_elastic(
         if hosts is None:
             decider().run()
         else:
-            run_on_hosts(hosts, body, limits.silent_s, decider)
+            run_on_hosts(hosts, body, limits, decider)
 
 
 def _met(args: Namespace, options: StartOptions, successors: Successors) -> ElasticHost:

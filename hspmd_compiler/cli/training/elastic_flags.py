@@ -37,7 +37,7 @@ def add_flags(parser: ArgumentParser) -> None:
         "--elastic-silence",
         type=float,
         metavar="SECONDS",
-        help=f"kill a rank that gives no sign of life for so long (default: {SILENT_S:g})",
+        help=f"kill a rank that gives no more sign of life for so long (default: {SILENT_S:g})",
     )
     parser.add_argument(
         "--survive",

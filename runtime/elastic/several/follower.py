@@ -13,7 +13,7 @@ from ....errors import RunError
 from ...failure import Failure
 from ..agent import Tell
 from ..forked import Writer, fork
-from ..members import LiveRank, LiveRanks
+from ..members import START_S, LiveRank, LiveRanks
 from ..messages import Downward, NextGeneration, Upward, WorldMember, packed, unpacked
 from .launcher_messages import (
     Ended,
@@ -39,8 +39,8 @@ POLL_S = 0.02
 class PassedRanks(LiveRanks):
     """Ranks of a launcher that passes on what they tell."""
 
-    def __init__(self, silent_s: float, tell: Callable[[int, Upward], None]) -> None:
-        super().__init__(silent_s, lambda record: None)
+    def __init__(self, silent_s: float, start_s: float, tell: Callable[[int, Upward], None]) -> None:
+        super().__init__(silent_s, lambda record: None, start_s)
         self._pass_on = tell
 
     def _note(self, rank: LiveRank, message: Upward | Downward) -> None:
@@ -58,15 +58,23 @@ class Inherited:
 
 
 class Follower:
-    """body: lives as a rank. silent_s: until a rank that says nothing is killed."""
+    """body: lives as a rank. silent_s: until a rank that says nothing is killed; start_s: one that
+    has said nothing yet."""
 
     def __init__(
-        self, mesh: LauncherMesh, files: SharedFiles, body: Callable[[int, int, Tell], None], silent_s: float
+        self,
+        mesh: LauncherMesh,
+        files: SharedFiles,
+        body: Callable[[int, int, Tell], None],
+        silent_s: float,
+        start_s: float = START_S,
     ) -> None:
         self._mesh = mesh
         self._files = files
         self._body = body
-        self._ranks = PassedRanks(silent_s, lambda id, message: self._up(FromRank(id, packed(message))))
+        self._ranks = PassedRanks(
+            silent_s, start_s, lambda id, message: self._up(FromRank(id, packed(message)))
+        )
         self._orders: dict[int, NextGeneration] = {}
         self._standing = Standing(tuple(sorted(mesh.members)))
         self._decider = min(mesh.members)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ....errors import RunError
-from ..launcher import Body, ElasticLauncher
+from ..launcher import Body, ElasticLauncher, ElasticLimits
 from .follower import Follower
 from .links import Address, LauncherPlace, listen_at, meet
 from .mesh import LauncherMesh
@@ -54,12 +54,12 @@ def meet_hosts(
 
 
 def run_on_hosts(
-    host: ElasticHost, body: Body, silent_s: float, decider: Callable[[OtherHosts], ElasticLauncher]
+    host: ElasticHost, body: Body, limits: ElasticLimits, decider: Callable[[OtherHosts], ElasticLauncher]
 ) -> None:
     """Until the run is over. body: of a rank. decider: makes the launcher that decides for all hosts."""
     inherited = None
     if host.mesh.own != min(host.mesh.members):
-        inherited = Follower(host.mesh, host.files, body, silent_s).follow()
+        inherited = Follower(host.mesh, host.files, body, limits.silent_s, limits.start_s).follow()
         if inherited is None:
             return
     decider(OtherHosts(host.mesh, host.files)).run(inherited)

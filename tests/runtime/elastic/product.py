@@ -183,7 +183,7 @@ class Training:
         if self.host is None:
             decider().run()
         else:
-            run_on_hosts(self.host, body, LIMITS.silent_s, decider)
+            run_on_hosts(self.host, body, LIMITS, decider)
         return self
 
     def _newest(self, steps: int) -> str:

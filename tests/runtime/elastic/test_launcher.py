@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from hspmd_compiler.errors import HspmdError, RankLost, StrategyError
+from hspmd_compiler.runtime.elastic.agent import Tell
 from hspmd_compiler.runtime.elastic.choosing import Situation, Successor
 from hspmd_compiler.runtime.elastic.launcher import ElasticLauncher, ElasticLimits
 from hspmd_compiler.runtime.elastic.members import LiveRank
@@ -178,6 +180,22 @@ def test_a_stopped_rank_is_killed_and_the_others_go_on() -> None:
     outcome = Outcome().run(3, toy.dies(2, 3, "reduced", signal.SIGSTOP))
     outcome.check()
     assert outcome.of("regroup")[0]["lost"] == [2]
+
+
+@pytest.mark.parametrize(("late_s", "start_s", "lost"), [(3.0, 30.0, {0}), (60.0, 3.0, {0, 1})])
+def test_silence_counts_from_the_first_sign_of_life(late_s: float, start_s: float, lost: set[int]) -> None:
+    """A process that is slow to start is none that is lost; one that never comes, or is stopped, is."""
+    usual = toy.body(STEPS, toy.dies(0, 3, "reduced", signal.SIGSTOP))
+
+    def slow(id: int, control: int, tell: Tell) -> None:
+        sleep(late_s if id == 1 else 0)
+        usual(id, control, tell)
+
+    limits = replace(LIMITS, start_s=start_s)
+    outcome = Outcome()
+    ElasticLauncher(slow, toy.choose, range(4), outcome.records.append, limits).run()
+    outcome.check()
+    assert {each for change in outcome.of("regroup") for each in change["lost"]} == lost
 
 
 def test_devices_go_and_come_back_by_a_schedule() -> None:
