@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from types import SimpleNamespace
 
 import pytest
 
 from hspmd_compiler.cli.training.elastic_flags import add_flags, check
+from hspmd_compiler.cli.training.job import begin
 from hspmd_compiler.cli.training.training_view import RecordText
 
 
@@ -41,6 +43,13 @@ def test_all_mistakes_are_told() -> None:
     assert check(parsed("--elastic-respawn", "1")) == [("--elastic-respawn", "goes with --elastic only")]
     assert check(parsed("--survive", "1")) == [("--survive", "goes with --elastic only")]
     assert check(parsed("--elastic", "--survive", "-1")) == [("--survive", "-1: a whole number of 0 or more")]
+
+
+def test_no_list_of_places_is_told_where_none_stay() -> None:
+    told: list[object] = []
+    for places in ((), ("here",)):
+        begin(SimpleNamespace(places=places), None, told.append, Namespace(resume=None))  # type: ignore[arg-type]
+    assert told == [{"ranks": ["here"]}]
 
 
 def test_what_copies_make_up_for_is_told() -> None:

@@ -27,7 +27,8 @@ def train_rank(engine: Engine, emit: Emit, args: Namespace, pace: Pace) -> None:
 
 def begin(engine: Engine, data: DataSource, emit: Emit, args: Namespace) -> None:
     """Tell where ranks run, and go on from where --resume says."""
-    emit({"ranks": list(engine.places)})
+    if engine.places:  # an elastic run has none that stay
+        emit({"ranks": list(engine.places)})
     checkpoint_flags.resume(engine, data, args, emit)
 
 
