@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import hspmd_compiler as hspmd
 from hspmd_compiler.cli.main import main
 from hspmd_compiler.options import OptimizerConfig
+from hspmd_compiler.runtime.saved.checkpoint.folders import INDEX
 from hspmd_compiler.runtime.saved.safetensors_file import SafetensorsWriter
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 from tests.runtime.switch_cases import bundled
@@ -224,6 +225,22 @@ def test_a_damaged_one_is_told_and_the_one_before_is_used(run: Run) -> None:
     assert found["resumed"] == {"folder": "kept/step-00000002", "problem": ""} and step["step"] == 3
     refused = run("second", "--steps", "1", "--resume", "kept/step-00000004")
     assert refused.returncode == 2 and "rank-0002.safetensors" in refused.stderr
+
+
+def test_later_ones_do_not_stay_among_those_of_a_run_from_an_earlier_one(run: Run) -> None:
+    checked(run("first", "--steps", "4", *KEEP, data="slow"))
+    refused = run("first", "--steps", "1", *KEEP, "--resume", "kept/step-00000002")
+    assert refused.returncode == 2 and "--checkpoint kept: step-00000004 is of later steps" in refused.stderr
+    Path("kept/step-00000004").rename("moved")
+    checked(run("first", "--steps", "1", *KEEP, "--resume", "kept/step-00000002"))
+    assert kept() == ["step-00000002", "step-00000003"]
+
+
+def test_what_is_wrong_on_all_ranks_is_told_once(run: Run) -> None:
+    checked(run("first", "--steps", "2", *KEEP))
+    (Path("kept/step-00000002") / INDEX).unlink()
+    told = run("first", "--steps", "1", "--resume", "kept").stderr
+    assert told.count("No such file") == 1 and "on all ranks: " in told, told
 
 
 def test_one_command_begins_and_goes_on(run: Run) -> None:

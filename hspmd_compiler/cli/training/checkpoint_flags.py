@@ -48,6 +48,10 @@ def check(args: Namespace) -> list[tuple[str, str]]:
     elif _kept(args.checkpoint) and not _is_of(args.resume, args.checkpoint):
         text = f"holds checkpoints already: go on from them with --resume {args.checkpoint}, or name another"
         bad.append(("--checkpoint", f"{args.checkpoint}: {text}"))
+    elif newer := _newer(args.resume, args.checkpoint):
+        text = f"{newer[0]} and so on are" if len(newer) > 1 else f"{newer[0]} is"
+        text = f"{text} of later steps and would be taken as this run's: move away, or name another folder"
+        bad.append(("--checkpoint", f"{args.checkpoint}: {text}"))
     if args.resume is not None and (reason := _not_resumable(args.resume, args.checkpoint)):
         bad.append(("--resume", f"{args.resume}: {reason}"))
     return bad
@@ -130,6 +134,14 @@ def _kept(folder: Path) -> list[Path]:
 def _is_of(resumed: Path | None, folder: Path) -> bool:
     """Whether training goes on from this folder, or from one checkpoint of it."""
     return resumed is not None and folder.resolve() in (resumed.resolve(), resumed.resolve().parent)
+
+
+def _newer(resumed: Path | None, folder: Path) -> list[str]:
+    """Checkpoints of a folder that are of later steps than the one of it that training goes on from."""
+    kept = [path.resolve() for path in _kept(folder)]
+    if resumed is None or resumed.resolve() not in kept:
+        return []
+    return [path.name for path in kept[kept.index(resumed.resolve()) + 1 :]]
 
 
 def _not_resumable(path: Path, folder: Path | None) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
+from ....base.by_key import by_key
 from ....base.name_groups import shortened
+from ....base.number_ranges import number_ranges
 from ....errors import RunError
 from ....program.program import Shard
 from ....program.switch_plan import VALUE
@@ -100,11 +102,19 @@ def _examined(engine: Engine, folder: Path) -> tuple[CheckpointReader | None, st
         reason = error.strerror or str(error)
     own = (reason, "" if reader is None else reader.hash)
     told = cast(list[tuple[str, str]], transport.gather_objects(own))
-    wrong = [f"rank {rank}: {text}" for rank, (text, _) in enumerate(told) if text]
-    wrong += [
-        f"rank {rank} has another {INDEX}" for rank, (_, found) in enumerate(told) if found != told[ROOT][1]
-    ]
-    return (None, "; ".join(wrong[:5])) if wrong else (reader, "")
+    wrong = by_key((text, rank) for rank, (text, _) in enumerate(told) if text)
+    others = [rank for rank, (text, found) in enumerate(told) if not text and found != told[ROOT][1]]
+    if others and not told[ROOT][0]:
+        wrong[f"another {INDEX} than rank {ROOT} has"] = others
+    reasons = [f"{_these(ranks, len(told))}: {text}" for text, ranks in wrong.items()]
+    return (None, "; ".join(reasons[:5])) if wrong else (reader, "")
+
+
+def _these(ranks: Sequence[int], world_size: int) -> str:
+    """For people: what is the same on all is told once."""
+    if len(ranks) == world_size > 1:
+        return "on all ranks"
+    return f"rank {number_ranges(ranks)}"
 
 
 def _load(engine: Engine, data: DataSource, reader: CheckpointReader) -> None:
