@@ -91,13 +91,12 @@ def test_two_at_once_and_the_store(artifact: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_is_stopped_for_too_long_does_not_come_back(artifact: Path, tmp_path: Path) -> None:
-    """It is killed before the others decide: to be woken later means nothing."""
+    """It is killed before the others decide: to be woken later means nothing.
 
-    def strike(training: Training, step: int) -> None:
-        if step == 2:
-            training.kill(1, signal.SIGSTOP)
-
-    training = Training(artifact, tmp_path / "scratch", STEPS, on_step=strike).run()
+    It stops itself: a launcher that runs late could do so only behind the last step.
+    """
+    faults = {1: (3, Op.BACKWARD, False, int(signal.SIGSTOP))}
+    training = Training(artifact, tmp_path / "scratch", STEPS, faults).run()
     check(training)
     (change,) = training.of("regroup")
     assert change["lost"] == [1] and change["halted_s"] < 1
@@ -127,9 +126,10 @@ def test_a_rank_dies_while_the_state_moves(
 
 @pytest.mark.slow
 def test_devices_come_back_at_a_step_boundary(artifact: Path, tmp_path: Path) -> None:
+    """Steps take a while: the run must not end before the new process has started."""
     gone = Presence(frozenset({0, 1, 2}), after_step=2)
     back = Presence(frozenset({0, 1, 2, 3}), after_step=4)
-    training = Training(artifact, tmp_path / "scratch", 40, schedule=[gone, back]).run()
+    training = Training(artifact, tmp_path / "scratch", 40, schedule=[gone, back], pause_s=0.1).run()
     check(training, 40)
     first, second = training.of("regroup")
     assert first["lost"] == [3] and second["joined"] == [3] and second["strategy"] == "twice"
