@@ -13,10 +13,11 @@ from torch import nn
 from ..artifact.store import Artifact
 from ..artifact.value_layouts import from_json
 from ..base.log import task
-from ..errors import ArtifactError, VerifyError
+from ..errors import ArtifactError, OptionError, VerifyError
 from ..ir import graph_json
 from ..ir.graph import LogicalGraph
 from ..models.models import ModelSource
+from ..program.sized.instantiate import as_compiled
 from .batches import Batch, Batches, blanked, checked_padding, drawn_batches, given_batches
 from .lockstep.report import LockstepReport
 from .lockstep.tensors import TensorNames
@@ -26,6 +27,8 @@ from .rows import FIX, RowsReport, compare_rows
 from .same_model import check_graph
 from .saved import check_owned
 from .shape.fit import check_fit, check_memory
+from .sized.plans import ProofPlan, batches_of, longest, of_graph, proof_plans
+from .sized.proof import SizesReport, check_sizes, compare_plans
 from .start import checked_start
 from .tables import check_tables
 from .training import ValuesReport, compare_training
@@ -35,22 +38,28 @@ STEPS = 5
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was proved. values, rows: None where they were not asked for. inputs: what the batches held."""
+    """What was proved. values, rows: None where they were not asked for. inputs: what the batches held.
+
+    sizes: of a program for micro-batches of any size, the range and the steps that were run; the rest is of
+    its first compile, and values of those steps.
+    """
 
     fit: LockstepReport
     values: ValuesReport | None = None
     rows: RowsReport | None = None
     inputs: tuple[tuple[str, str], ...] = ()
+    sizes: SizesReport | None = None
 
     def to_json(self) -> dict[str, object]:
         """For scripts; the keys `values` and `rows` are there only where they were asked for."""
         parts = {"values": self.values, "rows": self.rows}
+        sizes = {} if self.sizes is None else {"sizes": self.sizes.to_json()}
         told = {name: part.to_json() for name, part in parts.items() if part is not None}
-        return self.fit.to_json() | told | ({"inputs": dict(self.inputs)} if told else {})
+        return self.fit.to_json() | sizes | told | ({"inputs": dict(self.inputs)} if told else {})
 
     def rendered(self) -> RenderableType:
         """For people."""
-        parts = (self.fit, self.values, self.rows)
+        parts = (self.fit, self.sizes, self.values, self.rows)
         inputs = [Text(f"input {name}  {text}") for name, text in self.inputs]
         return Group(*(part.rendered() for part in parts if part is not None), *inputs)
 
@@ -75,6 +84,15 @@ def verify_artifact(
     ones to step on, instead of random ones.
     """
     _check_whole(artifact)
+    whole = artifact
+    if artifact.program.sizes is not None:
+        artifact = replace(artifact, program=as_compiled(artifact.program))
+        if batches:
+            raise OptionError(
+                "batches are given to the proof of a program for micro-batches of any size",
+                rule="it is proved on random batches of sizes of its range",
+                fix="verify without --data, or batch=",
+            )
     if rows and artifact.program.cuts_samples:
         raise VerifyError(
             "the values inside of samples that ranks cut are not compared",
@@ -86,26 +104,45 @@ def verify_artifact(
     graph = graph_json.decode(artifact.graph)
     check_tables(artifact.program, graph)
     check_owned(artifact.program)
+    steps = [] if whole is artifact else proof_plans(whole.program, SEED)
+    sizes = _checked_sizes(whole, steps) if steps else None
     if not (values or rows):
-        return VerifyReport(fit)
+        return VerifyReport(fit, sizes=sizes)
     check_memory(sum(fit.peak), "all ranks together")
     with task("build the model"):
         reference = find_reference(artifact, model, trust_model)
     if examples is not None:
         reference = replace(reference, examples=examples)
+    if steps:
+        reference = replace(reference, examples=of_graph(graph, reference.examples))
     used = given_batches(batches, STEPS) if batches else _drawn(graph, reference)
     used = blanked(used, artifact.program) if not batches else checked_padding(used, artifact.program)
     if from_file:
         with task("trace the model"):
             check_graph(artifact, graph, reference, used.steps[0])
     reference, start = checked_start(artifact, reference)
-    proved = prove_values(artifact, graph, reference, used.steps, used.inputs) if values else None
+    proved = None
+    if values and sizes is not None:
+        drawn = batches_of(graph, reference.examples, steps, sizes.sizes.unit)
+        proved = compare_plans(whole.program, reference, steps, drawn, artifact.manifest.optimizer)
+        sizes = replace(sizes, values=sizes.shapes)
+    elif values:
+        proved = prove_values(artifact, graph, reference, used.steps, used.inputs)
     return VerifyReport(
         fit,
         None if proved is None else replace(proved, start=start),
         compare_rows(artifact, graph, reference.state, used.steps[0]) if rows else None,
         used.inputs,
+        sizes,
     )
+
+
+def _checked_sizes(artifact: Artifact, steps: Sequence[ProofPlan]) -> SizesReport:
+    """All ranks fit at the steps; of a program for micro-batches of any size."""
+    program = artifact.program
+    assert program.sizes is not None, "asked of such a program only"
+    shapes = check_sizes(program, steps, lambda made: names_of(replace(artifact, program=made)))
+    return SizesReport(program.sizes, shapes, longest(program))
 
 
 def names_of(artifact: Artifact) -> TensorNames:

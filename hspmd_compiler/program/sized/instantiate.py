@@ -46,6 +46,35 @@ def instantiate(program: Program, plan: StepPlan) -> Program:
     )
 
 
+def as_compiled(program: Program) -> Program:
+    """The plain program of the first compile, on its graph's inputs: rows, where tokens vary."""
+    assert program.sizes is not None, "a program for micro-batches of any size"
+    made = instantiate(program, program.sizes.probes[0])
+    if program.sizes.unit is Count.SAMPLES:
+        return made
+    micros = sorted(
+        (micro.first, pipeline, place)
+        for pipeline, own in enumerate(program.sizes.probes[0].pipelines)
+        for place, micro in enumerate(own)
+    )
+    starts = sorted({first for first, _, _ in micros})
+    at = {(pipeline, place): starts.index(first) for first, pipeline, place in micros}
+    ranks = [
+        replace(
+            own,
+            rows=[(row, row + 1) for place in range(len(own.rows)) for row in [at[own.pipeline, place]]],
+            row_dim=0,
+        )
+        for own in made.ranks
+    ]
+    return replace(made, batch=program.batch, inputs=program.inputs, ranks=ranks)
+
+
+def plain(program: Program) -> Program:
+    """The program itself where it is of one size, else that of the first compile."""
+    return program if program.sizes is None else as_compiled(program)
+
+
 def _shape(program: Program, shape: tuple[int, ...], total: int) -> tuple[int, ...]:
     assert program.sizes is not None
     return (1, total, *shape[2:]) if program.sizes.unit is Count.TOKENS else (total, *shape[1:])

@@ -84,6 +84,12 @@ class TwinReport:
 
 def verify_twin(artifact: Artifact) -> TwinReport:
     """Prove a program by its twin; an ArtifactError where there is none, a VerifyError where it differs."""
+    if artifact.program.sizes is not None:
+        raise ArtifactError(
+            "the artifact is for micro-batches of any size, and has no twin",
+            rule="a twin is compared with a program of one size",
+            fix="--values proves it at sizes of its range that are computed in seconds",
+        )
     strategy = strategy_from(artifact.strategy)
     name, size = _size_of(artifact)
     _check_strategy(strategy)

@@ -1,0 +1,135 @@
+"""A program for micro-batches of any size, proved at sizes that no compile saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+from torch import Tensor
+
+from ...base.log import task
+from ...errors import VerifyError
+from ...options import OptimizerConfig
+from ...program.program import Program
+from ...program.sized.instantiate import instantiate
+from ...program.sized.size_range import SizeRange
+from ...program.sized.sizes import Count
+from ..eager import eager_model
+from ..equality import without_numbers
+from ..lockstep.tensors import TensorNames
+from ..not_finite import EagerNotFinite
+from ..reference import Reference
+from ..saved import model_state, saved_state
+from ..shape.fit import check_fit
+from ..training import BothSides, EagerUpdate, ShardUpdate, ValuesReport, compare_saved
+from ..values import Rank, ranks_from, start_ranks
+from ..widen import widen_program
+from .plans import ProofPlan, plan_text
+
+NOT_PROVED = (
+    "not proved: code of the model that looks at a size between those of the compiles; that an operator"
+    " computes the same function at every size"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SizesReport:
+    """The range that was proved. shapes, values: sizes of micro-batches, by pipeline, of steps that were run.
+
+    longest: the greatest size that was run.
+    """
+
+    sizes: SizeRange
+    shapes: tuple[str, ...]
+    longest: int
+    values: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """For scripts."""
+        return {
+            "unit": self.sizes.unit.value,
+            "range": [self.sizes.low, self.sizes.high],
+            "compiled": [plan_text(plan, self.sizes.unit) for plan in self.sizes.probes],
+            "shapes": list(self.shapes),
+            "values": list(self.values),
+            "longest": self.longest,
+        }
+
+    def rendered(self) -> RenderableType:
+        """For people."""
+        unit, sizes = self.sizes.unit.value, self.sizes
+        compiled = ", ".join(str(_size(plan.pipelines[0][0], sizes.unit)) for plan in sizes.probes)
+        lines = [
+            f"sizes: micro-batches of {sizes.low:,} to {sizes.high:,} {unit}: compiled at {compiled}, where"
+            " each number that varies has one explanation",
+            "run below: micro-batches by pipeline",
+            *(f"  all ranks fit at {text}" for text in self.shapes),
+            *(f"  values are equal at {text}" for text in self.values),
+        ]
+        if self.values and self.longest < sizes.high:
+            lines.append(f"values were run up to {self.longest:,} {unit}: more would take long here")
+        return Group(*map(Text, (*lines, NOT_PROVED)))
+
+
+def check_sizes(
+    program: Program, steps: Sequence[ProofPlan], names: Callable[[Program], TensorNames]
+) -> tuple[str, ...]:
+    """All ranks fit at these steps, too; a VerifyError says at which they don't."""
+    unit = _range(program).unit
+    for step in steps:
+        with task(f"check that ranks fit at {plan_text(step.plan, unit)}"), _told_at(step, unit):
+            made = instantiate(program, step.plan)
+            check_fit(made, names(made))
+    return tuple(plan_text(step.plan, unit) for step in steps)
+
+
+def compare_plans(
+    program: Program,
+    reference: Reference,
+    steps: Sequence[ProofPlan],
+    batches: Sequence[Mapping[str, Tensor]],
+    config: OptimizerConfig,
+) -> ValuesReport:
+    """One training by these plans on both sides, eager on the whole of each batch; see `compare_training`."""
+    unit = _range(program).unit
+    model = eager_model(reference.build, reference.state, widen=True)
+    unset = without_numbers(reference.state)
+    eager, update = EagerUpdate(config, model), ShardUpdate(config)
+    ranks: list[Rank] = []
+    found = []
+    with task("compare values", len(steps)) as progress:
+        for number, (step, batch) in enumerate(zip(steps, batches, strict=True), 1):
+            made = widen_program(instantiate(program, step.plan))
+            states = {rank.plan.program.rank: rank.state for rank in ranks}
+            ranks = ranks_from(made, states) if ranks else start_ranks(made, reference.state)
+            with _told_at(step, unit):
+                found.append(BothSides(config, model, ranks, eager, update, unset).step(number, batch))
+            progress.advance()
+    compare_saved(saved_state(widen_program(program), ranks), model_state(model), config, unset)
+    return ValuesReport(config, tuple(found))
+
+
+def _range(program: Program) -> SizeRange:
+    assert program.sizes is not None, "a program for micro-batches of any size"
+    return program.sizes
+
+
+def _size(micro: object, unit: Count) -> int:
+    return int(getattr(micro, "tokens" if unit is Count.TOKENS else "samples"))
+
+
+@contextmanager
+def _told_at(step: ProofPlan, unit: Count) -> Iterator[None]:
+    """What goes wrong inside is told with the sizes of the step."""
+    try:
+        yield
+    except EagerNotFinite:
+        raise
+    except VerifyError as error:
+        sizes = (f"{unit.value} by pipeline", plan_text(step.plan, unit))
+        raise VerifyError(
+            error.what, at=error.at, details=[*error.details, sizes], rule=error.rule, fix=error.fix
+        ) from error

@@ -1,0 +1,79 @@
+"""Proofs of programs for micro-batches of any size; a size that was left as a number is caught."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hspmd_compiler as hspmd
+from hspmd_compiler.errors import VerifyError
+from hspmd_compiler.program.arguments import leaves, map_leaves
+from hspmd_compiler.program.sized.sizes import Size
+from hspmd_compiler.verify.artifact import verify_artifact
+
+FORM = {
+    "pipelines": [
+        {"stages": [{"devices": [0], "layers": 2}], "micro_batches": [1]},
+        {"stages": [{"devices": [1], "layers": 2}], "micro_batches": [1]},
+    ],
+}
+
+
+class Tokens(nn.Module):
+    """Two blocks on flattened tokens, so that a view has their number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(2))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        flat = x.reshape(-1, 6)
+        for block in self.blocks:
+            flat = flat + torch.tanh(block(flat))
+        return nn.functional.mse_loss(flat.view(x.shape), y)
+
+
+def compiled(sizes: dict[str, list[int]]) -> hspmd.CompiledProgram:
+    torch.manual_seed(0)
+    inputs = {"x": torch.randn(2, 5, 6), "y": torch.randn(2, 5, 6)}
+    return hspmd.compile(Tokens(), inputs, strategy={**FORM, "sizes": sizes})
+
+
+@pytest.mark.parametrize("sizes", [{"tokens": [1, 200]}, {"samples": [1, 64]}])
+def test_values_are_equal_at_sizes_that_no_compile_saw(sizes: dict[str, list[int]]) -> None:
+    report = compiled(sizes).verify(values=True, rows=True)
+    assert report.sizes is not None and report.values is not None and report.rows is not None
+    assert len(report.values.steps) == len(report.sizes.values) == 4
+    ((unit, ends),) = sizes.items()
+    assert report.to_json()["sizes"]["unit"] == unit  # type: ignore[index]
+    assert report.sizes.shapes[0] == ("1, 1 | 1" if unit == "tokens" else "1 | 1")
+    assert report.sizes.shapes[2] == f"{ends[1]} | none"
+
+
+def test_a_size_that_was_left_a_number_is_caught() -> None:
+    artifact = compiled({"tokens": [1, 200]}).artifact
+    program = artifact.program
+    assert program.sizes is not None
+    probe = program.sizes.probes[0]
+    micro, total = probe.pipelines[0][0], probe.total(program.sizes.unit)
+    name, shared = next(iter(program.classes.items()))
+    segment, row = next(
+        (number, at)
+        for number, each in enumerate(shared.segments)
+        for at, row in enumerate(each.rows)
+        if any(type(leaf) is Size for leaf in leaves((row.args, row.kwargs)))
+    )
+
+    def fixed(leaf: object) -> object:
+        return leaf.at(micro, total) if type(leaf) is Size else leaf
+
+    rows = list(shared.segments[segment].rows)
+    rows[row] = replace(rows[row], args=tuple(map_leaves(each, fixed) for each in rows[row].args))
+    segments = list(shared.segments)
+    segments[segment] = replace(segments[segment], rows=rows)
+    wrong = replace(program, classes={**program.classes, name: replace(shared, segments=segments)})
+    with pytest.raises(VerifyError):
+        verify_artifact(replace(artifact, program=wrong))
