@@ -20,6 +20,7 @@ from ..errors import EstimateError
 from ..options import OptimizerConfig
 from ..program.lifetimes import COMPUTE_OPS
 from ..program.program import Op, Program, RankProgram
+from ..program.sized.instantiate import plain
 from ..strategy.form import strategy_from
 from .compute import DeviceRates, SegmentPrices
 from .links import ClusterCost
@@ -129,7 +130,10 @@ def estimate(
 
 
 def estimate_artifact(artifact: Artifact, cluster: ClusterSpec, at: str = "") -> Estimate:
-    """Price the step of an artifact that holds all ranks. at: where the cluster comes from, for errors."""
+    """Price the step of an artifact that holds all ranks; of one for any size, that of its first compile.
+
+    at: where the cluster comes from, for errors.
+    """
     if artifact.manifest.rank is not None:
         raise EstimateError(
             f"the artifact holds only rank {artifact.manifest.rank}",
@@ -143,7 +147,7 @@ def estimate_artifact(artifact: Artifact, cluster: ClusterSpec, at: str = "") ->
         for place, stage in enumerate(pipeline.stages)
     }
     return estimate(
-        artifact.program,
+        plain(artifact.program),
         cluster,
         artifact.manifest.optimizer,
         devices=strategy.devices,
