@@ -23,6 +23,7 @@ from ..pipeline import planning
 from .probes import Probe, probes_of, range_of
 from .refusals import sized_parameters, told_apart, unlike_graphs
 from .same_choices import ToldCosts
+from .tokens_apart import check_tokens_apart
 from .unify import unify
 
 Inputs = Mapping[str, Tensor]
@@ -54,7 +55,10 @@ def lower_sized(
             chain = planning(probe.strategy, device, costs, probe.cuts)
             made.append((traced, chain.run(traced, dump if is_first else None)))
     made.reverse()
-    check_graphs([traced.graph for traced, _ in made], probes, unit)
+    graphs = [traced.graph for traced, _ in made]
+    check_graphs(graphs, probes, unit)
+    if unit is Count.TOKENS:
+        check_tokens_apart(graphs, [probe.tokens for probe in probes])
     with task("make one program of them"):
         graph = made[0][0].graph
         for _, lowered in made:

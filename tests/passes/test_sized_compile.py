@@ -114,3 +114,27 @@ def test_code_that_looks_at_the_length_is_refused_at_its_line(inside: Callable[[
 def test_parameters_that_depend_on_the_length_are_refused() -> None:
     text = refused(Blocks(tokens=5))
     assert "places" in text or "test_sized_compile.py" in text
+
+
+@pytest.mark.parametrize(
+    ("inside", "told"),
+    [
+        (lambda x: nn.functional.dropout(x, 0.5), "random numbers are drawn by row, not by token"),
+        (lambda x: x.cumsum(1), "reads other tokens of a row"),
+        (lambda x: x.roll(1, 1), "reads other tokens of a row"),
+        (lambda x: (x @ x.transpose(1, 2)).softmax(-1) @ x, "has a number for each two tokens"),
+        (lambda x: nn.functional.pad(x, (0, 0, 0, 1))[:, 1:], "shifts the tokens of a row"),
+        (
+            lambda x: nn.functional.scaled_dot_product_attention(
+                x[:, None], x[:, None], x[:, None], is_causal=True
+            )[:, 0],
+            "attention that keeps no documents apart",
+        ),
+    ],
+    ids=["dropout", "cumsum", "roll", "products", "shift", "attention"],
+)
+def test_tokens_of_packed_rows_stay_apart(inside: Callable[[Tensor], Tensor], told: str) -> None:
+    with pytest.raises(HspmdError) as caught:
+        hspmd.compile(Blocks(inside), inputs(), strategy=PACKED)
+    assert told in str(caught.value), str(caught.value)
+    assert "test_sized_compile.py" in str(caught.value)
