@@ -36,6 +36,9 @@ LONGEST = 48
 """Longer rows are compared at SHORT."""
 MOST_ELEMENTS = 2**25
 """Of a mask that is computed at its own size."""
+LARGEST_DIM = 4
+ENDLESS = 2**31
+"""From here on a number is the end of a slice, not a window."""
 ARBITRARY = 24
 """Rows of positions that are no documents."""
 RENAMED = {FLASH: PACKED, FLASH_BACKWARD: PACKED_BACKWARD}
@@ -66,7 +69,15 @@ class MaskRows:
 
     def literals(self) -> set[int]:
         """Whole numbers among the arguments."""
+        return {int(found) for found in self._numbers() if type(found) is int}
+
+    def _numbers(self) -> set[int | float]:
         return {found for each in self.order for found in _numbers(self.graph.rows[each].args)}
+
+    def far(self) -> set[int | float]:
+        """Numbers that rows of SHORT tokens may never reach: windows, or parts of one."""
+        near = {self.count, self.count * self.length, *(self.length + more for more in (-1, 0, 1))}
+        return {each for each in self._numbers() if LARGEST_DIM < abs(each) < ENDLESS and each not in near}
 
     def passes(self, positions: Tensor, other: Mapping[int, int]) -> Tensor | None:
         """[count, heads, query, key] for these positions, with other literals; None where it is no mask."""
@@ -165,7 +176,7 @@ def packed_kind(rows: MaskRows) -> DocumentMask | None:
         length, other = SHORT, {rows.length: SHORT}
     for kind, instead in _candidates(rows, length):
         if _same(rows, kind, length, {**other, **instead}):
-            return _at_own_size(rows, _named(kind, instead))
+            return _at_own_size(rows, _named(kind, instead), bool(rows.far() - instead.keys()))
     return None
 
 
@@ -185,10 +196,11 @@ def _candidates(rows: MaskRows, length: int) -> Iterator[tuple[DocumentMask, Map
     yield DocumentMask(False), {}
 
 
-def _at_own_size(rows: MaskRows, kind: DocumentMask) -> DocumentMask | None:
-    """The kind, unless the mask of rows as long as they are is another."""
+def _at_own_size(rows: MaskRows, kind: DocumentMask, is_far: bool) -> DocumentMask | None:
+    """The kind, unless the mask of rows as long as they are is another, or may be one. is_far: short rows
+    do not tell, by a number that was not replaced."""
     if rows.count * rows.length**2 > MOST_ELEMENTS:
-        return kind
+        return None if is_far else kind
     drawn = torch.Generator().manual_seed(0)
     every = [_document_row(rows.length, _drawn_starts(rows.length, drawn)) for _ in range(rows.count)]
     return kind if _passes_as(rows, kind, torch.stack(every), {}) else None
@@ -253,8 +265,8 @@ def _swapped(value: object, other: Mapping[int, int]) -> object:
     return tuple(_swapped(item, other) for item in value) if isinstance(value, (tuple, list)) else value
 
 
-def _numbers(value: object) -> Iterator[int]:
-    if type(value) is int:
+def _numbers(value: object) -> Iterator[int | float]:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
         yield value
     elif isinstance(value, (tuple, list)):
         for item in value:

@@ -13,6 +13,7 @@ import hspmd_compiler as hspmd
 from hspmd_compiler.ir.graph import LogicalGraph, Row
 from hspmd_compiler.ir.own_names import PACKED, PACKED_BACKWARD
 from hspmd_compiler.passes.causal_mask import MASK, retarget_masks
+from hspmd_compiler.passes.packed import packed_mask
 from hspmd_compiler.passes.packed.packed_mask import LONGEST, retarget_packed
 from hspmd_compiler.passes.packed.repeated_heads import repeat_of
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
@@ -134,6 +135,28 @@ def test_other_masks_stay(passes: Passes, length: int) -> None:
     graph = retargeted(Packed(passes), length)
     assert not calls(graph)
     assert sum(MASK in row.kwargs for row in graph.rows) == 4
+
+
+def two_windows(positions: Tensor) -> Tensor:
+    """Neither number alone is the window, and a short row reaches none."""
+    ahead = positions[:, :, None] - positions[:, None, :]
+    return causal(positions) & (ahead // 20 < 20)
+
+
+def window_of_floats(positions: Tensor) -> Tensor:
+    ahead = (positions[:, :, None] - positions[:, None, :]).float()
+    return causal(positions) & (ahead < 40.0)
+
+
+@pytest.mark.parametrize("passes", [two_windows, window_of_floats])
+def test_a_number_that_short_rows_do_not_reach_is_no_kind_of_long_ones(
+    passes: Passes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At their own size they are too large to be computed."""
+    monkeypatch.setattr(packed_mask, "MOST_ELEMENTS", 0)
+    assert not calls(retargeted(Packed(passes), LONGEST + 2))
+    assert calls(retargeted(Packed(causal), LONGEST + 2))
+    assert calls(retargeted(Packed(wide_window), LONGEST + 2))
 
 
 def test_dropped_weights_stay_under_the_mask() -> None:
