@@ -25,6 +25,7 @@ from .program import (
     Segment,
     Shard,
 )
+from .sized.reference_check import problems_of_sizes
 
 ReferenceProblem = tuple[str, str]
 
@@ -59,6 +60,7 @@ def problems_of_program(program: Program) -> Iterator[ReferenceProblem]:
     for name, shared in program.classes.items():
         for segment in shared.segments:
             yield from problems_of_segment(f"class {name}, segment {segment.name}", segment, program.inputs)
+    yield from problems_of_sizes(program)
     needs = {name: needs_of(shared) for name, shared in program.classes.items()}
     entries = Entries(set(program.groups))
     for own in program.ranks:
