@@ -44,8 +44,8 @@ class MortalWorld:
 
     def meet(self, key: Any, rank: int, peers: AbstractSet[int], value: Any) -> dict[int, Any]:
         """What all peers give under this key. PeerLost where one died before, or nothing comes here."""
-        given = self.given[key]
         with self.changed:
+            given = self.given[key]  # two that make it at once would wait at two
             given[rank] = value
             self.moves[rank] += 1
             self.given_at[key][rank] = self.moves[rank]
