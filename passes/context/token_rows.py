@@ -73,7 +73,7 @@ class TokenRows:
 
 def token_rows(graphs: LengthGraphs) -> TokenRows:
     """What a piece changes; one StrategyError lists every line at which tokens meet."""
-    found = _Finder(graphs)
+    found = TokenMeetings(graphs)
     problems = list(found.problems())
     if problems:
         raise StrategyError(
@@ -86,7 +86,9 @@ def token_rows(graphs: LengthGraphs) -> TokenRows:
     return TokenRows(frozenset(found.positions), found.shifts, frozenset(found.inputs))
 
 
-class _Finder:
+class TokenMeetings:
+    """Rows of a model in which tokens of a sample meet outside of attention over members."""
+
     def __init__(self, graphs: LengthGraphs) -> None:
         self.graphs, self.rows = graphs, graphs.one.rows
         self.calls = GraphFacts.of(graphs.one).calls
@@ -103,13 +105,20 @@ class _Finder:
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """(line of the user, what is wrong) of rows in which tokens meet."""
-        passed = self.positions | self.shifts.keys()
-        passed |= {read for row in self.shifts for read in row_inputs(self.rows[row])}
+        passed = self.passed()
         for row in self.rows:
             if row.id in passed:
                 continue
             for text in self._of(row):
                 yield row.where, f"{row.op}: {text}"
+
+    def passed(self) -> set[int]:
+        """Rows that are known to be right."""
+        return self.positions | self.shifts.keys() | self.shifted()
+
+    def shifted(self) -> set[int]:
+        """What shifts of inputs read."""
+        return {read for row in self.shifts for read in row_inputs(self.rows[row])}
 
     def _of(self, row: Row) -> Iterator[str]:
         if row.origin.kind is OriginKind.INPUT and self.graphs.token_dims(row.id) not in ((), (TOKEN_DIM,)):
@@ -118,10 +127,10 @@ class _Finder:
             yield "random numbers are drawn for whole samples"
         if row.op in FORWARDED:
             return
-        if self.graphs.literals(row.id) and row.op not in SHAPED:
+        if self.graphs.literals(row.id) and row.op not in SHAPED and not self.counts_all(row):
             yield "an argument counts tokens"
         elif row.op in ATTENTION:
-            yield from self._of_attention(row)
+            yield from self.of_attention(row)
         elif row.op in PACKING:
             told = row.args[PACKING[row.op]]
             if not isinstance(told, Ref) or self.rows[told.id].origin.kind is not OriginKind.INPUT:
@@ -129,7 +138,16 @@ class _Finder:
         elif row.op not in LOSSES and any(self._has_tokens(read) for read in row_inputs(row)):
             yield from self._of_operator(row)
 
-    def _of_attention(self, row: Row) -> Iterator[str]:
+    def counts_all(self, row: Row) -> bool:
+        """Whether the arguments that vary count the tokens of all samples of a step, and may."""
+        return False
+
+    def divides(self, call: CallRule) -> bool:
+        """Whether a sum over tokens is divided by their number, and may not be."""
+        return call.rule.scale is not None
+
+    def of_attention(self, row: Row) -> Iterator[str]:
+        """What is wrong with an attention row."""
         places = (3, 4) if row.op == FLASH else (6, 7)
         dropout = row.args[places[0]] if len(row.args) > places[0] else 0.0
         if isinstance(row.kwargs.get("attn_mask"), Ref):
@@ -171,7 +189,7 @@ class _Finder:
 
     def _of_sum(self, row: Row, call: CallRule, named: set[str]) -> Iterator[str]:
         """A sum over tokens is one over the samples too, which all pipelines add to."""
-        if call.rule.scale is not None:
+        if self.divides(call):
             yield "it divides by a number of tokens"
         left = {name for dims in call.results for names in dims or () for name in names}
         samples = {dims[0][0] for dims in call.operands if dims and dims[0]}

@@ -96,7 +96,7 @@ class MaskRows:
 
 def retarget_packed(graph: LogicalGraph) -> LogicalGraph:
     """The graph with attention under masks of packed rows as an operator that takes positions."""
-    finder = _Finder(graph)
+    finder = MaskFinder(graph)
     rows = list(graph.rows)
     for row in graph.rows:
         mask = row.kwargs.get(MASK)
@@ -124,7 +124,7 @@ def _retargeted(graph: LogicalGraph, row: Row, kind: DocumentMask, positions: in
 
 
 @dataclass(slots=True)
-class _Finder:
+class MaskFinder:
     """Kinds of masks, each found once."""
 
     graph: LogicalGraph
@@ -138,13 +138,16 @@ class _Finder:
         return self.known[mask]
 
     def _kind(self, mask: int) -> tuple[DocumentMask, int] | None:
-        self.pure = self.pure or classify(self.graph).pure
-        rows = self._rows(mask) if self.pure[mask] else None
+        rows = self.rows(mask)
         found = None if rows is None else packed_kind(rows)
         return None if found is None or rows is None else (found, rows.positions)
 
-    def _rows(self, mask: int) -> MaskRows | None:
+    def rows(self, mask: int) -> MaskRows | None:
+        """The rows of a mask that one input tells; None for any other."""
+        self.pure = self.pure or classify(self.graph).pure
         graph = self.graph
+        if not self.pure[mask]:
+            return None
         needed = needed_rows(graph, mask)
         leaves = [graph.rows[each] for each in needed if not row_inputs(graph.rows[each])]
         given = [row for row in leaves if row.origin.kind is not OriginKind.ACTIVATION]
@@ -210,6 +213,16 @@ def _same(rows: MaskRows, kind: DocumentMask, length: int, other: Mapping[int, i
     return all(_passes_as(rows, kind, positions, other) for positions in _trials(rows.count, length))
 
 
+def keeps_apart(rows: MaskRows) -> bool:
+    """Whether no token sees one of another document, however a row of that length is packed."""
+    every = DocumentMask(False)
+    for positions in _trials(rows.count, rows.length, any_numbers=False):
+        passes = rows.passes(positions, {})
+        if passes is None or bool((passes & ~expected(positions, every)[:, None]).any()):
+            return False
+    return True
+
+
 def _passes_as(rows: MaskRows, kind: DocumentMask, positions: Tensor, other: Mapping[int, int]) -> bool:
     try:
         passes = rows.passes(positions, other)
@@ -226,7 +239,7 @@ def expected(positions: Tensor, kind: DocumentMask) -> Tensor:
     return (starts[:, :, None] == starts[:, None, :]) & kind.passes(every, every)
 
 
-def _trials(count: int, length: int) -> Iterator[Tensor]:
+def _trials(count: int, length: int, any_numbers: bool = True) -> Iterator[Tensor]:
     """Positions of packed rows, all of them where they are short, then any numbers."""
     drawn = torch.Generator().manual_seed(0)
     if length <= SHORT:
@@ -236,7 +249,8 @@ def _trials(count: int, length: int) -> Iterator[Tensor]:
         starts = [[], *([at] for at in range(1, length)), list(range(1, length))]
         starts += [_drawn_starts(length, drawn) for _ in range(64)]
     rows = [_document_row(length, each) for each in starts]
-    rows += [torch.randint(0, 4, (length,), generator=drawn) for _ in range(ARBITRARY)]
+    if any_numbers:
+        rows += [torch.randint(0, 4, (length,), generator=drawn) for _ in range(ARBITRARY)]
     rows += rows[: -len(rows) % count]
     for at in range(0, len(rows), count):
         part = rows[at : at + count]

@@ -20,10 +20,10 @@ from ..compile_state import Traced
 from ..lower.lower import Lowered
 from ..pass_chain import Dump
 from ..pipeline import planning
+from .packed_rows import check_packed
 from .probes import Probe, probes_of, range_of
 from .refusals import sized_parameters, told_apart, unlike_graphs
 from .same_choices import ToldCosts
-from .tokens_apart import check_tokens_apart
 from .unify import unify
 
 Inputs = Mapping[str, Tensor]
@@ -55,10 +55,10 @@ def lower_sized(
             chain = planning(probe.strategy, device, costs, probe.cuts)
             made.append((traced, chain.run(traced, dump if is_first else None)))
     made.reverse()
-    graphs = [traced.graph for traced, _ in made]
-    check_graphs(graphs, probes, unit)
+    check_graphs([traced.graph for traced, _ in made], probes, unit)
     if unit is Count.TOKENS:
-        check_tokens_apart(graphs, [probe.tokens for probe in probes])
+        with task("look for tokens that meet"):
+            check_rows([traced.graph for traced, _ in made], inputs, probes, trace)
     with task("make one program of them"):
         graph = made[0][0].graph
         for _, lowered in made:
@@ -67,6 +67,17 @@ def lower_sized(
         sizes = range_of(strategy, unit, low, high, probes)
         program = unify(programs, sizes, [row.where for row in graph.rows])
     return made[0][0], replace(made[0][1], program=program)
+
+
+def check_rows(
+    graphs: Sequence[LogicalGraph], inputs: Inputs, probes: Sequence[Probe], trace: TraceOf
+) -> None:
+    """Rows of packed tokens are one call on [1, N]; a fourth trace tells lengths from numbers of rows."""
+    first, second = probes[:2]
+    counts = [each.strategy.global_batch for each in (first, first, second)]
+    lengths = [first.tokens, second.tokens, second.tokens]
+    between = trace(resized(inputs, second.tokens), counts[1], False).graph
+    check_packed([graphs[0], between, graphs[1]], counts, lengths)
 
 
 def unit_of(strategy: Strategy) -> Count:

@@ -112,3 +112,39 @@ def told_apart(lines: Sequence[str]) -> HspmdError:
         " adds what is added once a step, and none takes its own part of a constant",
         fix=f"compute it from the inputs of each sample, or {WITHOUT}",
     )
+
+
+SIDE_BY_SIDE = "with sizes.tokens a step is one call on all of its packed rows side by side, [1, N]"
+
+
+def tokens_meet(lines: Sequence[str], texts: Sequence[str]) -> HspmdError:
+    """Rows in which tokens of unlike documents meet."""
+    return DeduceError(
+        "tokens of packed documents meet",
+        at=lines,
+        details=[("row", text) for text in texts[:10]],
+        rule=f"{SIDE_BY_SIDE}, in which no document may see another",
+        fix="give the model position_ids that restart with each document, let attention follow them, and keep"
+        " no cache of keys (use_cache=False);"
+        " where other rows meet, let samples vary: sizes: {samples: [1, 64]}",
+    )
+
+
+def random_tokens(lines: Sequence[str]) -> HspmdError:
+    """Random numbers of packed rows: their places count rows."""
+    return DeduceError(
+        "the model draws random numbers for packed tokens",
+        at=lines,
+        rule=f"{SIDE_BY_SIDE}; random numbers are drawn by the place of a row, not of a token",
+        fix="set dropout to 0, or let samples vary: sizes: {samples: [1, 64]}",
+    )
+
+
+def shifted_in_rows(lines: Sequence[str]) -> HspmdError:
+    """The model makes the next token a token's label."""
+    return DeduceError(
+        "the model shifts labels along packed tokens",
+        at=lines,
+        rule=f"{SIDE_BY_SIDE}; shifted there, the last token of a row is trained on the first of the next",
+        fix="give labels that are shifted already: pass shift_labels to the model",
+    )

@@ -105,10 +105,19 @@ def halves(x: Tensor) -> Tensor:
     return torch.cat([x[:, half:], x[:, :half]], 1)
 
 
-@pytest.mark.parametrize("inside", [branch, clipped, halves])
-def test_code_that_looks_at_the_length_is_refused_at_its_line(inside: Callable[[Tensor], Tensor]) -> None:
+@pytest.mark.parametrize(
+    ("inside", "wanted"),
+    [
+        (branch, "compile without `sizes`"),
+        (clipped, "compile without `sizes`"),
+        (halves, "aten.slice.Tensor: an argument counts tokens"),
+    ],
+)
+def test_code_that_looks_at_the_length_is_refused_at_its_line(
+    inside: Callable[[Tensor], Tensor], wanted: str
+) -> None:
     text = refused(Blocks(inside))
-    assert "test_sized_compile.py" in text and "compile without `sizes`" in text
+    assert "test_sized_compile.py" in text and wanted in text
 
 
 def test_parameters_that_depend_on_the_length_are_refused() -> None:
@@ -116,25 +125,155 @@ def test_parameters_that_depend_on_the_length_are_refused() -> None:
     assert "places" in text or "test_sized_compile.py" in text
 
 
+VOCAB, HEADS = 16, 2
+
+
+class Attending(nn.Module):
+    """Attention over tokens. look: what it does to them, at one line."""
+
+    def __init__(self, look: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.embed, self.look = nn.Embedding(VOCAB, 8), look
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.head = nn.Linear(8, VOCAB)
+
+    def forward(self, ids: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = x + self.look(block(x), positions)
+        return nn.functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
+
+
+def attended(x: Tensor, mask: Tensor | None, dropout: float = 0.0) -> Tensor:
+    q = x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    done = nn.functional.scaled_dot_product_attention(
+        q, q, q, attn_mask=mask, dropout_p=dropout, is_causal=mask is None
+    )
+    return done.transpose(1, 2).flatten(2)
+
+
+def starts(positions: Tensor) -> Tensor:
+    return (torch.diff(positions, prepend=positions[:, :1] - 1, dim=-1) != 1).cumsum(-1)
+
+
+def apart(positions: Tensor) -> Tensor:
+    numbers = starts(positions)
+    earlier = positions[:, None, :] <= positions[:, :, None]
+    return ((numbers[:, :, None] == numbers[:, None, :]) & earlier)[:, None]
+
+
+def plain_causal(x: Tensor, positions: Tensor) -> Tensor:
+    return attended(x, None)
+
+
+def by_positions(x: Tensor, positions: Tensor) -> Tensor:
+    return attended(x, apart(positions))
+
+
+def every_other(x: Tensor, positions: Tensor) -> Tensor:
+    """No kind of mask, and keeps documents apart."""
+    even = (positions[:, None, :] + positions[:, :, None]) % 2 == 0
+    return attended(x, apart(positions) & even[:, None])
+
+
+def earlier_positions(x: Tensor, positions: Tensor) -> Tensor:
+    return attended(x, (positions[:, None, :] <= positions[:, :, None])[:, None])
+
+
+def convolved(x: Tensor, positions: Tensor) -> Tensor:
+    kernel = x.new_ones(8, 1, 3)
+    return nn.functional.conv1d(x.transpose(1, 2), kernel, padding=1, groups=8).transpose(1, 2)
+
+
+def added_up(x: Tensor, positions: Tensor) -> Tensor:
+    return x.cumsum(1)
+
+
+def over_tokens(x: Tensor, positions: Tensor) -> Tensor:
+    return x - x.mean(1, keepdim=True)
+
+
+def counted_places(x: Tensor, positions: Tensor) -> Tensor:
+    return x * torch.arange(x.shape[1])[None, :, None]
+
+
+def document_numbers(x: Tensor, positions: Tensor) -> Tensor:
+    """Read by the mask, and by something else: of a row, not of all rows."""
+    return attended(x, apart(positions)) * starts(positions)[:, :, None]
+
+
+def dropped(x: Tensor, positions: Tensor) -> Tensor:
+    return nn.functional.dropout(x, 0.5, training=True)
+
+
+def rows(tokens: int = 5) -> dict[str, Tensor]:
+    ids = torch.zeros(2, tokens, dtype=torch.int64)
+    return {"ids": ids, "labels": ids, "positions": torch.arange(tokens).expand(2, tokens).contiguous()}
+
+
+def refusal_of_rows(model: nn.Module) -> str:
+    with pytest.raises(HspmdError) as caught:
+        hspmd.compile(model, rows(), strategy=PACKED)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("look", [by_positions, every_other])
+def test_attention_that_keeps_documents_apart(look: Callable[[Tensor, Tensor], Tensor]) -> None:
+    hspmd.compile(Attending(look), rows(), strategy=PACKED).verify(values=True)
+
+
 @pytest.mark.parametrize(
-    ("inside", "told"),
+    ("look", "row"),
     [
-        (lambda x: nn.functional.dropout(x, 0.5), "random numbers are drawn by row, not by token"),
-        (lambda x: x.cumsum(1), "reads other tokens of a row"),
-        (lambda x: x.roll(1, 1), "reads other tokens of a row"),
-        (lambda x: (x @ x.transpose(1, 2)).softmax(-1) @ x, "has a number for each two tokens"),
-        (lambda x: nn.functional.pad(x, (0, 0, 0, 1))[:, 1:], "shifts the tokens of a row"),
-        (
-            lambda x: nn.functional.scaled_dot_product_attention(
-                x[:, None], x[:, None], x[:, None], is_causal=True
-            )[:, 0],
-            "attention that keeps no documents apart",
-        ),
+        (plain_causal, "attention sees other documents: positions make no mask of it"),
+        (earlier_positions, "attention sees other documents, or its mask is not made of one input"),
+        (convolved, "aten.convolution.default: "),
+        (added_up, "aten.cumsum.default: it reads several tokens for each that it makes"),
+        (over_tokens, "it sums over the tokens of each sample"),
+        (counted_places, "aten.arange"),
+        (document_numbers, "aten.cumsum.default: it reads several tokens for each that it makes"),
     ],
-    ids=["dropout", "cumsum", "roll", "products", "shift", "attention"],
 )
-def test_tokens_of_packed_rows_stay_apart(inside: Callable[[Tensor], Tensor], told: str) -> None:
+def test_tokens_of_documents_that_meet(look: Callable[[Tensor, Tensor], Tensor], row: str) -> None:
+    text = refusal_of_rows(Attending(look))
+    assert "tokens of packed documents meet" in text and row in text
+    assert "test_sized_compile.py" in text
+    assert "position_ids that restart with each document" in text
+
+
+def test_dropout_of_packed_tokens_is_refused() -> None:
+    text = refusal_of_rows(Attending(dropped))
+    assert "the model draws random numbers for packed tokens" in text and "set dropout to 0" in text
+    assert "test_sized_compile.py" in text
+
+
+class Shifting(Attending):
+    """The next token is the label, as transformers makes it."""
+
+    def forward(self, ids: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
+        shifted = nn.functional.pad(labels, (0, 1), value=-100)[..., 1:].contiguous()
+        return super().forward(ids, shifted, positions)
+
+
+def test_labels_that_the_model_shifts_are_refused() -> None:
+    text = refusal_of_rows(Shifting(by_positions))
+    assert "the model shifts labels along packed tokens" in text and "pass shift_labels" in text
+    assert "test_sized_compile.py" in text
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        lambda x: x.roll(1, 1),
+        lambda x: (x @ x.transpose(1, 2)).softmax(-1) @ x,
+        lambda x: nn.functional.pad(x, (0, 0, 0, 1))[:, 1:],
+        lambda x: x.flip(1),
+        lambda x: x * x.amax(1, keepdim=True),
+        lambda x: x * torch.linspace(0, 1, x.shape[1])[None, :, None],
+    ],
+    ids=["roll", "products", "shift", "flip", "greatest", "places"],
+)
+def test_packed_rows_that_are_not_one_row_are_refused(inside: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(HspmdError) as caught:
         hspmd.compile(Blocks(inside), inputs(), strategy=PACKED)
-    assert told in str(caught.value), str(caught.value)
-    assert "test_sized_compile.py" in str(caught.value)
+    assert "test_sized_compile.py" in str(caught.value), str(caught.value)
