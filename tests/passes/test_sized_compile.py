@@ -247,6 +247,18 @@ def test_dropout_of_packed_tokens_is_refused() -> None:
     assert "test_sized_compile.py" in text
 
 
+def test_dropout_by_samples_is_that_of_one_device() -> None:
+    """Of micro-batches of unlike sizes too: a sample's numbers are those of its place in the step."""
+
+    def drop(x: Tensor) -> Tensor:
+        return nn.functional.dropout(x, 0.5, training=True)
+
+    torch.manual_seed(0)
+    compiled = hspmd.compile(Blocks(drop), inputs(), strategy=FORM)
+    report = compiled.verify(values=True)
+    assert report.sizes is not None and any("," in shape for shape in report.sizes.values)
+
+
 class Shifting(Attending):
     """The next token is the label, as transformers makes it."""
 
