@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hspmd_compiler.program.arrays import TorchArrays
-from hspmd_compiler.program.execute import micro_batches, run_step
+from hspmd_compiler.program.execute import run_step
 from hspmd_compiler.program.requests import LossReduce
+from hspmd_compiler.program.sized.micro_batches import micro_batches
 from hspmd_compiler.trace.tracer import trace
 from hspmd_compiler.verify.eager import whole_state
 from hspmd_compiler.verify.single_device import single_device_program

@@ -13,13 +13,14 @@ from torch import Tensor
 from ..errors import InternalError, RunError
 from ..program.arrays import TorchArrays
 from ..program.codegen import SegmentCache
-from ..program.context.row_piece import PADDING, RowPiece, cut_input
+from ..program.context.row_piece import PADDING, RowPiece
 from ..program.execute import RankPlan, RankState, SegmentRunner, Walk, plan_rank, run_step
 from ..program.kernels.random_kernels import step_keys
 from ..program.program import OF_BATCH, ZERO_PARAMS, ClassProgram, Op, Program, RankProgram, Shard
 from ..program.requests import Request, StepRun
 from ..program.segments import CompiledSegments
-from ..program.sized.documents import documents_key, documents_read, refuse_cut_documents, with_documents
+from ..program.sized.documents import documents_key, documents_read, refuse_cut_documents
+from ..program.sized.micro_batches import as_read
 from ..program.sized.sized_run import SizedRun
 from ..program.sized.step_plan import StepPlan
 from ..program.state.state_elements import gradients_of
@@ -63,6 +64,7 @@ class ActiveProgram:
         elif self._plan is not None:
             self._segments = CompiledSegments(self._plan, SegmentCache(str(transport.device), starts=True))
         self.rows: list[tuple[int, int]] = [] if self._plan is None else self._plan.program.rows
+        self._all_rows = sorted({rows for own in program.ranks for rows in own.rows})
         self.keys = inputs_read(self.shared)
         self._documents = documents_read(self.shared)
         self.batches = BatchCheck(transport, self._readers(), self.keys)
@@ -78,6 +80,7 @@ class ActiveProgram:
         if self.sizes is None:
             raise InternalError("a program of one size has no choice")
         self.shape = replace(self.shape, batch=plan.total(self.sizes.unit))
+        self._all_rows = plan.rows(self.sizes.unit)
         if self._sized is not None:
             self._plan = self._sized.plan_for(plan)
             self.rows = self._plan.program.rows
@@ -158,7 +161,7 @@ class ActiveProgram:
         """This rank's micro-batches of a global batch, checked."""
         self.shape.check(batch)
         self._check_padding(batch)
-        self._check_documents(batch, self.rows)
+        self._check_documents(batch, self._all_rows, whole=True)
         return [
             self._placed({key: self._rows(batch[key], low, high) for key in self.keys})
             for low, high in self.rows
@@ -186,25 +189,25 @@ class ActiveProgram:
             )
         sizes, dim = [high - low for low, high in self.rows], self.shape.dim
         ends = [*accumulate(sizes)]
-        self._check_documents(batch, [(end - size, end) for size, end in zip(sizes, ends, strict=True)])
+        rows = [(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        self._check_documents(batch, rows, whole=False)
         parts = {key: torch.split(batch[key], sizes, dim) for key in self.keys}
         return [self._placed({key: parts[key][mb] for key in self.keys}) for mb in range(len(sizes))]
 
-    def _check_documents(self, batch: Mapping[str, Tensor], rows: Sequence[tuple[int, int]]) -> None:
-        """rows: of the batch given, per micro-batch; where they are tokens, each is one row of documents."""
+    def _check_documents(
+        self, batch: Mapping[str, Tensor], rows: Sequence[tuple[int, int]], whole: bool
+    ) -> None:
+        """rows: of tokens, where a sample is one; whole: they are those of all ranks."""
         for name in self._documents:
-            value = batch[name]
-            apart = value.unbind() if not self.shape.dim else [value[0, low:high] for low, high in rows]
-            refuse_cut_documents(name, [row for row in apart if row.numel()])
+            if self.shape.dim:
+                refuse_cut_documents(name, [batch[name][0, low:high] for low, high in rows], whole)
+            else:
+                refuse_cut_documents(name, batch[name].unbind())
 
     def _placed(self, micro_batch: Batch) -> Batch:
-        """What of a micro-batch the rank reads, on its device; where documents begin stays on the host.
-
-        Documents are those of whole samples.
-        """
+        """What of a micro-batch the rank reads, on its device; where documents begin stays on the host."""
         on_host = frozenset(map(documents_key, self._documents))
-        whole = with_documents(micro_batch, self._documents)
-        every = {key: cut_input(self.piece, key, value) for key, value in whole.items()}
+        every = as_read(micro_batch, self._documents, self.piece)
         return {key: it if key in on_host else it.to(self._device) for key, it in every.items()}
 
 

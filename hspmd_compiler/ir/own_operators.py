@@ -134,18 +134,7 @@ def _packed(
     return whole_attention(q, k, v, positions, causal, window, scale, repeat)
 
 
-@_packed.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    positions: Tensor,
-    causal: bool,
-    window: int,
-    scale: float | None,
-    repeat: int,
-) -> tuple[Tensor, Tensor]:
-    return whole_attention(q, k, v, positions, causal, window, scale, repeat)
+_packed.register_fake(whole_attention)  # of shapes as of numbers
 
 
 @torch.library.custom_op("hspmd::packed_attention_backward", mutates_args=())
@@ -165,18 +154,4 @@ def _packed_backward(
     return whole_attention_backward(grad, q, k, v, out, lse, positions, causal, window, scale, repeat)
 
 
-@_packed_backward.register_fake
-def _(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    positions: Tensor,
-    causal: bool,
-    window: int,
-    scale: float | None,
-    repeat: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return whole_attention_backward(grad, q, k, v, out, lse, positions, causal, window, scale, repeat)
+_packed_backward.register_fake(whole_attention_backward)  # of shapes as of numbers

@@ -6,13 +6,10 @@ from collections.abc import Callable, Container, Generator, Iterable, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias
 
-from torch import Tensor
-
 from ..base.comm_plan import CommStep, GradBucket
 from ..errors import InternalError
 from .arrays import Arrays
 from .buckets import keep_bucket, pack_bucket, pack_params, unpack_bucket, unpack_params
-from .context.row_piece import cut_input
 from .lifetimes import MicroKey, fresh_by_segment, kept_values, last_pieces, last_reads
 from .program import (
     ClassProgram,
@@ -39,7 +36,7 @@ from .requests import (
     V,
     comm_request,
 )
-from .sized.documents import documents_key, documents_read, with_documents
+from .sized.documents import documents_key
 from .sized.step_tables import StepTables
 
 InstructionRun: TypeAlias = Generator[Request[V], V | None, None]
@@ -138,20 +135,6 @@ def _plan(mine: RankProgram, shared: ClassProgram, fresh: list[frozenset[str]]) 
         {shard.name: shard for shard in mine.shards},
         mine.scattered,
     )
-
-
-def micro_batches(plan: RankPlan, batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """This rank's rows of a global batch, one dict per micro-batch; views."""
-    program, documents = plan.program, documents_read(plan.shared)
-    dim, piece = program.row_dim, program.piece
-    rows = [
-        {key: value.narrow(dim, low, high - low) for key, value in batch.items()}
-        for low, high in program.rows
-    ]
-    return [
-        {key: cut_input(piece, key, value) for key, value in with_documents(each, documents).items()}
-        for each in rows
-    ]
 
 
 def run_step(

@@ -12,10 +12,11 @@ from ..base.by_key import by_key
 from ..errors import VerifyError
 from ..program.arrays import TorchArrays
 from ..program.codegen import SegmentCache
-from ..program.execute import RankPlan, RankState, SegmentRunner, micro_batches, plan_ranks, run_step
+from ..program.execute import RankPlan, RankState, SegmentRunner, plan_ranks, run_step
 from ..program.kernels.random_kernels import step_keys
 from ..program.program import ZERO_GRADS, ZERO_STATE, Program, Shard
 from ..program.segments import CompiledSegments, ObservedSegments, Observer
+from ..program.sized.micro_batches import micro_batches
 from ..program.trained import as_local, started, trained_value
 from ..runtime.shards import cut_shard
 from .lockstep.blocked import RankRun

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from hspmd_compiler.program.execute import micro_batches, plan_rank
+from hspmd_compiler.program.execute import plan_rank
 from hspmd_compiler.program.kernels.random_kernels import step_keys
 from hspmd_compiler.program.literals import torch_dtype
 from hspmd_compiler.program.program import ZERO_PARAMS, Program
+from hspmd_compiler.program.sized.micro_batches import micro_batches
 from hspmd_compiler.runtime.shards import cut_shard
 
 

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 import hspmd_compiler as hspmd
 from hspmd_compiler.errors import VerifyError
 from hspmd_compiler.program.arrays import TorchArrays
-from hspmd_compiler.program.execute import micro_batches, run_step
+from hspmd_compiler.program.execute import run_step
 from hspmd_compiler.program.program import Program
 from hspmd_compiler.program.requests import AllReduce, StepRun
 from hspmd_compiler.program.segments import Observation
+from hspmd_compiler.program.sized.micro_batches import micro_batches
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 from hspmd_compiler.verify.eager import eager_model, eager_step
 from hspmd_compiler.verify.equality import check_equal, differences, gradient_floor, loss_difference

@@ -44,13 +44,17 @@ def cut_documents(rows: Sequence[Tensor]) -> list[tuple[int, int]]:
     return found
 
 
-def refuse_cut_documents(name: str, rows: Sequence[Tensor]) -> None:
-    """RunError where a document goes on in the next row: it would be trained as two."""
-    found = cut_documents(rows)
+def refuse_cut_documents(name: str, rows: Sequence[Tensor], whole: bool = True) -> None:
+    """RunError where a document goes on in the next row: it would be trained as two.
+
+    whole: all rows of a step are there, in order. Else what stands before one isn't known: each begins at 0.
+    """
+    first = [(number, int(row[0])) for number, row in enumerate(rows) if len(row)]
+    found = cut_documents(rows) if whole else [(number, at) for number, at in first if at]
     if found:
         raise RunError(
             f"documents of {name} are cut between rows",
-            details=[(f"row {row}", f"goes on at position {first}") for row, first in found],
+            details=[(f"row {row}", f"goes on at position {at}") for row, at in found],
             rule="rows don't see each other, so that what is left of a document would be another one",
             fix="pack whole documents into each row, and begin their positions at 0",
         )

@@ -19,8 +19,7 @@ from ..program import Instruction, Op, Program, RankProgram, SizedRank
 from ..requests import SegmentRun
 from .filled_tables import FilledTables
 from .recent import Recent
-from .sizes import Count, MicroSizes
-from .step_plan import StepPlan
+from .step_plan import StepPlan, rows_of
 from .template import step_instructions
 
 MOST_COUNTS = 64
@@ -97,8 +96,3 @@ def _last_of_template(template: SizedRank, program: Program, own: RankProgram) -
 
 def _done(each: Instruction) -> Done:
     return each.op, each.segment, each.value, each.slot
-
-
-def rows_of(micro: MicroSizes, unit: Count) -> tuple[int, int]:
-    """Where a micro-batch lies in the step's tokens, or samples: [low, high)."""
-    return micro.first, micro.first + (micro.tokens if unit is Count.TOKENS else micro.samples)

@@ -29,3 +29,13 @@ class StepPlan:
     def micros(self, pipeline: int, unit: Count) -> tuple[MicroSizes, ...]:
         """What a pipeline runs; one with nothing to do runs one micro-batch of nothing."""
         return self.pipelines[pipeline] or (MicroSizes(1 if unit is Count.TOKENS else 0, 0),)
+
+    def rows(self, unit: Count) -> list[tuple[int, int]]:
+        """Where the micro-batches of all pipelines lie in the step, in order; empty ones left out."""
+        every = {rows_of(micro, unit) for pipeline in self.pipelines for micro in pipeline}
+        return sorted(low_high for low_high in every if low_high[0] < low_high[1])
+
+
+def rows_of(micro: MicroSizes, unit: Count) -> tuple[int, int]:
+    """Where a micro-batch lies in the step's tokens, or samples: [low, high)."""
+    return micro.first, micro.first + (micro.tokens if unit is Count.TOKENS else micro.samples)

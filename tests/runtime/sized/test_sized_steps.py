@@ -162,6 +162,31 @@ def test_a_cut_that_one_transfer_can_not_take_is_refused_by_all_ranks() -> None:
     assert sorted(told) == list(range(6))
 
 
+@pytest.mark.parametrize("local", [False, True])
+def test_a_document_cut_between_pipelines_is_refused_by_all_ranks(local: bool) -> None:
+    """A rank whose own rows are whole refuses it too: none waits for another."""
+    torch.manual_seed(0)
+    case = SizedCase.of(Packed, partial(packed_rows, 5), PIECES, Count.TOKENS, 200)
+    told = []
+
+    def given(rank: int, engine: Engine, step: Given) -> Given:
+        if not local or engine.rank_program.pipeline == 1:
+            with pytest.raises(RunError, match="documents of position_ids are cut between rows"):
+                refused = packed(12)
+                plan, _ = planned(Count.TOKENS, [7], [5])
+                engine.active.choose(plan)
+                (engine.active.of_local if local else engine.active.of_global)(
+                    {key: value[:, 7:] for key, value in refused.items()} if local else refused
+                )
+            told.append(rank)
+        return step
+
+    steps: list[Given] = [(planned(Count.TOKENS, [7], [5])[0], packed(7, 5))]
+    found = train_in_threads(case.program, case.state, steps, CONFIG, given)
+    check_training(case.build, case.state, steps, CONFIG, found)
+    assert len(told) == (sum(own.pipeline == 1 for own in case.program.ranks) if local else 6)
+
+
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
