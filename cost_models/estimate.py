@@ -146,7 +146,8 @@ def estimate_artifact(artifact: Artifact, cluster: ClusterSpec, at: str = "") ->
         for number, pipeline in enumerate(strategy.pipelines)
         for place, stage in enumerate(pipeline.stages)
     }
-    return estimate(
+    sizes = artifact.program.sizes
+    made = estimate(
         plain(artifact.program),
         cluster,
         artifact.manifest.optimizer,
@@ -154,6 +155,7 @@ def estimate_artifact(artifact: Artifact, cluster: ClusterSpec, at: str = "") ->
         layers=layers,
         at=at,
     )
+    return made if sizes is None else replace(made, notes=(*made.notes, f"sizes: {sizes.text}"))
 
 
 class StepEstimator:

@@ -34,6 +34,7 @@ def overview(artifact: Artifact) -> list[Section]:
         ("strategy fingerprint", manifest.strategy_fingerprint[:16]),
         ("torch", f">={manifest.torch[0]},<{manifest.torch[1]}"),
         ("global batch", program.batch),
+        *([] if program.sizes is None else [("sizes", program.sizes.text)]),
         *((f"input {name}", f"{dtype} {list(shape)}") for name, (shape, dtype) in program.inputs.items()),
         ("optimizer", optimizer_text(manifest.optimizer)),
         ("precision", manifest.precision.value),

@@ -130,3 +130,14 @@ def check_packing(shape: BatchShape, files: Sequence[Path], lengths: Sequence[in
             rule=f"rows of --pack tokens hold whole files; the model takes {', '.join(PACKED_INPUTS)}",
             fix="compile the model with packed=1 and seq=TOKENS, as long as the longest file",
         )
+
+
+def check_shifted(keys: frozenset[str]) -> None:
+    """RunError where a rank's loss reads labels that are not shifted. keys: inputs that the rank reads."""
+    if LABELS in keys and SHIFTED not in keys:
+        raise RunError(
+            "the model shifts labels along packed rows",
+            details=[(SHIFTED, "is taken and not read")],
+            rule="shifted by the model, the last token of a document is trained on the first of the next",
+            fix="let the loss take shift_labels where they are given, as models of transformers do",
+        )

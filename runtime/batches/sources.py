@@ -9,7 +9,7 @@ from ...program.program import COMM, ClassProgram, InputKind, Segment, Shard, Va
 from ..engine import Engine
 from .copied_labels import check_labels
 from .data import FactoryData, epoch_seed, load_factory, seed_generators
-from .packed_text import PackedText, check_packing
+from .packed_text import PackedText, check_packing, check_shifted
 from .sized_data import SizedFactoryData
 from .text_data import IDS, LABELS, TextData, open_text
 
@@ -49,6 +49,7 @@ def packed_source(
     vocabulary = vocabulary_of(engine.class_program, engine.shards)
     documents = [open_text([path], vocabulary, tokenizer) for path in files]
     check_packing(engine.shape, files, [len(each) for each in documents], room)
+    check_shifted(engine.keys)
     return PackedText(documents, engine.shape, engine.rows, engine.keys, seed)
 
 

@@ -20,6 +20,7 @@ from hspmd_compiler.runtime.batches.packed_text import (
     PACKED_INPUTS,
     PackedText,
     check_packing,
+    check_shifted,
     first_fit,
     packed_row,
 )
@@ -134,3 +135,10 @@ def test_the_loss_of_a_pack_is_the_sum_of_the_losses_alone() -> None:
             total += model(**alone).loss * (len(document) - 1)
     together = {key: value[None] for key, value in packed_row(documents, 20).items()}
     torch.testing.assert_close(model(**together).loss * 12, total, rtol=1e-6, atol=0)  # the loss is a float32
+
+
+def test_labels_that_the_model_shifts_are_refused() -> None:
+    check_shifted(frozenset({"input_ids", "position_ids"}))
+    check_shifted(frozenset({"labels", "shift_labels"}))
+    with pytest.raises(RunError, match="the last token of a document is trained on the first of the next"):
+        check_shifted(frozenset({"input_ids", "labels"}))

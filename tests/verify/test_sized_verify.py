@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import hspmd_compiler as hspmd
 from hspmd_compiler.errors import VerifyError
 from hspmd_compiler.program.arguments import leaves, map_leaves
+from hspmd_compiler.program.sized.instantiate import as_compiled
 from hspmd_compiler.program.sized.sizes import Size
 from hspmd_compiler.verify.artifact import verify_artifact
 
@@ -77,3 +78,20 @@ def test_a_size_that_was_left_a_number_is_caught() -> None:
     wrong = replace(program, classes={**program.classes, name: replace(shared, segments=segments)})
     with pytest.raises(VerifyError):
         verify_artifact(replace(artifact, program=wrong))
+
+
+@pytest.mark.parametrize(("unit", "high"), [("tokens", 200), ("samples", 64)])
+def test_pages_say_at_which_size_their_figures_are(unit: str, high: int) -> None:
+    """Kept bytes and prices are those of the first compile, none is left out."""
+    inputs = {"x": torch.randn(2, 5, 6), "y": torch.randn(2, 5, 6)}
+    program = hspmd.compile(Tokens(), inputs, strategy={**FORM, "sizes": {unit: [1, high]}})
+    sizes = program.artifact.program.sizes
+    assert sizes is not None and sizes.text.startswith(
+        f"1 to {high} {unit} a micro-batch; figures are those of "
+    )
+    assert sizes.text in str(program.inspect())
+    two = {"kind": "cuda A100-SXM4-80GB", "count": 2}
+    found = program.estimate({"version": 1, "nodes": [{"address": "here", "devices": [two]}]})
+    assert f"sizes: {sizes.text}" in found.notes
+    first = as_compiled(program.artifact.program)
+    assert all(all(own.saved) and len(own.saved) == len(own.rows) for own in first.ranks)

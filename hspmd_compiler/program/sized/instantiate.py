@@ -50,6 +50,8 @@ def as_compiled(program: Program) -> Program:
     """The plain program of the first compile, on its graph's inputs: rows, where tokens vary."""
     assert program.sizes is not None, "a program for micro-batches of any size"
     made = instantiate(program, program.sizes.probes[0])
+    saved = {own.rank: own.saved for own in program.ranks}
+    made = replace(made, ranks=[replace(own, saved=saved[own.rank]) for own in made.ranks])
     if program.sizes.unit is Count.SAMPLES:
         return made
     micros = sorted(

@@ -30,3 +30,11 @@ class SizeRange:
     def group_of(self, pipeline: int) -> tuple[int, ...]:
         """The pipelines that a pipeline's micro-batches meet; itself alone where it is in no group."""
         return next((group for group in self.groups if pipeline in group), (pipeline,))
+
+    @property
+    def text(self) -> str:
+        """The range, and at which size numbers of a page stand."""
+        unit = "tokens" if self.unit is Count.TOKENS else "samples"
+        first = self.probes[0].pipelines[0][0]
+        shown = first.tokens if self.unit is Count.TOKENS else first.samples
+        return f"{self.low:,} to {self.high:,} {unit} a micro-batch; figures are those of {shown} {unit}"
