@@ -338,7 +338,7 @@ class StepEstimator:
             if instruction.op not in COMPUTE_OPS or step is None or step.walked is None:
                 continue
             products, attention = self.prices.flops(step.walked)
-            if instruction.op is Op.BACKWARD:
+            if instruction.op in (Op.BACKWARD, Op.WEIGHTS):
                 backward += products + attention
             else:
                 forward += products + attention

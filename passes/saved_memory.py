@@ -1,9 +1,12 @@
-"""What a stage keeps of a micro-batch from its forward to its backward pass, in bytes."""
+"""What a stage keeps of a micro-batch from its forward to its backward pass, in bytes.
+
+Where gradients of weights run apart, what they read of the backward pass is kept until then, and counted too.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -43,6 +46,16 @@ def saved_values(rows: StageRows) -> list[AnnotatedValue]:
         if base.id in made or base.id in arrived:
             found[base.id] = base
     return list(found.values())
+
+
+def kept_for_weights(rows: StageRows, weights: Collection[int]) -> list[AnnotatedValue]:
+    """The memory that a backward pass made or received, and its gradients of weights read later."""
+    made = {row.out.id: row for row in (*rows.forward, *rows.backward)}
+    arrived = {crossing.row.out.id for crossing in rows.arrivals if crossing.row.phase is Phase.BACKWARD}
+    own = {row.out.id for row in rows.backward if row.out.id not in weights} | arrived
+    read = (value for row in rows.backward if row.out.id in weights for value in row.reads)
+    bases = (_base(value, made) for value in read if value.id not in weights)
+    return list({base.id: base for base in bases if base.id in own}.values())
 
 
 def _read_by_backward(rows: StageRows) -> Iterator[AnnotatedValue]:
@@ -107,11 +120,12 @@ class SavedMemory(Pass[Scheduled, Measured]):
     """Bytes only: what is kept follows from the rows."""
 
     def run(self, state: Scheduled) -> Measured:
-        known: dict[int, LayoutCounts] = {}
+        known: dict[tuple[int, bool], LayoutCounts] = {}
         for plan in state.stages:
-            if id(plan.rows) not in known:
-                known[id(plan.rows)] = alike_values(saved_values(plan.rows))
-        return grown(Measured, state, saved=[_saved(plan, known[id(plan.rows)]) for plan in state.stages])
+            if _key(plan) not in known:
+                later = kept_for_weights(plan.rows, plan.weights)
+                known[_key(plan)] = alike_values([*saved_values(plan.rows), *later])
+        return grown(Measured, state, saved=[_saved(plan, known[_key(plan)]) for plan in state.stages])
 
     def text(self, before: Scheduled, after: Measured) -> str:
         return saved_text(after.stages, after.saved)
@@ -123,6 +137,10 @@ class SavedMemory(Pass[Scheduled, Measured]):
                 size < 0 for own in saved for size in own
             ):
                 yield f"pipeline {plan.pipeline}, stage {plan.stage}: {saved} bytes"
+
+
+def _key(plan: StagePlan) -> tuple[int, bool]:
+    return id(plan.rows), bool(plan.weights)
 
 
 def _saved(plan: StagePlan, kept: LayoutCounts) -> list[list[int]]:

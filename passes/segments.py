@@ -13,6 +13,7 @@ from .batch_levels import BatchLevels, PassLevel
 from .compile_state import Segmented, Synced, grown
 from .liveness import StageRows, StepValue
 from .lower.strategy_ranks import StrategyRanks
+from .lower.weight_rows import weight_rows
 from .pass_chain import Pass
 from .texts.cells import Line, joined, value_cells
 
@@ -45,7 +46,8 @@ class StagePlan:
 
     first_of: per variant the batch coordinate that stands for it. parts: the segments that each variant has,
     in order: of forward and backward passes by level, and of step values by round. segments: those of the
-    first variant, then of the next; one list for stages that do the same.
+    first variant, then of the next; one list for stages that do the same. weights: values of the backward
+    pass that are made in a segment of their own, behind it.
     """
 
     pipeline: int
@@ -55,6 +57,7 @@ class StagePlan:
     levels: BatchLevels
     variants: list[int]
     first_of: list[int]
+    weights: frozenset[int] = frozenset()
     parts: list[PassLevel | int] = field(default_factory=list)
     segments: list[SegmentPlan] = field(default_factory=list)
 
@@ -67,9 +70,18 @@ class StagePlan:
     def rows_of(self, part: PassLevel) -> list[AnnotatedRow]:
         """The rows of a part of the passes, in order."""
         every = self.rows.forward if part[0] is Phase.FORWARD else self.rows.backward
-        if not self.levels.last:
+        if not self.levels.last and not self.weights:
             return every
-        return [row for row in every if self.levels.part(self.rows, row) == part]
+        return [row for row in every if self.part_of(row) == part]
+
+    def part_of(self, row: AnnotatedRow) -> PassLevel:
+        """The part of the passes that a row runs in."""
+        return self.weights_part if row.out.id in self.weights else self.levels.part(self.rows, row)
+
+    @property
+    def weights_part(self) -> PassLevel:
+        """That of gradients of weights that run apart."""
+        return Phase.BACKWARD, self.levels.last + 1
 
     def sums_of(self, part: PassLevel) -> list[StepValue]:
         """The sums over the batch whose shares a part makes."""
@@ -84,7 +96,7 @@ class StagePlanner:
     pipelines: Sequence[PipelineGraph]
     ranks: StrategyRanks
     levels: BatchLevels
-    known: dict[tuple[int, Keys], StagePlan] = field(default_factory=dict)
+    known: dict[tuple[int, Keys, bool], StagePlan] = field(default_factory=dict)
     positional: dict[int, list[PerCoordinate]] = field(default_factory=dict)
     cuts: dict[int, list[Factor]] = field(default_factory=dict)
 
@@ -92,14 +104,16 @@ class StagePlanner:
         """Plan a stage, or take over the plan of an equal stage of an equal pipeline."""
         ranks = self.ranks.of_stage(pipeline, stage)
         variants, first_of, keys = self._variants(pipeline, rows, len(ranks))
-        known = self.known.get((id(rows), keys))
+        splits = self.ranks.strategy.splits_backward(pipeline, stage)
+        known = self.known.get((id(rows), keys, splits))
         if known is not None:
             return replace(known, pipeline=pipeline, ranks=ranks, variants=variants, first_of=first_of)
         plan = StagePlan(pipeline, stage, ranks, rows, self.levels, variants, first_of)
+        plan.weights = weight_rows(rows, self.levels) if splits else frozenset()
         plan.parts = _parts(plan)
         for variant in range(len(first_of)):
             plan.segments += _segments(plan, self.pipelines[pipeline], variant)
-        self.known[id(rows), keys] = plan
+        self.known[id(rows), keys, splits] = plan
         return plan
 
     def _variants(
@@ -160,6 +174,7 @@ def _parts(plan: StagePlan) -> list[PassLevel | int]:
     found: list[PassLevel | int] = []
     for phase, every in ((Phase.FORWARD, range(levels.turn + 1)), (Phase.BACKWARD, range(levels.last + 1))):
         found += [part for at in every if (part := (phase, at)) in first or plan.rows_of(part)]
+    found += [plan.weights_part] if plan.weights else []
     rounds = {levels.rounds[step.key] for step in plan.rows.steps} | {0}
     return [*found, *sorted(rounds)]
 
@@ -185,7 +200,9 @@ def _segments(plan: StagePlan, graph: PipelineGraph, variant: int) -> list[Segme
 
 
 def _name(part: PassLevel, levels: BatchLevels, variant: int) -> str:
-    """`forward.0` of variant 0; where passes have levels, `forward.0.1`."""
+    """`forward.0` of variant 0; where passes have levels, `forward.0.1`; `weights.0` of what runs apart."""
+    if part == (Phase.BACKWARD, levels.last + 1):
+        return f"weights.{variant}"
     name = "forward" if part[0] is Phase.FORWARD else "backward"
     return f"{name}.{variant}.{part[1]}" if levels.last else f"{name}.{variant}"
 
@@ -207,7 +224,7 @@ def _given(graph: PipelineGraph, plan: StagePlan) -> dict[PassLevel, Given]:
     if graph.loss is not None and graph.loss.stage == stage:
         gives.insert(0, (OutputKind.LOSS, graph.loss, ""))
     gives += [(OutputKind.BUFFER, item.value, item.buffer) for item in graph.buffers if item.stage == stage]
-    made = {row.out.id: plan.levels.part(rows, row) for row in (*rows.forward, *rows.backward)}
+    made = {row.out.id: plan.part_of(row) for row in (*rows.forward, *rows.backward)}
     result: dict[PassLevel, Given] = {part: () for part in plan.parts if not isinstance(part, int)}
     for give in gives:
         part = made.get(give[1].id, (Phase.FORWARD, 0))

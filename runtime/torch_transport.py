@@ -63,6 +63,7 @@ class TorchDist:
         self._pending: deque[tuple[dist.Work, Tensor, int]] = deque()
         self._sends = 0
         self._begun: dict[int, Swap] = {}
+        self._posted: dict[int, Swap] = {}
         with peer_lost_in("setting up the process groups"):
             self._groups = Groups(groups, timeout, directed=device.type != "cpu")
 
@@ -79,8 +80,8 @@ class TorchDist:
             case Send(step, value, tag):
                 self._send(self._members.step(step), value, tag)
                 return None
-            case Recv(step, tag, over):
-                return self._recv(self._members.step(step), tag, over)
+            case Recv(step, tag, over, ahead):
+                return self._recv(self._members.step(step), tag, over, ahead)
             case GradReduce(bucket, flat):
                 own = flat.clone() if len(bucket.pieces) == 1 else flat  # may be a shared gradient itself
                 return self._sum(own, self._members.group(bucket.group), f"gradient bucket {bucket.id}")
@@ -115,6 +116,7 @@ class TorchDist:
                 work.wait()
         self._pending.clear()
         self._begun.clear()
+        self._posted.clear()
         self._sends = 0
 
     @property
@@ -309,8 +311,20 @@ class TorchDist:
             if row.numel():
                 self._start_send(row, peer, tag * TAG_SERIES + TRANSFER, self._sends)
 
-    def _recv(self, step: CommStep, tag: int, over: int) -> Tensor:
+    def _recv(
+        self, step: CommStep, tag: int, over: int, ahead: Sequence[tuple[CommStep, int]] = ()
+    ) -> Tensor:
         self._let_go()
+        own = self._posted.pop(tag, None) or self._post_receive(step, tag)
+        for other, later in ahead:
+            self._posted[later] = self._post_receive(self._members.step(other), later)
+        with peer_lost_in(f"receiving transfer {tag} from ranks {sorted(own.received)}"):
+            arrived = own.arrived(self.rank)
+        self._let_go(over)
+        return self._arrays.paste(step, arrived)
+
+    def _post_receive(self, step: CommStep, tag: int) -> Swap:
+        """Let the message leave as soon as its sender has it; nothing waits."""
         dtype = torch_dtype(step.dtype)
         rows = {
             peer: torch.empty(size, dtype=wire_dtype(dtype), device=self.device)
@@ -322,10 +336,7 @@ class TorchDist:
                 for peer, row in rows.items()
                 if row.numel()
             ]
-            for work in works:
-                work.wait()
-        self._let_go(over)
-        return self._arrays.paste(step, {peer: from_wire(row, dtype) for peer, row in rows.items()})
+        return Swap(works, {}, {peer: from_wire(row, dtype) for peer, row in rows.items()})
 
     def _start_send(self, row: Tensor, peer: int, tag: int, number: int = NO_TRANSFER) -> None:
         row = to_wire(row)

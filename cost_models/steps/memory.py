@@ -10,9 +10,10 @@ from ...base.comm_plan import CommStep, GatherForm, GradBucket, GradPiece
 from ...base.dtypes import BYTES
 from ...cluster.calibration import HeldMemory
 from ...options import OptimizerConfig, OptimizerName
-from ...program.boxes import full_box, volume
+from ...program.boxes import full_box, received_volumes, volume
 from ...program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes
 from ...program.lifetimes import last_pieces
+from ...program.messages.early_receives import early_receives
 from ...program.program import ZERO_GRADS, ZERO_PARAMS, Instruction, Op, Program, Shard
 from .rank_shapes import MicroStep, RankShape
 from .stored_bytes import gradient_bytes, moments_of, parameter_bytes
@@ -98,6 +99,8 @@ class _Ledger:
         self.until_sent = 0
         self.sent: list[int] = []
         self.over = 0
+        self.early = early_receives(own.instructions, own.receives_ahead)
+        self.posted: dict[int, int] = {}
         self.peaks: list[int] = []
         self.held: list[int] = []
         self.start = self.now.total
@@ -108,6 +111,7 @@ class _Ledger:
         """All instructions in order."""
         for position, instruction in enumerate(self.own.instructions):
             step = self.shape.steps[position]
+            self._post(position, instruction)
             peak = self._micro(step) if step is not None else self._other(instruction)
             self._let_go(instruction, step)
             if peak.total > self.most.total:
@@ -133,6 +137,18 @@ class _Ledger:
         self.grads |= fresh
         self.now = replace(after, gradients=now.gradients + sum(fresh.values()))
         return max(inside, adding, self.now, key=lambda parts: parts.total)
+
+    def _post(self, position: int, instruction: Instruction) -> None:
+        """Receives that are posted early hold their memory until their turn."""
+        if instruction.op is not Op.RECV:
+            return
+        before = sum(self.posted.values())
+        self.posted.pop(instruction.tag, None)
+        for each in self.early.get(position, ()):
+            step = self.own.transfers[each.slot]
+            self.posted[each.tag] = sum(received_volumes(step).values()) * BYTES[step.dtype]
+        more = sum(self.posted.values()) - before
+        self.now = replace(self.now, buffers=self.now.buffers + more)
 
     def _let_go(self, instruction: Instruction, step: MicroStep | None) -> None:
         """What a program knows to be received goes where its RECV says so; the rest when sends are over."""

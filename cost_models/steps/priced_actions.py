@@ -13,6 +13,7 @@ from ...cluster.calibration import GRADIENT
 from ...options import OptimizerConfig
 from ...program.boxes import volume
 from ...program.lifetimes import COMPUTE_OPS
+from ...program.messages.early_receives import early_receives
 from ...program.program import Instruction, Op, Program, RankProgram, Shard
 from ..actions import Compute, FinishSends, Meet, PostRecv, RecvFrom, SendTo, TimedAction
 from ..compute import ACCUMULATE, PACK, UNPACK, DeviceRates, SegmentPrices
@@ -24,6 +25,7 @@ from .segment_prices import COPIES, PricedSegment, SegmentPricer
 KINDS = {
     Op.FORWARD: SpanKind.FORWARD,
     Op.BACKWARD: SpanKind.BACKWARD,
+    Op.WEIGHTS: SpanKind.BACKWARD,
     Op.STEP_COMPUTE: SpanKind.STEP_VALUE,
 }
 NUMBERS_BYTES = 16
@@ -109,6 +111,8 @@ class StepPricer:
         own, steps = self.owns[rank], self.shapes[rank].steps
         made: list[TimedAction] = []
         grads: set[str] = set()
+        early = early_receives(own.instructions, own.receives_ahead)
+        posted = {each.tag for together in early.values() for each in together}
         for position, instruction in enumerate(own.instructions):
             step = steps[position]
             if step is not None and instruction.op in COMPUTE_OPS:
@@ -116,7 +120,8 @@ class StepPricer:
             elif instruction.op is Op.SEND:
                 made += self._send(rank, position, instruction)
             elif instruction.op is Op.RECV:
-                made += self._recv(rank, position, instruction)
+                is_posted = instruction.tag in posted
+                made += self._recv(rank, position, instruction, is_posted, early.get(position, ()))
             else:
                 made += self._other(rank, position, instruction)
         made.append(FinishSends("sends end", len(own.instructions) - 1))
@@ -166,15 +171,27 @@ class StepPricer:
                 made.append(SendTo(peer, instruction.tag, size, seconds, f"mb {mb}", position, mb))
         return made
 
-    def _recv(self, rank: int, position: int, instruction: Instruction) -> list[TimedAction]:
-        """All pieces are posted, then waited for."""
-        step = self.owns[rank].transfers[instruction.slot]
+    def _recv(
+        self,
+        rank: int,
+        position: int,
+        instruction: Instruction,
+        is_posted: bool,
+        early: Sequence[Instruction],
+    ) -> list[TimedAction]:
+        """All pieces are posted, unless they are, then those of later receives; its own are waited for."""
         tag, mb = instruction.tag, instruction.mb
-        peers = [peer for peer in self.comm.senders(step, rank) if self._is_there(peer)]
+        peers = self._senders(rank, instruction)
         made: list[TimedAction] = [Compute(self.rates[rank].instruction_s, SpanKind.RECV, "", position, mb)]
-        made += [PostRecv(peer, tag) for peer in peers if len(peers) > 1]
+        if not is_posted and (len(peers) > 1 or early):
+            made += [PostRecv(peer, tag) for peer in peers]
+        made += [PostRecv(peer, each.tag) for each in early for peer in self._senders(rank, each)]
         made += [RecvFrom(peer, tag, f"mb {mb}", position, mb) for peer in peers]
         return made
+
+    def _senders(self, rank: int, instruction: Instruction) -> list[int]:
+        step = self.owns[rank].transfers[instruction.slot]
+        return [peer for peer in self.comm.senders(step, rank) if self._is_there(peer)]
 
     def _other(self, rank: int, position: int, instruction: Instruction) -> list[TimedAction]:
         own, op = self.owns[rank], instruction.op

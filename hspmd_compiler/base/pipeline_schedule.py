@@ -10,15 +10,19 @@ from ..errors import StrategyError
 
 
 class ActionKind(Enum):
-    """Which way a micro-batch goes through a stage; the value is its letter in texts."""
+    """What a stage does with a micro-batch; the value is its letter in texts.
+
+    WEIGHTS: gradients of weights, which no other stage waits for, where backward passes leave them to later.
+    """
 
     FORWARD = "F"
     BACKWARD = "B"
+    WEIGHTS = "W"
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One micro-batch forward or backward; the stage is the one whose row the action stands in."""
+    """What is done with one micro-batch; the stage is the one whose row the action stands in."""
 
     kind: ActionKind
     micro_batch: int
@@ -41,6 +45,14 @@ class PipelineSchedule:
     @property
     def num_micro_batches(self) -> int:
         return sum(action.kind is ActionKind.FORWARD for action in self.stages[0])
+
+    def splits(self, stage: int) -> bool:
+        """Whether a stage runs gradients of weights apart from its backward passes."""
+        return any(action.kind is ActionKind.WEIGHTS for action in self.stages[stage])
+
+    def ends_with(self, stage: int) -> ActionKind:
+        """What a stage does last of a micro-batch: behind it its gradients are there."""
+        return ActionKind.WEIGHTS if self.splits(stage) else ActionKind.BACKWARD
 
     def text(self) -> str:
         """One line per stage, `0F0 0F1 0B0 0B1`; `parse_schedule` reads it back."""
@@ -71,6 +83,20 @@ def in_turns(ahead: int, micro_batches: int) -> Iterator[Action]:
             yield Action(ActionKind.BACKWARD, step - ahead)
 
 
+def zb_h1(stage: int, stages: int, micro_batches: int) -> Iterator[Action]:
+    """1F1B whose stages leave the gradients of weights until as many later backward passes are through as
+    there are stages before: input gradients go on at once, and no stage keeps more micro-batches than the
+    first one. That one has nobody to wait for it, and leaves nothing to later.
+    """
+    for action in one_f_one_b(stage, stages, micro_batches):
+        yield action
+        if stage and action.kind is ActionKind.BACKWARD and action.micro_batch >= stage:
+            yield Action(ActionKind.WEIGHTS, action.micro_batch - stage)
+    if stage:
+        for left in range(max(0, micro_batches - stage), micro_batches):
+            yield Action(ActionKind.WEIGHTS, left)
+
+
 class ScheduleKind(Enum):
     """The schedules that a strategy can name, each with its order.
 
@@ -80,6 +106,7 @@ class ScheduleKind(Enum):
 
     GPIPE = "gpipe", gpipe
     ONE_F_ONE_B = "1f1b", one_f_one_b
+    ZB_H1 = "zb-h1", zb_h1
 
     _value_: str
     order: Order
@@ -88,6 +115,10 @@ class ScheduleKind(Enum):
         kind = object.__new__(cls)
         kind._value_, kind.order = text, order
         return kind
+
+    def splits(self, stage: int, stages: int) -> bool:
+        """Whether a stage runs gradients of weights apart from its backward passes."""
+        return any(action.kind is ActionKind.WEIGHTS for action in self.order(stage, stages, 1))
 
 
 def build_schedule(kind: ScheduleKind, stages: int, micro_batches: int) -> PipelineSchedule:

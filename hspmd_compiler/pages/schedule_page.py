@@ -9,7 +9,11 @@ from ..program.program import Op, Program, RankProgram
 from ..strategy.schedules.schedule_time import grid
 from .sections import Listing, Section
 
-KINDS = {Op.FORWARD: ActionKind.FORWARD, Op.BACKWARD: ActionKind.BACKWARD}
+KINDS = {
+    Op.FORWARD: ActionKind.FORWARD,
+    Op.BACKWARD: ActionKind.BACKWARD,
+    Op.WEIGHTS: ActionKind.WEIGHTS,
+}
 
 
 def schedule_page(artifact: Artifact) -> list[Section]:

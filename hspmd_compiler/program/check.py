@@ -34,7 +34,7 @@ MOST_ELEMENTS = 1 << 48
 STORED_INPUTS = frozenset({InputKind.PARAM, InputKind.STORED})
 
 SLOT_USERS = {Op.STEP_REDUCE: "comms", Op.SEND: "transfers", Op.RECV: "transfers"}
-SEGMENT_USERS = frozenset({Op.STEP_COMPUTE, Op.FORWARD, Op.BACKWARD})
+SEGMENT_USERS = frozenset({Op.STEP_COMPUTE, Op.FORWARD, Op.BACKWARD, Op.WEIGHTS})
 TAGGED = frozenset({Op.SEND, Op.RECV})
 
 

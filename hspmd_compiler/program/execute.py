@@ -11,6 +11,7 @@ from ..errors import InternalError
 from .arrays import Arrays
 from .buckets import keep_bucket, pack_bucket, pack_params, unpack_bucket, unpack_params
 from .lifetimes import MicroKey, fresh_by_segment, kept_values, last_pieces, last_reads
+from .messages.early_receives import EarlyReceives, early_receives
 from .program import (
     ClassProgram,
     InputKind,
@@ -84,7 +85,7 @@ class RankPlan:
     later instruction reads. grad_releases: per bucket, the gradients that no later bucket reads.
     fresh_grads: per segment, the gradients that it makes in memory of their own. scattered: parameters
     of whose summed gradient the rank keeps a share. tables: steps of communication that are not the
-    program's own, as they depend on the micro-batch.
+    program's own, as they depend on the micro-batch. early: receives that are posted before their turn.
     """
 
     program: RankProgram
@@ -96,6 +97,7 @@ class RankPlan:
     shards: dict[str, Shard]
     scattered: frozenset[str] = frozenset()
     tables: StepTables | None = None
+    early: EarlyReceives = field(default_factory=dict)
 
     def comm(self, slot: int, mb: int) -> CommStep:
         """What a slot of a `comm` row, or of a STEP_REDUCE (mb -1), stands for."""
@@ -134,6 +136,7 @@ def _plan(mine: RankProgram, shared: ClassProgram, fresh: list[frozenset[str]]) 
         fresh,
         {shard.name: shard for shard in mine.shards},
         mine.scattered,
+        early=early_receives(mine.instructions, mine.receives_ahead),
     )
 
 
@@ -282,7 +285,9 @@ class Walk(Generic[V]):
 
     def _recv(self, instruction: Instruction) -> InstructionRun[V]:
         step = self.plan.transfer(instruction.slot, instruction.mb)
-        value = self._received((yield Recv(step, instruction.tag, instruction.over)))
+        early = self.plan.early.get(self.state.position, ())
+        ahead = tuple((self.plan.transfer(each.slot, each.mb), each.tag) for each in early)
+        value = self._received((yield Recv(step, instruction.tag, instruction.over, ahead)))
         self._keep((instruction.mb, instruction.value), value)
 
     def _grad_scatter(self, instruction: Instruction) -> InstructionRun[V]:
@@ -378,6 +383,7 @@ ACTIONS: dict[Op, Callable[[Walk[Any], Instruction], InstructionRun[Any]]] = {
     Op.STEP_REDUCE: Walk._step_reduce,
     Op.FORWARD: Walk._compute,
     Op.BACKWARD: Walk._compute,
+    Op.WEIGHTS: Walk._compute,
     Op.SEND: Walk._send,
     Op.RECV: Walk._recv,
     Op.GRAD_SCATTER: Walk._grad_scatter,

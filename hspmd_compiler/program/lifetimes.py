@@ -25,7 +25,7 @@ Read = TypeVar("Read", bound=Hashable)
 MicroKey = tuple[int, int]
 """(micro-batch, value id)."""
 
-COMPUTE_OPS = frozenset({Op.STEP_COMPUTE, Op.FORWARD, Op.BACKWARD})
+COMPUTE_OPS = frozenset({Op.STEP_COMPUTE, Op.FORWARD, Op.BACKWARD, Op.WEIGHTS})
 FRESH_OPS = frozenset(
     {
         "aten.mm.default",

@@ -18,6 +18,9 @@ ZERO_STATE, ZERO_GRADS, ZERO_PARAMS = 1, 2, 3
 """What a rank keeps of owned elements only, by `Shard.zero`; each includes those before it."""
 
 
+RECEIVES_AHEAD = 1
+"""As many receives a rank posts before their turn unless the strategy says otherwise."""
+
 GETITEM = "getitem"
 COMM = "comm"
 COMM_START = "comm_start"
@@ -154,6 +157,7 @@ class Op(Enum):
     STEP_REDUCE = "STEP_REDUCE"  # value, slot (comm): all-reduce a step value
     FORWARD = "FORWARD"  # segment, mb
     BACKWARD = "BACKWARD"  # segment, mb
+    WEIGHTS = "WEIGHTS"  # segment, mb: gradients of weights that a backward pass has left
     SEND = "SEND"  # value, slot (transfer), mb
     RECV = "RECV"  # value, slot (transfer), mb
     GRAD_SCATTER = (
@@ -238,8 +242,9 @@ class SizedRank:
 
     comms, transfers: per slot, what varies of the step. begin, counts, forward, backward, end: the
     instructions of one micro-batch (mb 0), their tags being numbers of crossings; of `counts`, each
-    STEP_COMPUTE is done for all micro-batches before what follows it. scatters: gradients are handed over
-    inside a step. saved: bytes that are kept from a micro-batch's forward to its backward, the sum of these.
+    STEP_COMPUTE is done for all micro-batches before what follows it. weights: what backward leaves to later.
+    scatters: gradients are handed over inside a step. saved: bytes that are kept from a micro-batch's forward
+    to its backward, the sum of these.
     """
 
     comms: list[Overlay]
@@ -251,6 +256,7 @@ class SizedRank:
     end: list[Instruction]
     scatters: bool = False
     saved: list[Size] = field(default_factory=list)
+    weights: list[Instruction] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -262,7 +268,8 @@ class RankProgram:
     used by `comm` rows and STEP_REDUCE. transfers: CommStep (SEND_RECV, one direction) per slot for SEND and
     RECV. saved: per micro-batch, the bytes that are kept from its forward to its backward pass. sized: what
     varies, of a program for micro-batches of any size; all else has the numbers of its first probe.
-    piece: the tokens of its samples that it runs, None: all of them.
+    piece: the tokens of its samples that it runs, None: all of them. receives_ahead: how many receives are
+    posted before their turn, see `messages.early_receives`.
     """
 
     rank: int
@@ -284,6 +291,7 @@ class RankProgram:
     row_dim: int = 0
     sized: SizedRank | None = None
     piece: RowPiece | None = None
+    receives_ahead: Annotated[int, AtLeast(0)] = RECEIVES_AHEAD
 
     def micro_shape(self, name: str, shape: tuple[int, ...], rows: int) -> tuple[int, ...]:
         """What a micro-batch of so many rows has of an input of this shape."""

@@ -52,11 +52,13 @@ class Send(Generic[V]):
 
 @dataclass(slots=True)
 class Recv:
-    """Answer: the destination value. over: then so many of the step's first sends may be let go of."""
+    """Answer: the destination value. over: then so many of the step's first sends may be let go of. ahead:
+    steps and tags of receives that come later, to be posted before this one is waited for."""
 
     step: CommStep
     tag: int
     over: int = -1
+    ahead: tuple[tuple[CommStep, int], ...] = ()
 
 
 @dataclass(slots=True)

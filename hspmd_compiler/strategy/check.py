@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from ..base.bad_values import Problem, ProblemSubject
 from ..base.limits import MOST_DEVICES, MOST_LAYERS, MOST_MICRO_BATCHES, MOST_SAMPLES, beyond
 from ..base.name_glob import components
+from ..base.pipeline_schedule import scatter_points
 from ..errors import StrategyError
 from .check_context import context_problems
 from .check_layouts import layout_problems
 from .check_sizes import size_problems
+from .schedules.meetings import meeting_problems
 from .schedules.schedule_check import schedule_problems
 from .strategy import ZERO_STAGES, Override, PipelineSpec, RecomputeKind, StageSpec, Strategy
 
@@ -57,7 +59,7 @@ def find_problems(
         found += _size_problems(path, pipeline.micro_batches)
         found += [] if _layers_unread(path, pipeline, unread) else _layer_problems(path, pipeline.stages)
         found += _recompute_problems(f"{path}.recompute", pipeline, unread)
-        found += _schedule_problems(path, pipeline, strategy.accumulation, unread)
+        found += _schedule_problems(path, pipeline, strategy, unread)
         for number, stage in enumerate(pipeline.stages):
             found += _stage_problems(f"{path}.stages[{number}]", stage, unread)
             found += _zero_share_problems(f"{path}.stages[{number}]", stage, strategy.zero, unread)
@@ -78,6 +80,9 @@ def _whole_problems(strategy: Strategy) -> Iterator[Problem]:
             yield Problem(f"pipelines[{index}].stages", "empty: a pipeline has at least one stage")
     if strategy.accumulation < 1:
         yield Problem("accumulation", f"{strategy.accumulation}: a step runs its micro-batches at least once")
+    if strategy.receives_ahead < 0:
+        text = f"{strategy.receives_ahead}: so many receives are posted before their turn, 0 or more"
+        yield Problem("receives_ahead", text)
     if strategy.zero not in ZERO_STAGES:
         yield Problem("zero", f"{strategy.zero}: one of {', '.join(map(str, ZERO_STAGES))}")
 
@@ -85,6 +90,7 @@ def _whole_problems(strategy: Strategy) -> Iterator[Problem]:
 def _large_numbers(strategy: Strategy) -> Iterator[Problem]:
     """Numbers that no machine has room for; they are judged before anything is counted up to them."""
     yield from _beyond("accumulation", "micro-batches", strategy.accumulation, MOST_MICRO_BATCHES)
+    yield from _beyond("receives_ahead", "receives", strategy.receives_ahead, MOST_MICRO_BATCHES)
     for index, pipeline in enumerate(strategy.pipelines):
         path = f"pipelines[{index}]"
         count, samples = len(pipeline.micro_batches) * strategy.accumulation, sum(pipeline.micro_batches)
@@ -148,7 +154,7 @@ def _size_problems(path: str, sizes: tuple[int, ...]) -> Iterator[Problem]:
 
 
 def _schedule_problems(
-    path: str, pipeline: PipelineSpec, accumulation: int, unread: Collection[str]
+    path: str, pipeline: PipelineSpec, strategy: Strategy, unread: Collection[str]
 ) -> Iterator[Problem]:
     """A schedule of a pipeline's own runs its stages and all of its micro-batches."""
     if pipeline.schedule is None or any(other.startswith(path) for other in unread):
@@ -157,8 +163,13 @@ def _schedule_problems(
     if schedule.num_stages != len(pipeline.stages):
         yield Problem(here, f"{schedule.num_stages} lines: one for each of {len(pipeline.stages)} stages")
         return
-    count = len(pipeline.micro_batches) * accumulation
-    for where, what in schedule_problems(schedule, count):
+    count = len(pipeline.micro_batches) * strategy.accumulation
+    found = schedule_problems(schedule, count)
+    counts = [len(each.micro_batches) * strategy.accumulation for each in strategy.pipelines]
+    if not found and strategy.zero in ZERO_STAGES[2:] and min(counts) > 0:
+        points = scatter_points([count, *counts])[0]
+        found = [*meeting_problems(schedule, points)]
+    for where, what in found:
         yield Problem(here, f"{where}: {what}")
 
 

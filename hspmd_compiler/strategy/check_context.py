@@ -10,7 +10,7 @@ from .context_spec import ContextSpec
 from .strategy import PipelineSpec, ScheduleKind, Strategy
 
 IN_ORDER = (
-    "under 1f1b members meet in each layer in one order only where their stages have the same layers;"
+    "but under gpipe members meet in each layer in one order only where their stages have the same layers;"
     " give them equal stages, or schedule gpipe"
 )
 
@@ -65,7 +65,7 @@ def _member_problems(path: str, spec: ContextSpec, strategy: Strategy) -> Iterat
             yield Problem(
                 where, f"{names} recompute unlike layers: members attend again at the same places, or not"
             )
-        if strategy.schedule is ScheduleKind.ONE_F_ONE_B or one.schedule is not None:
+        if strategy.schedule is not ScheduleKind.GPIPE or one.schedule is not None:
             yield from _stage_problems(where, names, one, two)
 
 

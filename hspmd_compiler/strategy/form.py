@@ -116,6 +116,7 @@ class StrategyForm:
     overrides: tuple[Override, ...] = ()
     layouts: tuple[LayoutWish, ...] = ()
     sizes: SizesForm | None = None
+    receives_ahead: int = 1
     device_kinds: dict[DeviceId, DeviceKind] = field(default_factory=dict)
     context: tuple[ContextSpec, ...] = ()
 
@@ -179,6 +180,7 @@ def _strategy(form: StrategyForm) -> Strategy:
         zero=form.zero,
         context=form.context,
         sizes=None if form.sizes is None else _sizes(form.sizes),
+        receives_ahead=form.receives_ahead,
     )
 
 
@@ -232,6 +234,8 @@ def form_of(strategy: Strategy) -> dict[str, object]:
         form["layouts"] = encode(strategy.layouts)
     if strategy.sizes is not None:
         form["sizes"] = encode(strategy.sizes)
+    if strategy.receives_ahead != 1:
+        form["receives_ahead"] = strategy.receives_ahead
     if strategy.device_kinds:
         form["device_kinds"] = {str(device): kind.value for device, kind in strategy.device_kinds}
     if strategy.context:

@@ -212,6 +212,7 @@ class Strategy:
     the optimizer, from 2 the summed gradient, from 3 the parameter itself. layouts: of activations. context:
     pipelines that share their samples; the others run whole ones.
     sizes: what a step may choose; then `micro_batches` and `accumulation` say nothing.
+    receives_ahead: how many receives a rank posts before their turn.
     """
 
     pipelines: tuple[PipelineSpec, ...]
@@ -225,6 +226,7 @@ class Strategy:
     layouts: tuple[LayoutWish, ...] = ()
     context: tuple[ContextSpec, ...] = ()
     sizes: SizesSpec | None = None
+    receives_ahead: int = 1
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -309,6 +311,13 @@ class Strategy:
         if spec.schedule is not None:
             return spec.schedule
         return build_schedule(self.schedule, len(spec.stages), len(spec.micro_batches) * self.accumulation)
+
+    def splits_backward(self, pipeline: int, stage: int) -> bool:
+        """Whether a stage runs gradients of weights apart from its backward passes."""
+        spec = self.pipelines[pipeline]
+        if spec.schedule is not None:
+            return spec.schedule.splits(stage)
+        return self.schedule.splits(stage, len(spec.stages))
 
     def override_for(self, name: str) -> Override | None:
         """The override that counts for a parameter: the last that names it."""

@@ -139,6 +139,7 @@ class Lowering:
                 instructions=with_gathering(instructions, made.gathers, state.strategy.zero),
                 param_buckets=[_moved(bucket, len(comm.steps)) for bucket in made.gathers.get(rank, ())],
                 saved=saved[index],
+                receives_ahead=state.strategy.receives_ahead,
             )
             for index, rank in enumerate(plan.ranks)
         ]

@@ -36,11 +36,25 @@ class StageTables:
         for level in range(levels.last + 1):
             for action in self._actions(level):
                 phase = Phase.FORWARD if action.kind is ActionKind.FORWARD else Phase.BACKWARD
-                result += self._action((phase, level), action.micro_batch, made[phase, level])
-                if phase is Phase.BACKWARD and level == levels.last and action.micro_batch in self.scatters:
+                if action.kind is ActionKind.WEIGHTS:
+                    result += self._weights(action.micro_batch)
+                else:
+                    result += self._action((phase, level), action.micro_batch, made[phase, level])
+                if self._ends_micro_batch(action, level) and action.micro_batch in self.scatters:
                     result.append(Instruction(Op.GRAD_SCATTER))
             result += self._reductions(made[Phase.FORWARD, level] | made[Phase.BACKWARD, level])
         return [*result, Instruction(Op.GRAD_SYNC), Instruction(Op.LOSS), Instruction(Op.OPTIMIZER)]
+
+    def _ends_micro_batch(self, action: Action, level: int) -> bool:
+        """Whether a micro-batch has all of its gradients behind it."""
+        at_turn = level == self.plan.levels.turn
+        last = self.schedule.ends_with(self.plan.stage) if at_turn else ActionKind.BACKWARD
+        return level == self.plan.levels.last and action.kind is last
+
+    def _weights(self, mb: int) -> list[Instruction]:
+        """Gradients that a backward pass has left."""
+        segment = self.plan.segment_of(self.plan.weights_part, mb)
+        return [] if segment is None else [Instruction(Op.WEIGHTS, segment=segment, mb=mb)]
 
     def _step_values(self) -> list[Instruction]:
         """What inputs alone decide: shares of all micro-batches, then their reductions, round after round."""

@@ -16,7 +16,7 @@ PARTS = 3
 """The place among their arguments of the factors of the whole that are drawn."""
 STATISTICS = ("hspmd.channel_sum", "hspmd.channel_squares")
 """Of batch norm in training mode."""
-PASSES = (Op.FORWARD, Op.BACKWARD)
+PASSES = (Op.FORWARD, Op.BACKWARD, Op.WEIGHTS)
 
 PartRefusal = tuple[str, str]
 DrawnParts = tuple[tuple[int, tuple[Interval, ...], int], ...]

@@ -13,12 +13,13 @@ from ...program.program import Instruction, Op, RankProgram
 from .step_timer import Key, Part
 
 MEASURED = "measured"
-COMPUTED = (Op.FORWARD, Op.BACKWARD, Op.STEP_COMPUTE)
+COMPUTED = (Op.FORWARD, Op.BACKWARD, Op.WEIGHTS, Op.STEP_COMPUTE)
 KINDS = {
     Op.STEP_COMPUTE: SpanKind.STEP_VALUE,
     Op.STEP_REDUCE: SpanKind.STEP_VALUE,
     Op.FORWARD: SpanKind.FORWARD,
     Op.BACKWARD: SpanKind.BACKWARD,
+    Op.WEIGHTS: SpanKind.BACKWARD,
     Op.SEND: SpanKind.SEND,
     Op.RECV: SpanKind.RECV,
     Op.GRAD_SCATTER: SpanKind.GRADIENT,

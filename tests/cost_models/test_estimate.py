@@ -102,6 +102,16 @@ def test_a_pipeline_fills_and_drains() -> None:
     assert sum(share.seconds for share in found.path) == pytest.approx(found.step_s, rel=1e-6)
 
 
+def test_a_receive_that_is_posted_ahead_comes_sooner() -> None:
+    """On a slow link a message is under way while its receiver computes; on none it changes nothing."""
+    spec = cluster([device()], [device()])
+    slow = replace(spec, nodes=tuple(replace(node, nic=LinkSpec(2e6, 1e-4)) for node in spec.nodes))
+    steps = [priced(compiled(PP, receives_ahead=ahead), slow).step_s for ahead in (0, 1, 2)]
+    assert steps[0] > 1.03 * steps[1] and steps[1] >= steps[2]
+    waiting = priced(compiled(DP, receives_ahead=2), slow).step_s
+    assert waiting == priced(compiled(DP, receives_ahead=0), slow).step_s
+
+
 def test_the_timeline_has_every_instruction() -> None:
     artifact = compiled(MIXED)
     found = priced(artifact, cluster([device()] * 2, [device()] * 2))

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from hspmd_compiler.base.dtypes import BYTES
 from hspmd_compiler.cost_models import operator_classes
 from hspmd_compiler.cost_models.steps.memory import RankMemory, rank_memory
 from hspmd_compiler.cost_models.steps.rank_shapes import ShapeTable
 from hspmd_compiler.options import OptimizerConfig
+from hspmd_compiler.program.boxes import received_volumes
 from hspmd_compiler.program.execute import plan_rank
 from hspmd_compiler.program.program import Op, Program, RankProgram
 from hspmd_compiler.verify.shape.shape_segments import ShapeBook
@@ -134,3 +136,23 @@ def test_optimizer_state_follows_the_rule() -> None:
         == 2 * memory_of(program, own, OptimizerConfig()).peak.parameters
         - (2 * sum(4 * torch.Size(shard.shape).numel() for shard in own.shards if shard.is_buffer))
     )
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_receives_that_are_posted_early_hold_their_memory(ahead: int) -> None:
+    """Beside what is there without them, as many messages as are posted ahead; the walk sees them, too."""
+    program = compiled(PP, receives_ahead=ahead).program
+    bare = compiled(PP, receives_ahead=0).program
+    optimizer = OptimizerConfig.from_json({"name": "sgd"})
+    for own, other in zip(program.ranks, bare.ranks, strict=True):
+        (size,) = {sum(received_volumes(step).values()) for step in own.transfers if step.recvs}
+        memory, before = memory_of(program, own, optimizer), memory_of(bare, other, optimizer)
+        receives = [at for at, each in enumerate(own.instructions) if each.op is Op.RECV]
+        for number, at in enumerate(receives):
+            posted = min(ahead, len(receives) - number - 1)
+            assert memory.held[at] - before.held[at] == posted * size * BYTES["float32"]
+        sent = memory.peak.buffers
+        assert walked_peak(program, own.rank) - LOSS_BYTES <= peak_without_optimizer(program, own)
+        assert peak_without_optimizer(program, own) <= walked_peak(program, own.rank) + sent
+    if ahead:
+        assert walked_peak(program, 1) > walked_peak(bare, 1)

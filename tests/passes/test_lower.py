@@ -64,11 +64,14 @@ def test_every_transfer_has_its_own_tag() -> None:
     assert sent == received
 
 
+PASSES = (Op.FORWARD, Op.BACKWARD, Op.WEIGHTS)
+
+
 @pytest.mark.parametrize("kind", list(ScheduleKind))
 def test_instructions_follow_the_schedule(kind: ScheduleKind) -> None:
     program = lowered(P((S((0,), FIRST), S((1,), SECOND)), (4, 4, 2)), schedule=kind)
     order = [
-        [f"{i.op.value[0].upper()}{i.mb}" for i in rank.instructions if i.op in (Op.FORWARD, Op.BACKWARD)]
+        [f"{i.op.value[0].upper()}{i.mb}" for i in rank.instructions if i.op in PASSES]
         for rank in program.ranks
     ]
     rows = build_schedule(kind, 2, 3).stages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import product
 from random import Random
 
 import pytest
@@ -16,6 +17,7 @@ from hspmd_compiler.base.pipeline_schedule import (
     build_schedule,
     scatter_points,
 )
+from hspmd_compiler.strategy.schedules.meetings import meeting_problems
 from hspmd_compiler.strategy.schedules.schedule_check import schedule_problems
 from hspmd_compiler.strategy.strategy import ScheduleKind
 
@@ -30,17 +32,20 @@ def items(schedule: PipelineSchedule, points: Collection[int]) -> list[list[Item
     """Per stage its actions, a meeting behind the backward passes of these micro-batches and the last."""
     every = {*points, schedule.num_micro_batches - 1}
     found: list[list[Item]] = []
-    for row in schedule.stages:
+    for stage, row in enumerate(schedule.stages):
+        last = schedule.ends_with(stage)
         found.append([])
         for action in row:
             found[-1].append(action)
-            if action.kind is ActionKind.BACKWARD and action.micro_batch in every:
+            if action.kind is last and action.micro_batch in every:
                 found[-1].append(MEETING)
     return found
 
 
 def can_run(action: Action, stage: int, stages: int, done: Done) -> bool:
     """Whether what the action reads of the neighbour has been sent."""
+    if action.kind is ActionKind.WEIGHTS:
+        return True  # its backward pass stands before it
     forward = action.kind is ActionKind.FORWARD
     neighbour = stage - 1 if forward else stage + 1
     return not 0 <= neighbour < stages or (neighbour, action) in done
@@ -92,6 +97,26 @@ def test_so_do_pipelines_of_schedules_by_hand(pipelines: list[tuple[int, int]], 
         assert not schedule_problems(schedule, count)
     points = scatter_points(counts)
     assert finishes([items(each, at) for each, at in zip(schedules, points, strict=True)])
+
+
+@settings(max_examples=300, deadline=None)
+@given(shapes, st.integers(0, 1 << 30))
+def test_weights_that_are_left_for_too_long_are_told(pipelines: list[tuple[int, int]], seed: int) -> None:
+    """Schedules that the rule lets pass get through; one that it refuses does not, beside any other."""
+    random = Random(seed)
+    schedules = [drawn_schedule(random, stages, count, splits=True) for stages, count in pipelines]
+    counts = [count for _, count in pipelines]
+    points = scatter_points(counts)
+    bad = [[*meeting_problems(each, at)] for each, at in zip(schedules, points, strict=True)]
+    assert finishes([items(each, at) for each, at in zip(schedules, points, strict=True)]) == (not any(bad))
+
+
+@settings(max_examples=100, deadline=None)
+@given(shapes)
+def test_named_schedules_never_leave_them_for_too_long(pipelines: list[tuple[int, int]]) -> None:
+    points = scatter_points([count for _, count in pipelines])
+    for kind, ((stages, count), at) in product(ScheduleKind, zip(pipelines, points, strict=True)):
+        assert not [*meeting_problems(build_schedule(kind, stages, count), at)]
 
 
 def test_one_meeting_more_is_a_deadlock() -> None:

@@ -234,6 +234,31 @@ def check_what_a_program_knows(transport: TorchDist) -> None:
         assert transport.kept_sends == 0
 
 
+def check_posted_ahead(transport: TorchDist) -> None:
+    """A message leaves while its receiver is elsewhere, if its receive is posted; and arrives as it is."""
+    rank, peer = transport.rank, 2 - transport.rank
+    if rank == 1:
+        return
+    view, box = (1 << 16,), (((0, 1 << 16),),)
+    send = CommStep(1, CommKind.SEND_RECV, (0, 2), src_view=view, sends=(Piece(peer, box),))
+    recv = CommStep(1, CommKind.SEND_RECV, (0, 2), dst_view=view, dst_shape=view, recvs=(Piece(peer, box),))
+    if rank == 0:
+        for mb in range(3):
+            transport.answer(Send(send, torch.full(view, float(mb)), tag=mb))
+        transport.finish_sends()  # gloo's end with what the receiver has posted
+        transport.send_run(torch.ones(1), peer)
+        transport.finish_sends()
+        return
+    answers = [transport.answer(Recv(recv, 0, ahead=((recv, 1), (recv, 2))))]
+    assert transport.recv_run(1, torch.float32, peer).tolist() == [1]  # its sends are over
+    answers += [transport.answer(Recv(recv, 1)), transport.answer(Recv(recv, 2))]
+    assert [answer is not None and answer.unique().tolist() for answer in answers] == [[0], [1], [2]]
+
+
+def test_receives_are_posted_ahead() -> None:
+    on_three_ranks(check_posted_ahead)
+
+
 def test_messages_that_are_surely_received_are_let_go() -> None:
     on_three_ranks(check_what_a_program_knows)
 

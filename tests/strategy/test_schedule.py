@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from hspmd_compiler.base.pipeline_schedule import PipelineSchedule, build_schedule
+from hspmd_compiler.base.pipeline_schedule import Action, ActionKind, PipelineSchedule, build_schedule
 from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.strategy.form import form_of, strategy_from
 from hspmd_compiler.strategy.schedules.schedule_check import schedule_problems
@@ -46,7 +46,7 @@ def test_built_schedules_are_valid_and_read_back(kind: ScheduleKind, stages: int
     assert (schedule.num_stages, schedule.num_micro_batches) == (stages, micro_batches)
 
 
-@pytest.mark.parametrize("kind", ScheduleKind)
+@pytest.mark.parametrize("kind", [ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B])
 @pytest.mark.parametrize(("stages", "micro_batches"), SIZES)
 def test_the_bubble_is_the_known_one(kind: ScheduleKind, stages: int, micro_batches: int) -> None:
     """Both schedules idle (stages - 1) of (stages - 1 + micro-batches), whatever a pass costs."""
@@ -97,6 +97,7 @@ def test_a_strategy_takes_a_schedule_as_text_and_writes_it() -> None:
         ("unreadable", "0F0 0b0 x 1B0\n2F0 2B0\n"),
         ("misplaced", "0B0 0F0 0F0 0F2\n1F0 1B0 1B2 1F2\n"),
         ("empty", "# nothing\n"),
+        ("weights", "0F0 0F1 0B0 0B1 0W0\n1F0 1W0 1B0 1F1 1B1 1W1\n"),
         ("no_text", ["0F0"]),
     ],
 )
@@ -109,3 +110,30 @@ def test_a_bad_schedule_is_refused(name: str, text: object, expect: Callable[[st
 def test_a_schedule_needs_stages_and_micro_batches() -> None:
     with pytest.raises(StrategyError, match="at least one stage and one micro-batch"):
         build_schedule(ScheduleKind.GPIPE, 0, 1)
+
+
+ZB = ScheduleKind.ZB_H1
+
+
+def test_zb_h1_leaves_weights_to_later() -> None:
+    assert build_schedule(ZB, 3, 3).text() == (
+        "0F0 0F1 0F2 0B0 0B1 0B2\n1F0 1F1 1B0 1F2 1B1 1W0 1B2 1W1 1W2\n2F0 2B0 2F1 2B1 2F2 2B2 2W0 2W1 2W2\n"
+    )
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (3, 6), (4, 8), (6, 12)])
+def test_zb_h1_idles_a_third_and_keeps_no_more_than_1f1b(stages: int, micro_batches: int) -> None:
+    """Of 1F1B's (stages - 1) forwards and backwards, with three equal parts: one part is left."""
+    ours, plain = (build_schedule(kind, stages, micro_batches) for kind in (ZB, ScheduleKind.ONE_F_ONE_B))
+    assert simulate(ours).length == 3 * micro_batches + stages - 1
+    assert simulate(plain).length == 3 * (micro_batches + stages - 1)
+    held = [
+        max(_held(row[:end], ours.ends_with(stage)) for end in range(len(row) + 1))
+        for stage, row in enumerate(ours.stages)
+    ]
+    assert max(held) <= stages
+
+
+def _held(row: Sequence[Action], last: ActionKind) -> int:
+    """Micro-batches that have begun and are not through."""
+    return sum((action.kind is ActionKind.FORWARD) - (action.kind is last) for action in row)

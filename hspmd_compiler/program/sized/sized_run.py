@@ -15,6 +15,7 @@ from ...errors import InternalError
 from ..codegen import generate
 from ..execute import RankPlan
 from ..lifetimes import fresh_by_segment, last_pieces, last_reads
+from ..messages.early_receives import early_receives
 from ..program import Instruction, Op, Program, RankProgram, SizedRank
 from ..requests import SegmentRun
 from .filled_tables import FilledTables
@@ -83,13 +84,15 @@ class SizedRun:
     def _of_counts(self, counts: tuple[int, ...]) -> RankPlan:
         instructions = step_instructions(self._own, self._sizes, counts)
         releases = [self._last.get(_done(each), frozenset()) for each in instructions]
-        return replace(self._plan, program=replace(self._own, instructions=instructions), releases=releases)
+        early = early_receives(instructions, self._own.receives_ahead)
+        program = replace(self._own, instructions=instructions)
+        return replace(self._plan, program=program, releases=releases, early=early)
 
 
 def _last_of_template(template: SizedRank, program: Program, own: RankProgram) -> dict[Done, frozenset[int]]:
     """What each instruction of a micro-batch is the last to read: micro-batches share no value."""
     counts = [each for each in template.counts if each.op is Op.STEP_COMPUTE]
-    one = [*counts, *template.forward, *template.backward]
+    one = [*counts, *template.forward, *template.backward, *template.weights]
     found = last_reads(one, program.classes[own.class_name])
     return {_done(each): values for each, values in zip(one, found, strict=True)}
 

@@ -28,13 +28,15 @@ def template_of(own: RankProgram, crossings: dict[int, int]) -> SizedRank:
     numbered = [
         replace(each, tag=crossings[each.tag], over=-1) if each.op in MOVES else each for each in passes
     ]
+    backward = numbered[turn:]
     return SizedRank(
         comms=[()] * len(own.comms),
         transfers=[()] * len(own.transfers),
         begin=first[:start],
         counts=first[start : at[0]],
         forward=numbered[:turn],
-        backward=numbered[turn:],
+        backward=[each for each in backward if each.op is not Op.WEIGHTS],
+        weights=[each for each in backward if each.op is Op.WEIGHTS],
         end=first[end:],
         scatters=any(each.op is Op.GRAD_SCATTER for each in first),
     )
@@ -61,11 +63,16 @@ def step_instructions(
         many = range(count) if each.op is Op.STEP_COMPUTE else ()
         made += [replace(each, mb=mb) for mb in many] or [each]
     points = scatter_points(counts)[own.pipeline] if template.scatters else frozenset()
-    for action in build_schedule(sizes.schedule, sizes.stages[own.pipeline], count).stages[own.stage]:
-        is_forward = action.kind is ActionKind.FORWARD
-        for each in template.forward if is_forward else template.backward:
-            made.append(_for_micro(each, action.micro_batch, most))
-        if not is_forward and action.micro_batch in points:
+    schedule = build_schedule(sizes.schedule, sizes.stages[own.pipeline], count)
+    last = schedule.ends_with(own.stage)
+    parts = {
+        ActionKind.FORWARD: template.forward,
+        ActionKind.BACKWARD: template.backward,
+        ActionKind.WEIGHTS: template.weights,
+    }
+    for action in schedule.stages[own.stage]:
+        made += [_for_micro(each, action.micro_batch, most) for each in parts[action.kind]]
+        if action.kind is last and action.micro_batch in points:
             made.append(Instruction(Op.GRAD_SCATTER))
     return [*made, *template.end]
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from ...base.pipeline_schedule import Action, ActionKind, PipelineSchedule
 from .schedule_time import simulate, waits_for
 
+BEFORE = {ActionKind.BACKWARD: ActionKind.FORWARD, ActionKind.WEIGHTS: ActionKind.BACKWARD}
+"""What a stage does of a micro-batch before."""
 ScheduleProblem = tuple[str, str]
 """A stage, and what is wrong there."""
 
@@ -22,8 +24,12 @@ def schedule_problems(schedule: PipelineSchedule, micro_batches: int) -> list[Sc
 
 
 def _problems_of_row(stage: int, row: Sequence[Action], count: int) -> Iterator[str]:
-    """Every micro-batch once forward and later once backward, both in their order."""
-    for kind in ActionKind:
+    """Every micro-batch once forward and later once backward, both in their order.
+
+    Behind that its weights, of all micro-batches or of none.
+    """
+    splits = any(action.kind is ActionKind.WEIGHTS for action in row)
+    for kind in ActionKind if splits else (ActionKind.FORWARD, ActionKind.BACKWARD):
         numbers = [action.micro_batch for action in row if action.kind is kind]
         held = {*numbers}
         for number in sorted({*range(count), *held}):
@@ -33,12 +39,12 @@ def _problems_of_row(stage: int, row: Sequence[Action], count: int) -> Iterator[
                 yield f"{Action(kind, number).text(stage)} is missing"
         if held == {*range(count)} and numbers != list(range(count)):
             yield f"{kind.name.lower()} runs {' '.join(map(str, numbers))}: each micro-batch once, from 0 on"
-    seen: set[int] = set()
+    seen: dict[ActionKind, set[int]] = {kind: set() for kind in ActionKind}
     for action in row:
-        if action.kind is ActionKind.FORWARD:
-            seen.add(action.micro_batch)
-        elif action.micro_batch < count and action.micro_batch not in seen:
-            yield f"{action.text(stage)} stands before its forward"
+        before = BEFORE.get(action.kind)
+        if before is not None and action.micro_batch < count and action.micro_batch not in seen[before]:
+            yield f"{action.text(stage)} stands before its {before.name.lower()}"
+        seen[action.kind].add(action.micro_batch)
 
 
 def _blocked(schedule: PipelineSchedule) -> Iterator[ScheduleProblem]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ...base.pipeline_schedule import Action, ActionKind, PipelineSchedule
 from .schedule_check import ScheduleProblem
 
-WORD = re.compile(r"([0-9]{1,9})([FB])([0-9]{1,9})")
+WORD = re.compile(r"([0-9]{1,9})([FBW])([0-9]{1,9})")
 
 
 def read_schedule(text: str) -> tuple[PipelineSchedule, list[ScheduleProblem]]:
@@ -24,7 +24,7 @@ def _read_row(stage: int, words: Sequence[str], problems: list[ScheduleProblem])
     for word in words:
         found = WORD.fullmatch(word)
         if found is None:
-            problems.append((f"stage {stage}", f"{word!r}: an action is stage, F or B, micro-batch: 0F0"))
+            problems.append((f"stage {stage}", f"{word!r}: an action is stage, F, B or W, micro-batch: 0F0"))
         elif int(found[1]) != stage:
             problems.append((f"stage {stage}", f"{word!r}: the line of stage {stage} holds its actions only"))
         else:

@@ -8,6 +8,7 @@ from ...base.pipeline_schedule import Action, ActionKind, PipelineSchedule
 
 FORWARD_COST = 1
 BACKWARD_COST = 2
+"""Of it all; half of it, rounded down, where gradients of weights are left to later, which take the rest."""
 IDLE = "."
 GOES_ON = "-"
 
@@ -44,6 +45,8 @@ def waits_for(schedule: PipelineSchedule, stage: int, action: Action) -> StageAc
     """What an action needs beside its stage being free: None for the first stage's forward."""
     if action.kind is ActionKind.FORWARD:
         return (stage - 1, action) if stage else None
+    if action.kind is ActionKind.WEIGHTS:
+        return stage, Action(ActionKind.BACKWARD, action.micro_batch)
     if stage + 1 < schedule.num_stages:
         return stage + 1, action
     return stage, Action(ActionKind.FORWARD, action.micro_batch)
@@ -57,7 +60,8 @@ def simulate(
     Transfers take no time, and a sender doesn't wait for its receiver. Deadlocked stages stop:
     see `blocked`.
     """
-    costs = {ActionKind.FORWARD: forward_cost, ActionKind.BACKWARD: backward_cost}
+    stages = range(schedule.num_stages)
+    costs = [_costs(schedule.splits(stage), forward_cost, backward_cost) for stage in stages]
     timeline = ScheduleTimes(schedule, done=[0] * schedule.num_stages)
     free = [0] * schedule.num_stages
     progress = True
@@ -70,11 +74,20 @@ def simulate(
                     break
                 ready = 0 if needed is None else timeline.spans[needed][1]
                 start = max(free[stage], ready)
-                free[stage] = start + costs[action.kind]
+                free[stage] = start + costs[stage][action.kind]
                 timeline.spans[stage, action] = (start, free[stage])
                 timeline.done[stage] += 1
                 progress = True
     return timeline
+
+
+def _costs(splits: bool, forward: int, backward: int) -> dict[ActionKind, int]:
+    first = backward // 2 if splits else backward
+    return {
+        ActionKind.FORWARD: forward,
+        ActionKind.BACKWARD: first,
+        ActionKind.WEIGHTS: backward - first,
+    }
 
 
 def grid(

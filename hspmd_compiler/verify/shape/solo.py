@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...base.comm_plan import Combine, CommStep
-from ...program.boxes import sent_volumes, volume
+from ...program.boxes import received_volumes, sent_volumes, volume
 from ...program.execute import RankPlan, RankState, run_step
 from ...program.literals import torch_dtype
 from ...program.program import KEY_SIZE, ZERO_PARAMS, Program, RankProgram
@@ -67,10 +67,12 @@ def solo(program: Program, plan: RankPlan, book: ShapeBook) -> Script:
     run = RankRun(own, state, arrays, steps)
     asked: list[Asked] = []
     numbers = _Numbers(own.program)
+    posted: dict[int, ShapeValue] = {}
     try:
         request = next(steps)
         while True:
             asked.append(Asked(state.position, type(request), numbers.of(request), _standing(request)))
+            _post_ahead(request, arrays, posted)
             answer = _answer(request, arrays)
             del request
             request = steps.send(answer)
@@ -202,6 +204,15 @@ def _answer(request: Request[ShapeValue], arrays: ShapeArrays) -> ShapeValue | N
     if isinstance(request, Send) or step.dst_view is None:
         return None
     return arrays.paste(step, held)
+
+
+def _post_ahead(request: Request[ShapeValue], arrays: ShapeArrays, posted: dict[int, ShapeValue]) -> None:
+    """Receives that are posted hold their memory until they are waited for."""
+    if isinstance(request, Recv):
+        posted.pop(request.tag, None)
+        for step, tag in request.ahead:
+            size = sum(received_volumes(step).values())
+            posted[tag] = arrays.make((size,), torch_dtype(step.dtype))
 
 
 def _request(asked: Asked, own: RankProgram) -> Request[ShapeValue]:
