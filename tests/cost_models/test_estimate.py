@@ -13,6 +13,7 @@ import torch
 from hspmd_compiler.api import compile
 from hspmd_compiler.artifact.store import Artifact, load
 from hspmd_compiler.artifact.write import write
+from hspmd_compiler.base.pipeline_schedule import ScheduleKind, build_schedule
 from hspmd_compiler.base.timeline import SpanKind
 from hspmd_compiler.cluster.calibration import AtOnce, Calibration, Fit, HeldMemory
 from hspmd_compiler.cluster.cluster import ClusterSpec, DeviceSpec
@@ -110,6 +111,22 @@ def test_a_receive_that_is_posted_ahead_comes_sooner() -> None:
     assert steps[0] > 1.03 * steps[1] and steps[1] >= steps[2]
     waiting = priced(compiled(DP, receives_ahead=2), slow).step_s
     assert waiting == priced(compiled(DP, receives_ahead=0), slow).step_s
+
+
+def test_weights_apart_leave_a_smaller_bubble() -> None:
+    """Named and as a text, which costs the same; on ranks that are not the first, in more memory at most."""
+    stages = [{"devices": [at], "layers": 1} for at in range(4)]
+    given = {"stages": stages, "micro_batches": [1] * 8}
+    text = build_schedule(ScheduleKind.ZB_H1, 4, 8).text()
+    spec = cluster([device(peak=1e11)] * 4)
+    plain, apart, by_hand = (
+        priced(compiled([{**given, **own}], **more), spec)
+        for own, more in (({}, {}), ({}, {"schedule": "zb-h1"}), ({"schedule": text}, {}))
+    )
+    assert apart.step_s < 0.97 * plain.step_s and apart.bubble < plain.bubble - 0.02
+    assert by_hand.step_s == apart.step_s
+    assert apart.model_flops == pytest.approx(plain.model_flops)
+    assert apart.ranks[0].memory.peak.total == plain.ranks[0].memory.peak.total
 
 
 def test_the_timeline_has_every_instruction() -> None:

@@ -25,7 +25,7 @@ from hspmd_compiler.runtime.start.opening import StartOptions
 from hspmd_compiler.runtime.start.rank_process import Emit
 from hspmd_compiler.runtime.start.rendezvous import Timeouts
 from hspmd_compiler.strategy.strategy import PipelineSpec as P
-from hspmd_compiler.strategy.strategy import Recompute, RecomputeKind, Strategy
+from hspmd_compiler.strategy.strategy import Recompute, RecomputeKind, ScheduleKind, Strategy
 from hspmd_compiler.strategy.strategy import StageSpec as S
 from hspmd_compiler.verify import training
 from hspmd_compiler.verify.eager import EagerResult, eager_step, whole_state
@@ -90,6 +90,7 @@ STRATEGIES = {
     "unequal": unequal(3),
     "recomputed": unequal(3, (Recompute((0, 3), RecomputeKind.FULL),)),
     "zero": replace(unequal(3), zero=3),
+    "weights apart": replace(unequal(3), schedule=ScheduleKind.ZB_H1, zero=2),
     "zero, gathered inside": Strategy(
         (P((S((0, 1), (0, 3)),), (3,)), P((S((2, 3, 4), (0, 3)),), (2,))),
         zero=3,
@@ -101,6 +102,7 @@ STRATEGIES = {
     "strategy",
     [
         "unequal",
+        "weights apart",
         "zero, gathered inside",
         *(pytest.param(s, marks=pytest.mark.slow) for s in ("one", "dp", "tp3", "recomputed", "zero")),
     ],

@@ -289,3 +289,13 @@ def test_packed_rows_that_are_not_one_row_are_refused(inside: Callable[[Tensor],
     with pytest.raises(HspmdError) as caught:
         hspmd.compile(Blocks(inside), inputs(), strategy=PACKED)
     assert "test_sized_compile.py" in str(caught.value), str(caught.value)
+
+
+def test_weights_apart_with_sizes() -> None:
+    """A template has a part for gradients of weights; each step's schedule says where they go."""
+    first = {"stages": [{"devices": [at], "layers": 1} for at in (0, 1)], "micro_batches": [1]}
+    form = {**FORM, "pipelines": [first, FORM["pipelines"][1]], "schedule": "zb-h1", "zero": 2}
+    program = hspmd.compile(lambda: (Blocks(), inputs()), strategy=form)
+    sized = [own.sized for own in program.artifact.program.ranks]
+    assert [each is not None and len(each.weights) for each in sized] == [0, 1, 0]
+    assert program.verify(values=True).values is not None

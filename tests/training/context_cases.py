@@ -45,6 +45,12 @@ CASES: dict[str, Strategy] = {
     "two stages": Strategy(
         (pipeline((0, 1), (2,)), pipeline((3,), (4, 5)), pipeline((6,))), context=(ContextSpec((0, 1)),)
     ),
+    "weights apart": Strategy(
+        (pipeline((0, 1), (2,)), pipeline((3,), (4, 5)), pipeline((6,))),
+        context=(ContextSpec((0, 1)),),
+        schedule=ScheduleKind.ZB_H1,
+        zero=2,
+    ),
     "unlike stages": Strategy(
         (pipeline((0, 1), (2,)), pipeline((3,))), context=(PAIR,), schedule=ScheduleKind.GPIPE
     ),

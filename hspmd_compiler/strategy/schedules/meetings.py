@@ -25,7 +25,7 @@ def meeting_problems(schedule: PipelineSchedule, points: Collection[int]) -> Ite
             yield (
                 f"stage {stage}",
                 f"{action.text(stage)} waits for ever for {other}: ranks hand over gradients in between,"
-                " which zero 2 does behind what stages do last of a micro-batch",
+                " which zero 2 and 3 do behind what stages do last of a micro-batch",
             )
 
 
