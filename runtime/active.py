@@ -70,10 +70,12 @@ class ActiveProgram:
         self.batches = BatchCheck(transport, self._readers(), self.keys)
 
     def _readers(self) -> list[tuple[int, int]]:
-        """What ranks have alike that take the same rows; where these change, the number of their pipeline."""
+        """What ranks have alike that take the same rows; where these change, the number of their pipeline, or
+        of the first of those that share rows."""
         if self._plan is None or self.sizes is None:
             return self.rows
-        return [(self._plan.program.pipeline, self._plan.program.pipeline + 1)]
+        first = self.sizes.group_of(self._plan.program.pipeline)[0]
+        return [(first, first + 1)]
 
     def choose(self, plan: StepPlan) -> None:
         """Take the micro-batches of a step: batches have their sizes from now on."""
@@ -163,8 +165,8 @@ class ActiveProgram:
         self._check_padding(batch)
         self._check_documents(batch, self._all_rows, whole=True)
         return [
-            self._placed({key: self._rows(batch[key], low, high) for key in self.keys})
-            for low, high in self.rows
+            self._placed(mb, {key: self._rows(batch[key], low, high) for key in self.keys})
+            for mb, (low, high) in enumerate(self.rows)
         ]
 
     def _rows(self, value: Tensor, low: int, high: int) -> Tensor:
@@ -192,7 +194,7 @@ class ActiveProgram:
         rows = [(end - size, end) for size, end in zip(sizes, ends, strict=True)]
         self._check_documents(batch, rows, whole=False)
         parts = {key: torch.split(batch[key], sizes, dim) for key in self.keys}
-        return [self._placed({key: parts[key][mb] for key in self.keys}) for mb in range(len(sizes))]
+        return [self._placed(mb, {key: parts[key][mb] for key in self.keys}) for mb in range(len(sizes))]
 
     def _check_documents(
         self, batch: Mapping[str, Tensor], rows: Sequence[tuple[int, int]], whole: bool
@@ -204,10 +206,10 @@ class ActiveProgram:
             else:
                 refuse_cut_documents(name, batch[name].unbind())
 
-    def _placed(self, micro_batch: Batch) -> Batch:
+    def _placed(self, mb: int, micro_batch: Batch) -> Batch:
         """What of a micro-batch the rank reads, on its device; where documents begin stays on the host."""
         on_host = frozenset(map(documents_key, self._documents))
-        every = as_read(micro_batch, self._documents, self.piece)
+        every = as_read(micro_batch, self._documents, self.own.piece_of(mb))
         return {key: it if key in on_host else it.to(self._device) for key, it in every.items()}
 
 

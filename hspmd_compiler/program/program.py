@@ -268,8 +268,9 @@ class RankProgram:
     used by `comm` rows and STEP_REDUCE. transfers: CommStep (SEND_RECV, one direction) per slot for SEND and
     RECV. saved: per micro-batch, the bytes that are kept from its forward to its backward pass. sized: what
     varies, of a program for micro-batches of any size; all else has the numbers of its first probe.
-    piece: the tokens of its samples that it runs, None: all of them. receives_ahead: how many receives are
-    posted before their turn, see `messages.early_receives`.
+    piece: the tokens of its samples that it runs, None: all of them. pieces: by micro-batch, where these are
+    pieces of unlike rows. receives_ahead: how many receives are posted before their turn, see
+    `messages.early_receives`.
     """
 
     rank: int
@@ -292,11 +293,16 @@ class RankProgram:
     sized: SizedRank | None = None
     piece: RowPiece | None = None
     receives_ahead: Annotated[int, AtLeast(0)] = RECEIVES_AHEAD
+    pieces: list[RowPiece] = field(default_factory=list)
 
-    def micro_shape(self, name: str, shape: tuple[int, ...], rows: int) -> tuple[int, ...]:
+    def piece_of(self, mb: int) -> RowPiece | None:
+        """The tokens of a micro-batch's rows that it runs, None: all of them."""
+        return self.pieces[mb] if self.pieces else self.piece
+
+    def micro_shape(self, name: str, shape: tuple[int, ...], rows: int, mb: int = 0) -> tuple[int, ...]:
         """What a micro-batch of so many rows has of an input of this shape."""
-        held = (*shape[: self.row_dim], rows, *shape[self.row_dim + 1 :])
-        return held if self.piece is None else self.piece.shape(name, held)
+        held, piece = (*shape[: self.row_dim], rows, *shape[self.row_dim + 1 :]), self.piece_of(mb)
+        return held if piece is None else piece.shape(name, held)
 
     @property
     def update_at(self) -> int:
@@ -347,4 +353,4 @@ class Program:
     @property
     def cuts_samples(self) -> bool:
         """Whether some rank runs some tokens of its samples only."""
-        return any(own.piece is not None for own in self.ranks)
+        return any(own.piece is not None or own.pieces for own in self.ranks)

@@ -24,9 +24,21 @@ def size_problems(strategy: Strategy) -> Iterator[Problem]:
         yield Problem(path, f"[{low}, {high}]: a range of sizes begins at 1 or above, and ends no lower")
     elif high > MOST_SAMPLES:
         yield Problem(path, f"[{low}, {high:,}]: at most {MOST_SAMPLES:,}")
-    if strategy.context:
-        yield Problem("sizes", "with context: its pieces have fixed lengths; leave out one of the two")
+    yield from _shared_problems(strategy)
     for index, pipeline in enumerate(strategy.pipelines):
         if pipeline.schedule is not None:
             rule = "with sizes each step chooses its number of micro-batches; name a schedule instead"
             yield Problem(f"pipelines[{index}].schedule", f"written out: {rule}")
+
+
+def _shared_problems(strategy: Strategy) -> Iterator[Problem]:
+    """Pipelines share rows of packed tokens, which are never padded."""
+    if strategy.context and strategy.sizes is not None and strategy.sizes.tokens is None:
+        yield Problem(
+            "sizes.samples", "with context: rows that pipelines share have tokens; give sizes.tokens"
+        )
+    for number, spec in enumerate(strategy.context):
+        if spec.padding:
+            yield Problem(
+                f"context[{number}].padding", "with sizes: a row has the tokens that a step gives it"
+            )

@@ -102,7 +102,7 @@ def verify_artifact(
     with task("check that ranks fit"):
         fit = check_fit(artifact.program, names_of(artifact))
     graph = graph_json.decode(artifact.graph)
-    check_tables(artifact.program, graph)
+    check_tables(whole.program, graph)
     check_owned(artifact.program)
     steps = [] if whole is artifact else proof_plans(whole.program, SEED)
     sizes = _checked_sizes(whole, steps) if steps else None

@@ -105,18 +105,9 @@ class _Sharing:
         rows, tokens = token_rows(self.graphs), self.graphs.tokens[2]
         runs = [self._runs(pipeline, tokens) for pipeline in range(len(self.strategy.pipelines))]
         state, attention = self._laid_out(rows, runs, tokens)
-        lowered = programming(self.device, self.cost).run(state, self.dump)
-        program = Attending(
-            lowered.program,
-            [self._members(spec, attention, runs) for spec in self.strategy.context],
-            {(p, s): state.ranks.of_stage(p, s) for p, own in enumerate(runs) for s in self._stages(p)},
-            [first_coordinate(state.strategy, pipeline) for pipeline in range(len(runs))],
-            self.cost,
-        ).run()
-        return replace(lowered, program=self._whole(program, rows, runs))
-
-    def _stages(self, pipeline: int) -> range:
-        return range(len(self.strategy.pipelines[pipeline].stages))
+        groups = [self._members(spec, attention, runs) for spec in self.strategy.context]
+        lowered = meeting(state, groups, self.device, self.cost, self.dump)
+        return replace(lowered, program=self._whole(lowered.program, rows, runs))
 
     def _runs(self, pipeline: int, tokens: int) -> Runs:
         spec = self.strategy.context_of(pipeline)
@@ -163,11 +154,7 @@ class _Sharing:
         inputs = {name: (info.shape, dtype_name(info.dtype)) for name, info in graph.inputs.items()}
         blank = blank_inputs(graph)
         ranks = [self._of_rank(own, rows, runs[own.pipeline], blank) for own in program.ranks]
-        groups = {step.group for own in ranks for step in own.comms if len(step.group) > 1} | set(
-            program.groups
-        )
-        ordered = sorted(groups, key=lambda group: (len(group), group))
-        return replace(program, batch=self.strategy.global_batch, inputs=inputs, ranks=ranks, groups=ordered)
+        return replace(program, batch=self.strategy.global_batch, inputs=inputs, ranks=ranks)
 
     def _of_rank(
         self,
@@ -189,6 +176,21 @@ class _Sharing:
             )
         piece = RowPiece(runs, tuple(sorted(rows.tokens)), shifts, end, blank if spec.padding else ())
         return replace(own, rows=taken, piece=piece)
+
+
+def meeting(
+    state: Deduced, groups: Sequence[SharedMembers], device: DeviceKind, cost: CostModel | None, dump: Dump
+) -> Lowered:
+    """The programs of pipelines that are laid out, in which the members of groups meet in attention."""
+    lowered, pipelines = programming(device, cost).run(state, dump), state.strategy.pipelines
+    ranks = {
+        (p, s): state.ranks.of_stage(p, s) for p, own in enumerate(pipelines) for s in range(len(own.stages))
+    }
+    batches = [first_coordinate(state.strategy, pipeline) for pipeline in range(len(pipelines))]
+    program = Attending(lowered.program, groups, ranks, batches, cost).run()
+    met = {step.group for own in program.ranks for step in own.comms if len(step.group) > 1}
+    ordered = sorted(met | set(program.groups), key=lambda group: (len(group), group))
+    return replace(lowered, program=replace(program, groups=ordered))
 
 
 def blank_inputs(graph: LogicalGraph) -> tuple[BlankInput, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from torch import Tensor
@@ -17,9 +17,11 @@ from ...program.program import Program
 from ...program.sized.sizes import Count
 from ...strategy.strategy import Strategy
 from ..compile_state import Traced
+from ..context.share import alone
 from ..lower.lower import Lowered
 from ..pass_chain import Dump
 from ..pipeline import planning
+from .lower_shared import lower_shared
 from .packed_rows import check_packed
 from .probes import Probe, probes_of, range_of
 from .refusals import sized_parameters, told_apart, unlike_graphs
@@ -46,38 +48,78 @@ def lower_sized(
     unit, (low, high) = unit_of(strategy), _range(strategy)
     probes = probes_of(strategy, unit, low, high)
     told = None if cost is None else ToldCosts(cost)
-    made: list[tuple[Traced, Lowered]] = []
+    steps = TracedSteps(inputs, trace, (probes[0].tokens, rows_of_probe(probes[0])))
+    made: list[Lowered] = []
     for probe in reversed(probes):
-        is_first = probe is probes[0]
         with task(f"compile at {_size_text(probe, unit)}"):
-            traced = trace(resized(inputs, probe.tokens), probe.strategy.global_batch, is_first)
             costs = told if told is None or not made else told.again()
-            chain = planning(probe.strategy, device, costs, probe.cuts)
-            made.append((traced, chain.run(traced, dump if is_first else None)))
+            made.append(_lowered(probe, steps, device, costs, dump if probe is probes[0] else None))
     made.reverse()
-    check_graphs([traced.graph for traced, _ in made], probes, unit)
+    first = steps.of(probes[0])
+    check_graphs(first.graph, _size_text(probes[0], unit), steps.others(unit))
     if unit is Count.TOKENS:
         with task("look for tokens that meet"):
-            check_rows([traced.graph for traced, _ in made], inputs, probes, trace)
+            check_rows(probes, steps)
     with task("make one program of them"):
-        graph = made[0][0].graph
-        for _, lowered in made:
-            check_variants(lowered.program, graph)
-        programs = [lowered.program for _, lowered in made]
+        for lowered in made:
+            check_variants(lowered.program, first.graph)
+        programs = [lowered.program for lowered in made]
         sizes = range_of(strategy, unit, low, high, probes)
-        program = unify(programs, sizes, [row.where for row in graph.rows])
-    return made[0][0], replace(made[0][1], program=program)
+        program = unify(programs, sizes, [row.where for row in first.graph.rows])
+    return first, replace(made[0], program=program)
 
 
-def check_rows(
-    graphs: Sequence[LogicalGraph], inputs: Inputs, probes: Sequence[Probe], trace: TraceOf
-) -> None:
+def rows_of_probe(probe: Probe) -> int:
+    """Samples of the traced step: one for each micro-batch of each pipeline, also where these share rows."""
+    return alone(probe.strategy).global_batch
+
+
+@dataclass(slots=True)
+class TracedSteps:
+    """The step at several sizes, each traced once. dumped: the one that texts of passes are written of."""
+
+    inputs: Inputs
+    trace: TraceOf
+    dumped: tuple[int, int]
+    known: dict[tuple[int, int], Traced] = field(default_factory=dict)
+
+    def at(self, tokens: int, rows: int) -> Traced:
+        """Of rows of so many tokens; 0: as they are."""
+        key = tokens, rows
+        if key not in self.known:
+            self.known[key] = self.trace(resized(self.inputs, tokens), rows, key == self.dumped)
+        return self.known[key]
+
+    def of(self, probe: Probe) -> Traced:
+        """At the probe's tokens, of rows that one pipeline has."""
+        return self.at(probe.tokens, rows_of_probe(probe))
+
+    def others(self, unit: Count) -> list[tuple[str, LogicalGraph]]:
+        """All but the dumped one, each with its size."""
+        return [
+            (f"{tokens or rows} {unit.value}", traced.graph)
+            for (tokens, rows), traced in self.known.items()
+            if (tokens, rows) != self.dumped
+        ]
+
+
+def _lowered(
+    probe: Probe, steps: TracedSteps, device: DeviceKind, cost: CostModel | None, dump: Dump | None
+) -> Lowered:
+    """The program of one probe."""
+    if not probe.strategy.context:
+        return planning(probe.strategy, device, cost, probe.cuts).run(steps.of(probe), dump)
+    rows = rows_of_probe(probe)
+    return lower_shared(probe, lambda tokens: steps.at(tokens, rows).graph, device, cost, dump)
+
+
+def check_rows(probes: Sequence[Probe], steps: TracedSteps) -> None:
     """Rows of packed tokens are one call on [1, N]; a fourth trace tells lengths from numbers of rows."""
     first, second = probes[:2]
-    counts = [each.strategy.global_batch for each in (first, first, second)]
+    counts = [rows_of_probe(each) for each in (first, first, second)]
     lengths = [first.tokens, second.tokens, second.tokens]
-    between = trace(resized(inputs, second.tokens), counts[1], False).graph
-    check_packed([graphs[0], between, graphs[1]], counts, lengths)
+    graphs = [steps.at(length, count).graph for length, count in zip(lengths, counts, strict=True)]
+    check_packed(graphs, counts, lengths)
 
 
 def unit_of(strategy: Strategy) -> Count:
@@ -114,11 +156,10 @@ def resized(inputs: Inputs, tokens: int) -> Inputs:
     }
 
 
-def check_graphs(graphs: Sequence[LogicalGraph], probes: Sequence[Probe], unit: Count) -> None:
+def check_graphs(first: LogicalGraph, size: str, others: Sequence[tuple[str, LogicalGraph]]) -> None:
     """The traced steps are the same but for numbers, and no parameter depends on a size."""
-    first = graphs[0]
-    for graph, probe in zip(graphs[1:], probes[1:], strict=True):
-        at = (_size_text(probes[0], unit), _size_text(probe, unit))
+    for other, graph in others:
+        at = (size, other)
         for mine, theirs in zip_longest(first.rows, graph.rows):
             if mine is None or theirs is None or mine.op != theirs.op:
                 found = tuple("nothing more" if row is None else row.op for row in (mine, theirs))

@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
+from random import Random
 
 from ...errors import StrategyError
 from ...program.sized.size_range import SizeRange
 from ...program.sized.sizes import Count, MicroSizes
 from ...program.sized.step_plan import StepPlan
 from ...strategy.strategy import Strategy
-from .explain import Explainer
+from .explain import explainer_of
+from .shared_probes import drawn_ring, least_row, member_tokens
 
 LEAST = 11
 """The first probe, unless the range, or cuts into many pieces, ask for more."""
@@ -22,19 +24,23 @@ Cuts = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One compile. strategy: with the micro-batches of `plan`. cuts: tokens per rank, by degree."""
+    """One compile. strategy: with the micro-batches of `plan`. cuts: tokens per rank, by degree, of rows that
+    one pipeline has."""
 
     plan: StepPlan
     strategy: Strategy
     tokens: int
     cuts: Mapping[int, tuple[int, ...]]
 
+    def cuts_of(self, pipeline: int) -> dict[int, tuple[int, ...]]:
+        """Of what a pipeline runs, which may be a piece of a row."""
+        return {len(cut): cut for cut in self.plan.pipelines[pipeline][0].cuts}
+
 
 def probes_of(strategy: Strategy, unit: Count, low: int, high: int) -> list[Probe]:
     """The compiles; a StrategyError where the range has too few sizes to tell sums of pieces apart."""
     degrees = degrees_of(strategy, unit)
-    weights = len(_boundaries(degrees)) + 1
-    least = max(low, LEAST, 2 * weights * (weights + 1) // 2)
+    least = max(low, _least(strategy, degrees))
     for attempt in range(TRIES):
         one = least + 2 * attempt
         two = one + one // 2 + 2 + (one + attempt) % 2
@@ -43,10 +49,11 @@ def probes_of(strategy: Strategy, unit: Count, low: int, high: int) -> list[Prob
         sizes = [size for size in (one, two) if size < high] + [high]
         if len(sizes) < 3:
             sizes = sorted({max(low, 1), (low + high) // 2, high})
-        made = [_probe(strategy, unit, size, degrees, number) for number, size in enumerate(sizes)]
+        drawn = Random(attempt)
+        made = [_probe(strategy, unit, size, degrees, number, drawn) for number, size in enumerate(sizes)]
         if len(made) == 3 and None not in made:
             found = [each for each in made if each is not None]
-            if not coincidences(found, unit, degrees):
+            if not coincidences(found, strategy, unit, degrees):
                 return found
     raise StrategyError(
         "the range of sizes is too short",
@@ -59,10 +66,30 @@ def probes_of(strategy: Strategy, unit: Count, low: int, high: int) -> list[Prob
     )
 
 
-def coincidences(probes: Sequence[Probe], unit: Count, degrees: Sequence[int]) -> list[tuple[str, str]]:
-    """Sizes that the probes do not tell apart."""
-    micros = [probe.plan.pipelines[0][0] for probe in probes]
-    return Explainer(micros, [probe.plan.total(unit) for probe in probes], unit, degrees).coincidences()
+def coincidences(
+    probes: Sequence[Probe], strategy: Strategy, unit: Count, degrees: Sequence[int]
+) -> list[tuple[str, str]]:
+    """Sizes that the probes do not tell apart: of one pipeline that shares no rows, or of a member."""
+    plans = [probe.plan for probe in probes]
+    alone = [(each,) for each in range(len(strategy.pipelines)) if strategy.context_of(each) is None]
+    for group in (*alone[:1], *groups_of(strategy)):
+        for pipeline in group:
+            found = explainer_of(plans, unit, degrees, group, pipeline).coincidences()
+            if found:
+                return found
+    return []
+
+
+def groups_of(strategy: Strategy) -> tuple[tuple[int, ...], ...]:
+    """Pipelines that share rows, members in the order of their tokens."""
+    return tuple(spec.pipelines for spec in strategy.context)
+
+
+def _least(strategy: Strategy, degrees: Sequence[int]) -> int:
+    """Of the first probe at least: room for cuts, and for pieces of rows."""
+    weights = len(_boundaries(degrees)) + 1
+    one = max(LEAST, 2 * weights * (weights + 1) // 2)
+    return max([one, *(least_row(spec, one) for spec in strategy.context)])
 
 
 def range_of(strategy: Strategy, unit: Count, low: int, high: int, probes: Sequence[Probe]) -> SizeRange:
@@ -75,7 +102,21 @@ def range_of(strategy: Strategy, unit: Count, low: int, high: int, probes: Seque
         tuple(len(pipeline.stages) for pipeline in strategy.pipelines),
         strategy.schedule,
         degrees_of(strategy, unit),
+        groups_of(strategy),
+        shares_of(strategy),
     )
+
+
+def shares_of(strategy: Strategy) -> tuple[float, ...]:
+    """Samples of a step by pipeline, as if sizes did not vary; a member has its part of its group's."""
+    found = []
+    for number, pipeline in enumerate(strategy.pipelines):
+        spec, part = strategy.context_of(number), 1.0
+        if spec is not None:
+            weights = spec.lengths or (1,) * len(spec.pipelines)
+            part = weights[spec.pipelines.index(number)] / sum(weights)
+        found.append(pipeline.batch_size * strategy.accumulation * part)
+    return tuple(found)
 
 
 def degrees_of(strategy: Strategy, unit: Count) -> tuple[int, ...]:
@@ -85,28 +126,46 @@ def degrees_of(strategy: Strategy, unit: Count) -> tuple[int, ...]:
     return tuple(sorted({stage.tp for each in strategy.pipelines for stage in each.stages if stage.tp > 1}))
 
 
-def _probe(strategy: Strategy, unit: Count, size: int, degrees: Sequence[int], number: int) -> Probe | None:
+def _probe(
+    strategy: Strategy, unit: Count, size: int, degrees: Sequence[int], number: int, drawn: Random
+) -> Probe | None:
     """One of them; None where the size is too small for its cuts. All have unlike micro-batches."""
-    cuts = cuts_of(size, degrees, number)
-    if cuts is None:
+    cuts, shared = cuts_of(size, degrees, number), _shared(strategy, size, degrees, number, drawn)
+    if cuts is None or shared is None:
         return None
-    packed = unit is Count.TOKENS
-    samples, tokens = (1, size) if packed else (size, 0)
-    counts = [2 + number * (index == 0) for index in range(len(strategy.pipelines))]
+    samples, tokens = (1, size) if unit is Count.TOKENS else (size, 0)
+    firsts: list[int] = []
     micros: list[tuple[MicroSizes, ...]] = []
-    first = 0
-    for count in counts:
-        own = [
-            MicroSizes(samples, tokens, tuple(cuts.values()), (), first + size * at) for at in range(count)
-        ]
-        micros.append(tuple(own))
-        first += size * count
+    end = 0
+    for index, head in enumerate(strategy.own_rows):
+        count = 2 + number * (head == strategy.own_rows[0])
+        firsts.append(end if head == index else firsts[head])
+        end += size * count if head == index else 0
+        one = shared.get(index, MicroSizes(samples, tokens, tuple(cuts.values())))
+        micros.append(tuple(replace(one, first=firsts[index] + size * at) for at in range(count)))
     pipelines = [
-        replace(each, micro_batches=(samples,) * count)
-        for each, count in zip(strategy.pipelines, counts, strict=True)
+        replace(each, micro_batches=(samples,) * len(own))
+        for each, own in zip(strategy.pipelines, micros, strict=True)
     ]
     probed = replace(strategy, pipelines=tuple(pipelines), accumulation=1)
     return Probe(StepPlan(tuple(micros)), probed, tokens, cuts)
+
+
+def _shared(
+    strategy: Strategy, size: int, degrees: Sequence[int], number: int, drawn: Random
+) -> dict[int, MicroSizes] | None:
+    """What members of groups run of a row; None where it is too short."""
+    made: dict[int, MicroSizes] = {}
+    for spec in strategy.context:
+        ring = drawn_ring(size, spec, drawn)
+        if ring is None:
+            return None
+        for pipeline, tokens in zip(spec.pipelines, member_tokens(ring, len(spec.pipelines)), strict=True):
+            cuts = cuts_of(tokens, degrees, number)
+            if cuts is None:
+                return None
+            made[pipeline] = MicroSizes(1, tokens, tuple(cuts.values()), ring)
+    return made
 
 
 def cuts_of(size: int, degrees: Sequence[int], number: int) -> dict[int, tuple[int, ...]] | None:

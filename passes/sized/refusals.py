@@ -130,6 +130,17 @@ def tokens_meet(lines: Sequence[str], texts: Sequence[str]) -> HspmdError:
     )
 
 
+def shared_attention(lines: Sequence[str]) -> HspmdError:
+    """Attention of a member of a context group that is not told documents."""
+    return DeduceError(
+        "attention over rows that pipelines share is not told which documents they hold",
+        at=lines,
+        rule="members of a context group meet in attention inside documents, causal or not, or in a window of"
+        " them, as positions tell it; a mask of any other kind is of whole rows",
+        fix="let attention follow position_ids that restart with each document, or leave out `context`",
+    )
+
+
 def random_tokens(lines: Sequence[str]) -> HspmdError:
     """Random numbers of packed rows: their places count rows."""
     return DeduceError(

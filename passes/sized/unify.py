@@ -12,7 +12,7 @@ from ...program.sized.comm_numbers import frame_of, numbers_of
 from ...program.sized.size_range import SizeRange
 from ...program.sized.sizes import Overlay
 from ...program.sized.template import check_template, first_tags, template_of
-from .explain import AmbiguousSize, Explainer
+from .explain import AmbiguousSize, Explainer, explainer_of
 from .refusals import Unlike, ambiguous_sizes, unexplained_size, unlike_programs
 
 
@@ -37,16 +37,10 @@ class Unifier:
 
     def __post_init__(self) -> None:
         self.tags = [first_tags(program.ranks) for program in self.programs]
-        probes = self.sizes.probes
-        totals = [probe.total(self.sizes.unit) for probe in probes]
+        sizes = self.sizes
         self.explainers = [
-            Explainer(
-                [probe.pipelines[number][0].shape for probe in probes],
-                totals,
-                self.sizes.unit,
-                self.sizes.degrees,
-            )
-            for number in range(len(self.sizes.stages))
+            explainer_of(sizes.probes, sizes.unit, sizes.degrees, sizes.group_of(number), number)
+            for number in range(len(sizes.stages))
         ]
 
     def run(self) -> Program:

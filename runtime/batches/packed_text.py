@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from ...errors import RunError
+from ...program.sized.size_range import SizeRange
+from ...program.sized.sizes import Count
 from .data import Batch, BatchShape, Epochs, SampleRanges, epoch_seed
 from .text_data import IDS, LABELS
 from .tokens import Tokens
@@ -105,8 +107,17 @@ def first_fit(order: Sequence[int], lengths: Sequence[int], room: int) -> list[t
     return [tuple(row) for row in rows]
 
 
-def check_packing(shape: BatchShape, files: Sequence[Path], lengths: Sequence[int], room: int) -> None:
-    """RunError with all that keeps documents of files from being packed for a program."""
+def check_packing(
+    shape: BatchShape,
+    files: Sequence[Path],
+    lengths: Sequence[int],
+    room: int,
+    sizes: SizeRange | None = None,
+) -> None:
+    """RunError with all that keeps documents of files from being packed for a program.
+
+    sizes: of rows that it takes, where each step chooses them.
+    """
     wrong = [(key, "packed text can't give this input") for key in shape.inputs if key not in PACKED_INPUTS]
     needed = (IDS, POSITIONS, SHIFTED)
     wrong += [
@@ -115,8 +126,12 @@ def check_packing(shape: BatchShape, files: Sequence[Path], lengths: Sequence[in
     wrong += [
         (key, f"{dtype}{list(size)}: the program's rows have no {room} tokens")
         for key, (size, dtype) in shape.inputs.items()
-        if key in PACKED_INPUTS and (size[1:] != (room,) or dtype != "int64")
+        if key in PACKED_INPUTS and ((sizes is None and size[1:] != (room,)) or dtype != "int64")
     ]
+    if sizes is not None and sizes.unit is not Count.TOKENS:
+        wrong.append(("sizes", "a micro-batch has any number of samples: compile with sizes.tokens"))
+    elif sizes is not None and not sizes.low <= room <= sizes.high:
+        wrong.append(("--pack", f"{room:,}: the program's rows have {sizes.low:,} to {sizes.high:,} tokens"))
     wrong += [
         (str(path), f"{length:,} tokens, more than a row of {room:,}")
         for path, length in zip(files, lengths, strict=True)

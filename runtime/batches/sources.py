@@ -11,6 +11,7 @@ from .copied_labels import check_labels
 from .data import FactoryData, epoch_seed, load_factory, seed_generators
 from .packed_text import PackedText, check_packing, check_shifted
 from .sized_data import SizedFactoryData
+from .sized_text import SizedPackedText
 from .text_data import IDS, LABELS, TextData, open_text
 
 EMBEDDINGS = frozenset({"aten.embedding.default", "hspmd.vocab_embedding"})
@@ -44,12 +45,17 @@ def text_source(
 
 def packed_source(
     engine: Engine, files: Sequence[Path], room: int, tokenizer: Path | None = None, seed: int = 0
-) -> PackedText:
-    """This rank's rows of whole files, packed. RunError where they don't fit the program."""
-    vocabulary = vocabulary_of(engine.class_program, engine.shards)
+) -> PackedText | SizedPackedText:
+    """Whole files, packed: this rank's rows, or whole steps of a program that takes rows of any length.
+
+    RunError where they don't fit the program.
+    """
+    vocabulary, sizes = vocabulary_of(engine.class_program, engine.shards), engine.active.sizes
     documents = [open_text([path], vocabulary, tokenizer) for path in files]
-    check_packing(engine.shape, files, [len(each) for each in documents], room)
+    check_packing(engine.shape, files, [len(each) for each in documents], room, sizes)
     check_shifted(engine.keys)
+    if sizes is not None:
+        return SizedPackedText(documents, sizes, tuple(engine.shape.inputs), room, seed)
     return PackedText(documents, engine.shape, engine.rows, engine.keys, seed)
 
 

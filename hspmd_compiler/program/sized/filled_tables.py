@@ -57,7 +57,7 @@ class FilledTables:
         for each in shared.values():
             each.varying = tuple([(place, self._number(size)) for place, size in each.overlay])
         self._between_cuts = [
-            each for each in shared.values() if any(size.minus is not None for _, size in each.overlay)
+            each for each in shared.values() if any(_is_between_cuts(size) for _, size in each.overlay)
         ]
         self._reads_total = any(_reads_total(size) for size in self._sizes)
         self._known: Recent[tuple[MicroSizes, int], _Numbers] = Recent(most)
@@ -119,6 +119,10 @@ def _shared(
 ) -> list[SizedStep]:
     """By slot; layers repeat each other's steps, but for their ids."""
     return [known.setdefault(key, SizedStep(*key)) for key in zip(steps, overlays, strict=True)]
+
+
+def _is_between_cuts(size: Size) -> bool:
+    return size.minus is not None and size.minus.parts != size.parts
 
 
 def _reads_total(size: Size) -> bool:

@@ -11,12 +11,23 @@ from typing import TypeAlias, TypeVar
 
 from ...base.comm_plan import CommStep, GradBucket, ParamBucket
 from ..arguments import leaves, map_leaves
-from ..program import COMM, ClassProgram, Hole, Instruction, LocalRow, Program, RankProgram, Segment
+from ..program import (
+    COMM,
+    COMM_START,
+    ClassProgram,
+    Hole,
+    Instruction,
+    LocalRow,
+    Program,
+    RankProgram,
+    Segment,
+)
 from ..receipts import with_receipts
 from .comm_numbers import filled
+from .shared_rows import own_pieces
 from .size_range import SizeRange
 from .sizes import Count, MicroSizes, Overlay, Size
-from .step_plan import StepPlan
+from .step_plan import StepPlan, rows_of
 from .template import MOVES, step_instructions
 
 B = TypeVar("B", GradBucket, ParamBucket)
@@ -47,12 +58,13 @@ def instantiate(program: Program, plan: StepPlan) -> Program:
 
 
 def as_compiled(program: Program) -> Program:
-    """The plain program of the first compile, on its graph's inputs: rows, where tokens vary."""
+    """The plain program of the first compile, on its graph's inputs: rows, where tokens vary and no
+    pipelines share them."""
     assert program.sizes is not None, "a program for micro-batches of any size"
     made = instantiate(program, program.sizes.probes[0])
     saved = {own.rank: own.saved for own in program.ranks}
     made = replace(made, ranks=[replace(own, saved=saved[own.rank]) for own in made.ranks])
-    if program.sizes.unit is Count.SAMPLES:
+    if program.sizes.unit is Count.SAMPLES or program.sizes.groups:
         return made
     micros = sorted(
         (micro.first, pipeline, place)
@@ -123,11 +135,11 @@ class _Instance:
         more = (len(variants) - 1) * held
         by_number = list(enumerate(variants))
         micros = self.micros(own.pipeline)
-        taken = [micro.tokens if self.sizes.unit is Count.TOKENS else micro.samples for micro in micros]
         return replace(
             own,
             class_name=self.class_of(own.class_name, variants),
-            rows=[(micro.first, micro.first + count) for micro, count in zip(micros, taken, strict=True)],
+            rows=[rows_of(micro, self.sizes.unit) for micro in micros],
+            pieces=own_pieces(self.sizes, own.pipeline, micros, self.program.inputs),
             literals=[self.argument(each, micro) for micro in variants for each in own.literals],
             comms=[
                 *(each for at in by_number for each in self.filled(own.comms[:held], sized.comms, at)),
@@ -163,7 +175,7 @@ class _Instance:
         return replace(segment, name=f"{name}.{number}{rest[1:]}", rows=rows)
 
     def row(self, row: LocalRow, micro: MicroSizes, slots: int, holes: int) -> LocalRow:
-        if row.op == COMM:
+        if row.op in (COMM, COMM_START):
             return replace(row, args=(row.args[0], row.args[1] + slots)) if slots else row  # type: ignore[operator]
         args = tuple([self.argument(each, micro, holes) for each in row.args])
         kwargs = {key: self.argument(each, micro, holes) for key, each in row.kwargs.items()}

@@ -21,7 +21,7 @@ def micro_batches(plan: RankPlan, batch: Mapping[str, Tensor]) -> list[dict[str,
         {key: value.narrow(program.row_dim, low, high - low) for key, value in batch.items()}
         for low, high in program.rows
     ]
-    return [as_read(each, documents, program.piece) for each in rows]
+    return [as_read(each, documents, program.piece_of(mb)) for mb, each in enumerate(rows)]
 
 
 def as_read(

@@ -8,9 +8,10 @@ from itertools import zip_longest
 
 from ...base.bad_values import Problem, ProblemSubject
 from ...errors import RunError
+from .shared_rows import own_runs
 from .size_range import SizeRange
 from .sizes import Count, MicroSizes
-from .step_plan import StepPlan
+from .step_plan import StepPlan, rows_of, whole_row
 
 MOST_MICRO_BATCHES = 1 << 16
 """Of a pipeline in a step."""
@@ -42,12 +43,12 @@ def _problems(plan: StepPlan, sizes: SizeRange) -> Iterator[Problem]:
             return
         for place, micro in enumerate(micros):
             path = f"pipelines[{number}][{place}]"
-            yield from _of_micro(micro, path, sizes, len(sizes.group_of(number)))
+            yield from _of_micro(micro, path, sizes, number)
     yield from _of_groups(plan, sizes)
     yield from _of_order(plan, sizes)
 
 
-def _of_micro(micro: MicroSizes, path: str, sizes: SizeRange, members: int) -> Iterator[Problem]:
+def _of_micro(micro: MicroSizes, path: str, sizes: SizeRange, pipeline: int) -> Iterator[Problem]:
     if sizes.unit is Count.SAMPLES:
         yield from _range(f"{path}.samples", micro.samples, "samples", sizes)
         for name in ("tokens", "cuts", "ring", "documents"):
@@ -56,11 +57,13 @@ def _of_micro(micro: MicroSizes, path: str, sizes: SizeRange, members: int) -> I
         return
     if micro.samples != 1:
         yield Problem(f"{path}.samples", f"{micro.samples}: a micro-batch is one row of tokens")
-    whole = sum(micro.ring) if micro.ring else micro.tokens
+    whole, members, pieces = whole_row(micro), len(sizes.group_of(pipeline)), sizes.pieces_of(pipeline)
     yield from _range(f"{path}.ring" if micro.ring else f"{path}.tokens", whole, "tokens", sizes)
     yield from _cuts(micro, path, sizes)
-    if members > 1 and len(micro.ring) != members:
-        yield Problem(f"{path}.ring", f"{len(micro.ring)} pieces, the row is cut among {members} pipelines")
+    if members > 1 and len(micro.ring) != pieces:
+        each = f", {pieces // members} for each" if pieces > members else ""
+        found = f"{len(micro.ring)} pieces, the row is cut among {members} pipelines{each}"
+        yield Problem(f"{path}.ring", found)
     if members == 1 and micro.ring:
         yield Problem(f"{path}.ring", "given, where no other pipeline takes a piece of the row")
     if any(length < 0 for length in (*micro.documents, *micro.ring)) or micro.tokens < 0:
@@ -100,25 +103,37 @@ def _of_groups(plan: StepPlan, sizes: SizeRange) -> Iterator[Problem]:
                 yield Problem(path, f"not all of pipelines {list(group)} have a piece of this row")
             elif any(each.ring != whole[0].ring for each in whole):
                 yield Problem(path, f"pipelines {list(group)} tell the pieces of this row unlike")
-            elif tuple(each.tokens for each in whole) != whole[0].ring:
-                found = [each.tokens for each in whole]
-                yield Problem(path, f"{list(whole[0].ring)}, but the pipelines have {found} tokens")
+            elif len(whole[0].ring) == sizes.pieces_of(group[0]):
+                yield from _of_members(whole, path)
+
+
+def _of_members(whole: Sequence[MicroSizes], path: str) -> Iterator[Problem]:
+    """Each has the tokens of its pieces, and they are those of one row of the step."""
+    runs = [own_runs(each, member, len(whole)) for member, each in enumerate(whole)]
+    if any(
+        each.tokens != sum(high - low for low, high in own) for each, own in zip(whole, runs, strict=True)
+    ):
+        found = [each.tokens for each in whole]
+        yield Problem(path, f"{list(whole[0].ring)}, but the pipelines have {found} tokens")
+    for name in ("first", "documents"):
+        if any(getattr(each, name) != getattr(whole[0], name) for each in whole):
+            yield Problem(path.removesuffix("ring") + name, "unlike on the pipelines that share this row")
 
 
 def _of_order(plan: StepPlan, sizes: SizeRange) -> Iterator[Problem]:
-    """Micro-batches share out the step's tokens, or samples: each is taken once."""
+    """Micro-batches share out the step's tokens, or samples: each is taken once, or by all who share it."""
     taken = [
-        (micro.first, count, f"pipelines[{number}][{place}].first")
+        (*rows_of(micro, sizes.unit), f"pipelines[{number}][{place}].first")
         for number, micros in enumerate(plan.pipelines)
+        if sizes.group_of(number)[0] == number
         for place, micro in enumerate(micros)
-        if (count := micro.tokens if sizes.unit is Count.TOKENS else micro.samples) > 0
     ]
     end = 0
-    for first, count, path in sorted(taken):
+    for first, behind, path in sorted(each for each in taken if each[0] < each[1]):
         if first != end:
             how = "is left out" if first > end else "is taken twice"
             yield Problem(path, f"{first}: what lies from {min(first, end)} to {max(first, end)} {how}")
-        end = max(end, first + count)
+        end = max(end, behind)
 
 
 def in_order(plan: Sequence[Sequence[MicroSizes]], unit: Count) -> StepPlan:

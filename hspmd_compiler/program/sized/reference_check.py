@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import inf
 
 from ...base.comm_plan import CommStep
 from ..arguments import leaves, row_leaves
 from ..program import ClassProgram, Instruction, Op, Program, RankProgram, SizedRank
 from .comm_numbers import numbers_of
 from .size_range import SizeRange
-from .sizes import RING, Count, Overlay, Size
+from .sizes import RING, Count, MicroSizes, Overlay, Size
 from .template import step_instructions
 
 MOST_COUNTED = 256
@@ -66,17 +67,39 @@ def _range_problems(sizes: SizeRange) -> Iterator[str]:
         yield f"pipelines of {list(sizes.stages)} stages: each has one"
     if not sizes.probes or any(len(probe.pipelines) != count for probe in sizes.probes):
         yield f"steps of compiles are not of {count} pipelines"
+    elif not all(probe.pipelines[number] for probe in sizes.probes for number in range(count)):
+        yield "a compile in which a pipeline has nothing to do"
     elif max(sizes.probes[0].counts) > MOST_COUNTED:
         yield f"a compile of more than {MOST_COUNTED} micro-batches"
+    elif not all(_shares_rows(sizes, number) for number in range(count)):
+        yield "steps of compiles whose rows are not cut among the pipelines that share them"
     for group in sizes.groups:
         if not all(0 <= pipeline < count for pipeline in group):
             yield f"the group {list(group)} is not of the {count} pipelines"
+    if sizes.shares and (len(sizes.shares) != count or not all(0 < share < inf for share in sizes.shares)):
+        yield f"shares {list(sizes.shares)} are not of {count} pipelines"
+
+
+def _shares_rows(sizes: SizeRange, pipeline: int) -> bool:
+    """Whether each row of the compiles is cut in as many pieces as its pipelines take."""
+    members = len(sizes.group_of(pipeline))
+    wanted = (members, 2 * members) if members > 1 else (0,)
+    micros: list[MicroSizes] = [micro for probe in sizes.probes for micro in probe.pipelines[pipeline]]
+    return len({len(micro.ring) for micro in micros}) == 1 and len(micros[0].ring) in wanted
+
+
+def _most_pieces(sizes: SizeRange) -> int:
+    """Into how many pieces rows are cut that pipelines share, at most."""
+    rings = (micro.ring for probe in sizes.probes for own in probe.pipelines for micro in own)
+    return max(map(len, rings), default=0) if sizes.groups else 0
 
 
 def _size_problems(size: Size, sizes: SizeRange) -> Iterator[str]:
     for each in (size, *([] if size.minus is None else [size.minus])):
         if each.parts == RING and not sizes.groups:
             yield f"{each.text}: no pipelines share a row"
+        elif each.parts == RING and each.high > (most := _most_pieces(sizes)):
+            yield f"{each.text}: rows that pipelines share have {most} pieces"
         elif each.parts > 0 and each.parts not in sizes.degrees:
             yield f"{each.text}: no stage cuts tokens in {each.parts}"
 

@@ -20,6 +20,7 @@ from ..program import Instruction, Op, Program, RankProgram, SizedRank
 from ..requests import SegmentRun
 from .filled_tables import FilledTables
 from .recent import Recent
+from .shared_rows import own_pieces
 from .step_plan import StepPlan, rows_of
 from .template import step_instructions
 
@@ -47,7 +48,7 @@ class SizedRun:
             raise InternalError("a program of one size is run as it is")
         shared = program.classes[own.class_name]
         codes = [generate(segment, own.literals, device, starts) for segment in shared.segments]
-        self._sizes, self._own = program.sizes, own
+        self._sizes, self._own, self._inputs = program.sizes, own, tuple(program.inputs)
         self._functions = [code.function() for code in codes]
         self._tables = FilledTables(own, [code.sizes for code in codes])
         self._last = _last_of_template(own.sized, program, own)
@@ -67,11 +68,15 @@ class SizedRun:
 
     def plan_for(self, plan: StepPlan) -> RankPlan:
         """The rank's program of a step; what it communicates is that of this step until the next is asked."""
-        made = self._by_counts.get(plan.counts, lambda: self._of_counts(plan.counts))
-        micros = plan.micros(self._own.pipeline, self._sizes.unit)
+        made, pipeline = (
+            self._by_counts.get(plan.counts, lambda: self._of_counts(plan.counts)),
+            self._own.pipeline,
+        )
+        micros = plan.micros(pipeline, self._sizes.unit)
         self._tables.choose(micros, plan.total(self._sizes.unit))
         rows = [rows_of(micro, self._sizes.unit) for micro in micros]
-        return replace(made, program=replace(made.program, rows=rows))
+        pieces = own_pieces(self._sizes, pipeline, micros, self._inputs)
+        return replace(made, program=replace(made.program, rows=rows, pieces=pieces))
 
     def start(self, segment: int, mb: int, inputs: list[Tensor], owned: list[bool]) -> SegmentRun[Tensor]:
         """See SegmentRunner."""

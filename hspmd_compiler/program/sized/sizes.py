@@ -27,10 +27,11 @@ class Count(Enum):
 class MicroSizes:
     """The sizes of one micro-batch.
 
-    cuts: tokens per rank of a stage, for each degree that is not cut evenly. ring: tokens of each member of a
-    context-parallel group, `tokens` being this member's own. first: number of its first token in the step
-    (of its first sample, where samples vary). documents: tokens of each packed document, in order; none: one
-    document per sample.
+    cuts: tokens per rank of a stage, for each degree that is not cut evenly. ring: tokens of the pieces in
+    which pipelines of a context-parallel group share the row, in its order: one of each member, or two where
+    they are balanced (see `member_runs`); `tokens` are this member's own. first: number of the row's first
+    token in the step (of the first sample, where samples vary), the same for all who share it. documents:
+    tokens of each packed document of the row, in order; none: it is one document.
     """
 
     samples: int = 1
@@ -60,7 +61,7 @@ class Size:
     """factor * of * (samples, where `by_samples`) + plus, less `minus`.
 
     of TOKENS with `parts`: pieces [low, high) of that cut, added up; parts 0: all tokens. minus: for boxes
-    between unlike cuts, a difference of two sums of pieces.
+    between unlike cuts, a difference of two sums of pieces; for both pieces of a member, those between them.
     """
 
     factor: int

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+from ...base.context import row_pieces
 from .size_range import SizeRange
 from .sizes import Count, MicroSizes
 from .step_plan import StepPlan
@@ -35,13 +36,11 @@ def spread_rows(
     pipelines: list[list[MicroSizes]] = [[] for _ in shares]
     firsts = [0, *accumulate(lengths)]
     for row, length in enumerate(lengths):
-        pieces = _pieces(length, [shares[member] for member in chosen[row]])
-        first = firsts[row]
-        for member, piece in zip(chosen[row], pieces, strict=True):
-            ring = pieces if len(pieces) > 1 else ()
-            held = tuple(documents[row]) if documents else ()
-            pipelines[member].append(MicroSizes(1, piece, ring=ring, first=first, documents=held))
-            first += piece
+        taker, held = chosen[row], tuple(documents[row]) if documents else ()
+        pieces = _pieces(length, [shares[member] for member in taker])
+        ring = row_pieces(pieces, sizes.cut_of(taker[0])) if len(taker) > 1 else ()
+        for member, piece in zip(taker, pieces, strict=True):
+            pipelines[member].append(MicroSizes(1, piece, ring=ring, first=firsts[row], documents=held))
     return StepPlan(tuple(map(tuple, pipelines)))
 
 
@@ -62,7 +61,9 @@ def spread_samples(count: int, sizes: SizeRange) -> StepPlan:
 
 
 def _shares(sizes: SizeRange) -> list[float]:
-    """What each pipeline takes of the first probe."""
+    """What each pipeline takes, as the strategy says, or of the first probe."""
+    if sizes.shares:
+        return list(sizes.shares)
     probe, unit = sizes.probes[0], sizes.unit
     return [
         float(sum(each.tokens if unit is Count.TOKENS else each.samples for each in micros)) or 1.0

@@ -37,5 +37,10 @@ class StepPlan:
 
 
 def rows_of(micro: MicroSizes, unit: Count) -> tuple[int, int]:
-    """Where a micro-batch lies in the step's tokens, or samples: [low, high)."""
-    return micro.first, micro.first + (micro.tokens if unit is Count.TOKENS else micro.samples)
+    """Where a micro-batch lies in the step's tokens, or samples: [low, high); all of a row that is shared."""
+    return micro.first, micro.first + (whole_row(micro) if unit is Count.TOKENS else micro.samples)
+
+
+def whole_row(micro: MicroSizes) -> int:
+    """Tokens of the row that a micro-batch is, or has a piece of."""
+    return sum(micro.ring) if micro.ring else micro.tokens

@@ -173,10 +173,10 @@ def _batches(program: Program, plan: RankPlan, arrays: ShapeArrays) -> list[dict
         types[documents_key(name)] = types[name][0], torch.int64
     return [
         {
-            key: arrays.make(plan.program.micro_shape(key, shape, high - low), dtype)
+            key: arrays.make(plan.program.micro_shape(key, shape, high - low, mb), dtype)
             for key, (shape, dtype) in types.items()
         }
-        for low, high in plan.program.rows
+        for mb, (low, high) in enumerate(plan.program.rows)
     ]
 
 

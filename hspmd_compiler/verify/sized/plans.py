@@ -17,6 +17,7 @@ from torch import Tensor
 from ...ir.graph import LogicalGraph
 from ...program.program import Program
 from ...program.sized.plan_check import in_order
+from ...program.sized.shared_rows import own_runs
 from ...program.sized.size_range import SizeRange
 from ...program.sized.sizes import Count, MicroSizes
 from ...program.sized.spread import spread_rows
@@ -131,7 +132,8 @@ def _micro_text(micro: MicroSizes, unit: Count) -> str:
     if unit is Count.SAMPLES:
         return str(micro.samples)
     cuts = "; ".join("+".join(map(str, cut)) for cut in micro.cuts)
-    return f"{micro.tokens} ({cuts})" if cuts else str(micro.tokens)
+    own = f"{micro.tokens} of {sum(micro.ring)}" if micro.ring else str(micro.tokens)
+    return f"{own} ({cuts})" if cuts else own
 
 
 def _drawn(
@@ -163,15 +165,31 @@ def _of_samples(pipelines: Sequence[Sequence[int]]) -> ProofPlan:
 
 
 def _of_rows(lengths: tuple[int, ...], sizes: SizeRange, drawn: random.Random | None = None) -> ProofPlan:
-    """drawn: cuts the tokens of a micro-batch anywhere, where all stages that cut them do it alike."""
+    """drawn: cuts the tokens of a micro-batch anywhere, where all stages that cut them do it alike, and rows
+    that pipelines share."""
     plan = spread_rows(lengths, sizes)
-    if drawn is not None and len(sizes.degrees) == 1 and not sizes.groups:
+    if drawn is not None:
+        plan = _shared_anew(plan, sizes, drawn)
+    if drawn is not None and len(sizes.degrees) == 1:
         cut = [
             tuple(replace(micro, cuts=(_cut(drawn, micro.tokens, sizes.degrees[0]),)) for micro in own)
             for own in plan.pipelines
         ]
         plan = StepPlan(tuple(cut))
     return ProofPlan(plan, lengths)
+
+
+def _shared_anew(plan: StepPlan, sizes: SizeRange, drawn: random.Random) -> StepPlan:
+    """The plan with rows that pipelines share cut anywhere; some members may get nothing."""
+    pipelines = [list(own) for own in plan.pipelines]
+    for group in sizes.groups:
+        for place, micro in enumerate(plan.pipelines[group[0]]):
+            ring = _cut(drawn, sum(micro.ring), sizes.pieces_of(group[0]))
+            for member, pipeline in enumerate(group):
+                runs = own_runs(replace(micro, ring=ring), member, len(group))
+                tokens = sum(high - low for low, high in runs)
+                pipelines[pipeline][place] = replace(micro, ring=ring, tokens=tokens)
+    return StepPlan(tuple(map(tuple, pipelines)))
 
 
 def _cut(drawn: random.Random, tokens: int, parts: int) -> tuple[int, ...]:
