@@ -29,6 +29,7 @@ from .passes.layout_wishes import bind_layouts, refuse_unmatched, unmatched
 from .passes.losses.prove import LEAST, LossOfGraph, prove_loss
 from .passes.lower.lower import Lowered
 from .passes.optimizer_check import check_optimizer
+from .passes.packed.left_out_mask import StepOf, with_left_out, without_masks
 from .passes.pass_chain import Dump
 from .passes.pipeline import planning, tracing
 from .passes.sized.lower_sized import lower_sized
@@ -75,8 +76,8 @@ def compile_model(
 ) -> Compiled:
     """All steps of a compile; nothing is written but the dump. cluster: its form, that `cost` is of."""
     check(strategy)
-    subject = subject_of(model, example_inputs)
     with without_collection():
+        subject = without_masks(subject_of(model, example_inputs), _steps(capture, precision))
         made = _compiled(subject, strategy, optimizer, device, Dump(dump), capture, precision, cost)
     made.artifact.cluster = cluster
     return made
@@ -110,12 +111,13 @@ def compile_several(
     for job in jobs.values():
         check(job.strategy)
     subjects: dict[int, CompileSubject] = {}
+    called: dict[tuple[int, int], tuple[CompileSubject, CompileSubject]] = {}
     traces: Traces = {}
     losses: dict[tuple[int, int, int], LossOfGraph] = {}
     made: dict[str, Compiled] = {}
     with without_collection():
         for name, job in jobs.items():
-            subject = _subject(job, subjects)
+            subject = without_masks(_subject(job, subjects), _steps(capture, precision), called)
             to = Dump(None if dump is None else dump / name)
             with task(f"compile {name}"):
                 made[name] = _compiled(
@@ -147,6 +149,10 @@ def _loss(
         doubled = trace_graph(subject.model, subject.inputs, 2 * batch, capture, precision)
         known[key] = prove_loss(own.graph, doubled.graph)
     return known[key]
+
+
+def _steps(capture: Capture, precision: Precision) -> StepOf:
+    return lambda model, inputs, batch: trace_graph(model, inputs, batch, capture, precision).graph
 
 
 def _subject(job: CompileJob, known: dict[int, CompileSubject]) -> CompileSubject:
@@ -230,15 +236,16 @@ def _described(
 ) -> Compiled:
     """The artifact of a program."""
     graph = traced.graph
-    if (warning := narrow_warning(lowered.program)) is not None:
+    program = with_left_out(lowered.program, subject.left_out)
+    if (warning := narrow_warning(program)) is not None:
         logger.warning("%s", warning)
     form = form_of(strategy)
     with task("describe"):
         traced_json = graph_json.encode(graph)
-        manifest = describe(subject.description, traced_json, optimizer, lowered.program, form, precision)
+        manifest = describe(subject.description, traced_json, optimizer, program, form, precision)
         artifact = Artifact(
             manifest=manifest,
-            program=lowered.program,
+            program=program,
             strategy=form,
             init=None if subject.init is None else subject.init.to_json(),
             graph=traced_json,
@@ -330,7 +337,7 @@ def planned(
 
     spec, at = cluster
     batch = _batch(global_batch)
-    subject = subject_of(model, example_inputs)
+    subject = without_masks(subject_of(model, example_inputs), _steps(capture, precision))
     check_machines(spec, _types(subject.model, precision), at)
     if batch is None:
         batch = len(next(iter(subject.inputs.values()))) * max(len(list(spec.slots)), 1)

@@ -189,6 +189,7 @@ class ActiveProgram:
                 details=wrong,
                 rule=f"rank {self.rank} takes {shape.batch} {shape.unit} a step, those of rows {self.rows}",
             )
+        shape.refuse_masking(batch)
         sizes, dim = [high - low for low, high in self.rows], self.shape.dim
         ends = [*accumulate(sizes)]
         rows = [(end - size, end) for size, end in zip(sizes, ends, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..base.codec import SHOWN, Json, damaged, decode
@@ -33,6 +33,7 @@ class ProgramHead:
     aliases: dict[str, str]
     groups: list[tuple[int, ...]]
     sizes: SizeRange | None = None
+    left_out: dict[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, program: Program) -> ProgramHead:
@@ -44,6 +45,7 @@ class ProgramHead:
             program.aliases,
             program.groups,
             program.sizes,
+            program.left_out,
         )
 
 
@@ -197,6 +199,7 @@ def _read_program(files: Files, ranks: list[RankProgram]) -> Program:
         ranks=ranks,
         groups=head.groups,
         sizes=head.sizes,
+        left_out=head.left_out,
     )
 
 

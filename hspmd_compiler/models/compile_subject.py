@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -24,7 +24,10 @@ DYNAMO = "torch._dynamo."
 
 @dataclass(frozen=True, slots=True)
 class CompileSubject:
-    """What is compiled. live: the model whose weights are taken; else `init` makes them, as `source` does."""
+    """What is compiled. live: the model whose weights are taken; else `init` makes them, as `source` does.
+
+    inputs: what the model is called with. left_out: masks of ones that a batch may hold beside them.
+    """
 
     model: nn.Module
     inputs: Inputs
@@ -33,6 +36,7 @@ class CompileSubject:
     live: nn.Module | None = None
     source: ModelSource | None = None
     examples: Inputs | None = None
+    left_out: Inputs = field(default_factory=dict)
 
 
 def subject_of(

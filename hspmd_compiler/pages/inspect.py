@@ -36,6 +36,7 @@ def overview(artifact: Artifact) -> list[Section]:
         ("global batch", program.batch),
         *([] if program.sizes is None else [("sizes", program.sizes.text)]),
         *((f"input {name}", f"{dtype} {list(shape)}") for name, (shape, dtype) in program.inputs.items()),
+        *((f"input {name}", "ones, which nothing reads") for name in program.left_out),
         ("optimizer", optimizer_text(manifest.optimizer)),
         ("precision", manifest.precision.value),
         *([] if warning is None else [("warning", warning)]),

@@ -87,7 +87,9 @@ def _problems_of_inputs(program: Program) -> Iterator[ReferenceProblem]:
         return
     dim = max(dims, default=0)
     what = "token" if dim else "sample"
-    for name, (shape, dtype) in program.inputs.items():
+    for name in program.inputs.keys() & program.left_out.keys():
+        yield f"input {name}", "left out, and read"
+    for name, (shape, dtype) in (*program.inputs.items(), *program.left_out.items()):
         if len(shape) <= dim or shape[dim] != program.batch:
             yield f"input {name}", f"{list(shape)}: dim {dim} is the {what}, here {program.batch}"
         yield from ((f"input {name}", text) for text in (*_size_problems(shape), *_dtype_problems(dtype)))

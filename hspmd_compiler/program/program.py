@@ -338,7 +338,8 @@ class Program:
 
     batch: global batch size. inputs: key -> (global shape, dtype). aliases: name -> canonical name.
     groups: every rank list that a collective uses, in creation order. sizes: of a program for micro-batches
-    of any size, see `sized.instantiate`.
+    of any size, see `sized.instantiate`. left_out: as `inputs`, what a batch may hold that no rank reads:
+    masks of ones.
     """
 
     world_size: int
@@ -349,6 +350,7 @@ class Program:
     ranks: list[RankProgram]
     groups: list[tuple[int, ...]]
     sizes: SizeRange | None = None
+    left_out: dict[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
 
     @property
     def cuts_samples(self) -> bool:

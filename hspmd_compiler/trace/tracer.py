@@ -52,6 +52,7 @@ from .decompositions.random_rows import is_drawn_by_position, masks_by_position
 from .decompositions.written_draws import draws_written_out
 from .eager_trace import run_step
 from .init_record import build_fake
+from .key_cache import without_key_cache
 from .loss_output import loss_of
 from .state.held_state import ReachableState
 from .state.held_tensors import moving_tensors
@@ -87,7 +88,8 @@ def trace(model: nn.Module | Factory, example_inputs: Inputs | None = None, *, b
     (model, example_inputs). Dim 0 of every example input is replaced by `batch`.
     """
     subject = subject_of(model, example_inputs, batch=batch)
-    return finished(traced_steadily(subject, trace_subject))
+    with without_key_cache(subject.model, subject.inputs):
+        return finished(traced_steadily(subject, trace_subject))
 
 
 def finished(graph: LogicalGraph) -> LogicalGraph:

@@ -115,6 +115,7 @@ def verify_artifact(
         reference = replace(reference, examples=examples)
     if steps:
         reference = replace(reference, examples=of_graph(graph, reference.examples))
+    batches = [{key: each[key] for key in each if key not in whole.program.left_out} for each in batches]
     used = given_batches(batches, STEPS) if batches else _drawn(graph, reference)
     used = blanked(used, artifact.program) if not batches else checked_padding(used, artifact.program)
     if from_file:

@@ -15,6 +15,7 @@ from ..base.source_lines import line_of_error
 from ..errors import VerifyError
 from ..program.kernels.index_check import outside_error
 from ..trace.checkpoints import without_checkpoints
+from ..trace.key_cache import without_key_cache
 from ..trace.loss_output import RULE, find_loss
 from .same_masks import SEED, SameMasks
 from .widen import wide_casts, widened
@@ -57,7 +58,12 @@ def eager_step(
     model.zero_grad(set_to_none=True)
     rows = {key: widened(value) if widen else value for key, value in batch.items()}
     with wide_casts() if widen else nullcontext():
-        with SameMasks(seed, step, widen), without_checkpoints(), _indexes_explained():
+        with (
+            SameMasks(seed, step, widen),
+            without_checkpoints(),
+            without_key_cache(model, rows),
+            _indexes_explained(),
+        ):
             loss = loss_of(model(**rows))
         loss.backward()  # type: ignore[no-untyped-call]
     for parameter in model.parameters():

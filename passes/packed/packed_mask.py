@@ -8,7 +8,7 @@ that is of no kind, or that is made of anything else, stays.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -41,6 +41,7 @@ ENDLESS = 2**31
 """From here on a number is the end of a slice, not a window."""
 ARBITRARY = 24
 """Rows of positions that are no documents."""
+POSITION_TYPES = (torch.int64, torch.int32)
 RENAMED = {FLASH: PACKED, FLASH_BACKWARD: PACKED_BACKWARD}
 
 
@@ -142,8 +143,8 @@ class MaskFinder:
         found = None if rows is None else packed_kind(rows)
         return None if found is None or rows is None else (found, rows.positions)
 
-    def rows(self, mask: int) -> MaskRows | None:
-        """The rows of a mask that one input tells; None for any other."""
+    def rows(self, mask: int, dtypes: Collection[torch.dtype] = POSITION_TYPES) -> MaskRows | None:
+        """The rows of a mask that one input tells, of one of these types; None for any other."""
         self.pure = self.pure or classify(self.graph).pure
         graph = self.graph
         if not self.pure[mask]:
@@ -155,7 +156,7 @@ class MaskFinder:
             return None
         shape, dtype = given[0].shape or (), given[0].dtype
         square = (graph.rows[mask].shape or ())[-2:] == (*shape[1:], *shape[1:])
-        if len(shape) != 2 or not square or dtype not in (torch.int64, torch.int32):
+        if len(shape) != 2 or not square or (dtypes and dtype not in dtypes):
             return None
         return MaskRows(graph, tuple(sorted(needed)), given[0].id, mask)
 
@@ -177,19 +178,19 @@ def packed_kind(rows: MaskRows) -> DocumentMask | None:
     length, other = rows.length, dict[int, int]()
     if length > LONGEST:
         length, other = SHORT, {rows.length: SHORT}
-    for kind, instead in _candidates(rows, length):
+    for kind, instead in candidates(rows, length):
         if _same(rows, kind, length, {**other, **instead}):
-            return _at_own_size(rows, _named(kind, instead), bool(rows.far() - instead.keys()))
+            return _at_own_size(rows, named(kind, instead), bool(rows.far() - instead.keys()))
     return None
 
 
-def _named(kind: DocumentMask, instead: Mapping[int, int]) -> DocumentMask:
+def named(kind: DocumentMask, instead: Mapping[int, int]) -> DocumentMask:
     """The window as the rows have it: they were computed with another number in its place."""
     given = next(iter(instead.items()), (0, 0))
     return replace(kind, window=kind.window + given[0] - given[1]) if kind.window else kind
 
 
-def _candidates(rows: MaskRows, length: int) -> Iterator[tuple[DocumentMask, Mapping[int, int]]]:
+def candidates(rows: MaskRows, length: int) -> Iterator[tuple[DocumentMask, Mapping[int, int]]]:
     """Windows first, each a literal that is made short: one as long as the rows would pass all."""
     short = min(3, length - 1)
     for literal in sorted(rows.literals() - {0, 1, -1, rows.length, rows.count}):

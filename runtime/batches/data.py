@@ -6,7 +6,7 @@ import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
 import numpy
@@ -89,21 +89,25 @@ class BatchShape:
     """What a program takes: samples of a batch, and shape and dtype of each input.
 
     needed: the inputs that a batch must hold, None for all of them. dim: of each input that counts samples;
-    1 where a batch is one row of packed tokens, and these are counted.
+    1 where a batch is one row of packed tokens, and these are counted. left_out: masks that a batch may hold,
+    of ones: nothing reads them.
     """
 
     batch: int
     inputs: Mapping[str, tuple[tuple[int, ...], str]]
     needed: frozenset[str] | None = None
     dim: int = 0
+    left_out: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, program: Program) -> BatchShape:
         """Of the batches of a program, or of its first probe, where each step chooses the sizes."""
         if program.sizes is not None:
             dim = int(program.sizes.unit is Count.TOKENS)
-            return cls(program.sizes.probes[0].total(program.sizes.unit), program.inputs, dim=dim)
-        return cls(program.batch, program.inputs, dim=program.ranks[0].row_dim if program.ranks else 0)
+            batch = program.sizes.probes[0].total(program.sizes.unit)
+            return cls(batch, program.inputs, dim=dim, left_out=program.left_out)
+        dim = program.ranks[0].row_dim if program.ranks else 0
+        return cls(program.batch, program.inputs, dim=dim, left_out=program.left_out)
 
     @property
     def unit(self) -> str:
@@ -119,10 +123,11 @@ class BatchShape:
         needed = self.inputs if self.needed is None else sorted(self.needed)
         wrong = [(key, "missing") for key in needed if key not in batch]
         for key, tensor in batch.items():
-            if key not in self.inputs:
+            known = self.inputs.get(key) or self.left_out.get(key)
+            if known is None:
                 wrong.append((key, "the program has no such input"))
                 continue
-            shape, dtype = self.inputs[key]
+            shape, dtype = known
             wanted = f"{dtype}{[*(1,) * self.dim, samples, *shape[self.dim + 1 :]]}"
             if (got := _described(tensor)) != wanted:
                 wrong.append((key, f"{got}, wanted {wanted}"))
@@ -136,6 +141,24 @@ class BatchShape:
                 "a batch doesn't fit the program",
                 details=wrong,
                 rule="a batch is a dict of tensors; shapes and dtypes are those the program was compiled for",
+            )
+        self.refuse_masking(batch)
+
+    def refuse_masking(self, batch: Mapping[str, Tensor]) -> None:
+        """Raise one RunError for masks that are not ones, where nothing reads them."""
+        masks = {key: batch[key] for key in self.left_out if key in batch}
+        zeros = {key: int((mask == 0).sum()) for key, mask in masks.items()}
+        wrong = [
+            (key, f"leaves out {zeros[key]} of {masks[key].numel()} tokens") for key in masks if zeros[key]
+        ]
+        if wrong:
+            raise RunError(
+                "a mask leaves out tokens, and the program was compiled without it",
+                details=wrong,
+                rule="beside position_ids, which tell where documents begin, a mask of ones is left out, as"
+                " that of the example was",
+                fix="give ones, and labels of -100 where tokens are to count for nothing; or compile with an"
+                " example whose mask leaves out a token: it is applied then, and documents see each other",
             )
 
 

@@ -31,6 +31,9 @@ from .step_plan import StepPlan, rows_of
 from .template import MOVES, step_instructions
 
 B = TypeVar("B", GradBucket, ParamBucket)
+DRAWN = frozenset({"hspmd.random_mask", "hspmd.random_numbers"})
+DRAWN_PARTS = 3
+"""Where rows that draw say which elements."""
 Variants: TypeAlias = tuple[MicroSizes, ...]
 """The distinct sizes that a pipeline runs, each with a set of segments, literals and steps of its own."""
 
@@ -44,13 +47,15 @@ def instantiate(program: Program, plan: StepPlan) -> Program:
     made = _Instance(program, program.sizes, plan)
     own = [made.rank(each) for each in program.ranks]
     ranks = with_receipts(own) if len(own) == program.world_size else own  # which follow from all ranks
-    inputs = {
-        name: (_shape(program, shape, made.total), kind) for name, (shape, kind) in program.inputs.items()
-    }
+    inputs, left_out = (
+        {name: (_shape(program, shape, made.total), kind) for name, (shape, kind) in given.items()}
+        for given in (program.inputs, program.left_out)
+    )
     return replace(
         program,
         batch=made.total,
         inputs=inputs,
+        left_out=left_out,
         classes=made.classes,
         ranks=ranks,
         sizes=None,
@@ -71,6 +76,7 @@ def as_compiled(program: Program) -> Program:
         for pipeline, own in enumerate(program.sizes.probes[0].pipelines)
         for place, micro in enumerate(own)
     )
+    made = _numbered_by_row(made, program.sizes.probes[0])
     starts = sorted({first for first, _, _ in micros})
     at = {(pipeline, place): starts.index(first) for first, pipeline, place in micros}
     ranks = [
@@ -81,7 +87,49 @@ def as_compiled(program: Program) -> Program:
         )
         for own in made.ranks
     ]
-    return replace(made, batch=program.batch, inputs=program.inputs, ranks=ranks)
+    made = replace(made, inputs=program.inputs, left_out=program.left_out)
+    return replace(made, batch=program.batch, ranks=ranks)
+
+
+def _numbered_by_row(program: Program, plan: StepPlan) -> Program:
+    """The program whose random numbers count tokens from a micro-batch's row, where its key has rows."""
+    tokens = plan.pipelines[0][0].tokens
+    holes: set[tuple[str, int]] = set()
+
+    def row(name: str, held: LocalRow) -> LocalRow:
+        if held.op not in DRAWN:
+            return held
+        parts = held.args[DRAWN_PARTS]
+        if type(parts) is Hole:
+            holes.add((name, parts.index))
+            return held
+        args = (*held.args[:DRAWN_PARTS], _by_row(parts, tokens), *held.args[DRAWN_PARTS + 1 :])
+        return replace(held, args=args)
+
+    classes = {
+        name: ClassProgram(
+            name,
+            [replace(each, rows=[row(name, held) for held in each.rows]) for each in shared.segments],
+        )
+        for name, shared in program.classes.items()
+    }
+    ranks = [
+        replace(
+            own,
+            literals=[
+                _by_row(each, tokens) if (own.class_name, number) in holes else each
+                for number, each in enumerate(own.literals)
+            ],
+        )
+        for own in program.ranks
+    ]
+    return replace(program, classes=classes, ranks=ranks)
+
+
+def _by_row(parts: object, tokens: int) -> object:
+    """Parts of a random value, of which one counts rows of so many tokens."""
+    assert isinstance(parts, tuple), "parts of a layout"
+    return tuple([(size, held, tokens * per) for size, held, per in parts])
 
 
 def plain(program: Program) -> Program:

@@ -21,6 +21,7 @@ from ...ir.graph import LogicalGraph
 from ...ir.layers import find_layers
 from ...options import Capture, Precision
 from ..capture import JointOutputKind, OutputRole, quiet
+from ..key_cache import without_key_cache
 from ..precision import narrowed
 from ..state.held_state import ReachableState
 from ..state.python_state import traced_steadily
@@ -67,12 +68,13 @@ def trace_step(
     """
     subject = subject_of(model, example_inputs, batch=batch)
     subject = replace(subject, anchored=anchors is not None)
-    if precision is Precision.MODEL:
-        result = _traced(subject, capture)
-    else:
-        narrow = narrowed(subject, getattr(torch, precision.value))
-        result = _traced(narrow.subject, capture)
-        result = replace(result, graph=narrow.graph(result.graph))
+    with without_key_cache(subject.model, subject.inputs):
+        if precision is Precision.MODEL:
+            result = _traced(subject, capture)
+        else:
+            narrow = narrowed(subject, getattr(torch, precision.value))
+            result = _traced(narrow.subject, capture)
+            result = replace(result, graph=narrow.graph(result.graph))
     graph = result.graph if anchors is None else named_anchors(result.graph, anchors)
     return replace(result, graph=finished(graph))
 
