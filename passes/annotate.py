@@ -290,7 +290,8 @@ def _placement(
     first = first_coordinate(strategy, pipeline)
     own = range(first, first + len(strategy.rows(pipeline)))
     used = partial(layouts.used, pipeline)
-    return StartLayouts(batch, layout, tokens, strategy.sequence_parallel, used, own)
+    by_token = strategy.sizes is not None and strategy.sizes.tokens is not None
+    return StartLayouts(batch, layout, tokens, strategy.sequence_parallel, used, own, by_token=by_token)
 
 
 def _check_matched(graph: LogicalGraph, strategy: Strategy) -> None:

@@ -48,6 +48,10 @@ class RuleContext(Protocol):
         """The samples of each BATCH coordinate."""
 
     @property
+    def by_token(self) -> bool:
+        """Whether random numbers have places by the tokens of a step: a micro-batch is one row of them."""
+
+    @property
     def micro_batches(self) -> range:
         """The BATCH coordinates of this pipeline."""
 

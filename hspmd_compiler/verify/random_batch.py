@@ -43,6 +43,8 @@ COMPARISONS = frozenset(
     f"aten.{name}.{kind}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Scalar", "Tensor")
 )
 """Operators that take any value of an index."""
+PACKING = frozenset({PACKED, PACKED_BACKWARD})
+ANY_INDEX = BACKWARD | COMPARISONS | PACKING
 IGNORED_SAMPLES = 0.25
 DOCUMENTS = -5
 """The argument of packed attention that tells documents."""
@@ -87,7 +89,7 @@ def choices(graph: LogicalGraph, row: int) -> list[IndexUse] | None:
     held = {row}
     found: list[IndexUse] = []
     for user in graph.rows:
-        if held.isdisjoint(row_inputs(user)) or user.op in BACKWARD or user.op in COMPARISONS:
+        if held.isdisjoint(row_inputs(user)) or user.op in ANY_INDEX:
             continue
         if user.op in PICKS:
             held.add(user.id)
@@ -127,7 +129,9 @@ def _drawn(
     if info.dtype.is_floating_point or info.dtype.is_complex:
         return _fractions(info, example, generator)
     if _tells_documents(graph, info):
-        return Drawn(_packings(info, generator), "positions of packed documents")
+        limits = [choice.limit for choice in choices(graph, info.row) or ()]
+        longest = min(limits, default=info.shape[1])
+        return Drawn(_packings(info, generator, longest), "positions of packed documents")
     found = choices(graph, info.row) if info.dtype is not torch.bool else None
     if found:
         return _indexes(info, found, generator, ignoring)
@@ -141,17 +145,18 @@ def _drawn(
 
 def _tells_documents(graph: LogicalGraph, info: InputInfo) -> bool:
     """Whether attention takes the input's values for positions of packed documents."""
-    reads = (row for row in graph.rows if row.op in (PACKED, PACKED_BACKWARD))
+    reads = (row for row in graph.rows if row.op in PACKING)
     return any(row.args[DOCUMENTS] == Ref(info.row) for row in reads)
 
 
-def _packings(info: InputInfo, generator: torch.Generator) -> Tensor:
-    """Rows of documents, a few each: they begin anywhere."""
+def _packings(info: InputInfo, generator: torch.Generator, longest: int) -> Tensor:
+    """Rows of documents, a few each: they begin anywhere. longest: a table of positions has no more."""
     count, length = info.shape
     begins = torch.rand((count, length), generator=generator) < FEW / 2 / max(length, FEW)
     begins[:, :1] = True
     places = torch.arange(length).expand(count, length)
-    return (places - torch.where(begins, places, 0).cummax(-1).values).to(info.dtype)
+    positions = places - torch.where(begins, places, 0).cummax(-1).values
+    return (positions % max(longest, 1)).to(info.dtype)
 
 
 def _indexes(info: InputInfo, found: list[IndexUse], generator: torch.Generator, ignoring: bool) -> Drawn:

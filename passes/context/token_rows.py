@@ -87,7 +87,12 @@ def token_rows(graphs: LengthGraphs) -> TokenRows:
 
 
 class TokenMeetings:
-    """Rows of a model in which tokens of a sample meet outside of attention over members."""
+    """Rows of a model in which tokens of a sample meet outside of attention over members.
+
+    draws_by_token: places of random numbers are those of tokens.
+    """
+
+    draws_by_token = False
 
     def __init__(self, graphs: LengthGraphs) -> None:
         self.graphs, self.rows = graphs, graphs.one.rows
@@ -123,7 +128,7 @@ class TokenMeetings:
     def _of(self, row: Row) -> Iterator[str]:
         if row.origin.kind is OriginKind.INPUT and self.graphs.token_dims(row.id) not in ((), (TOKEN_DIM,)):
             yield f"input {row.origin.name} has tokens in more dims than {TOKEN_DIM}"
-        if row.origin.kind is OriginKind.RANDOM and row.id in self.readers:
+        if row.origin.kind is OriginKind.RANDOM and row.id in self.readers and not self.draws_by_token:
             yield "random numbers are drawn for whole samples"
         if row.op in FORWARDED:
             return

@@ -114,6 +114,11 @@ class Deducer:
         return self.placement.batch
 
     @property
+    def by_token(self) -> bool:
+        """Whether random numbers have places by token."""
+        return self.placement.by_token
+
+    @property
     def micro_batches(self) -> range:
         """The BATCH coordinates of the pipeline."""
         own = self.placement.own

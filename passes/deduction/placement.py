@@ -27,7 +27,7 @@ class StartLayouts:
     layout. tokens: per stage the token intervals per rank for sequence parallelism, by length. used:
     what operators take a parameter in that is stored in several cuts. own: the coordinates of the
     pipeline's micro-batches; None: all. factors: rows whose operands are gathered, and the parameters whose
-    gradients they make.
+    gradients they make. by_token: random numbers have places by the tokens of a step, not by its samples.
     """
 
     batch: Sets
@@ -37,6 +37,7 @@ class StartLayouts:
     used: Callable[[str, int], Layout] = _not_stored_otherwise
     own: range | None = None
     factors: Mapping[int, str] = field(default_factory=dict)
+    by_token: bool = False
 
 
 def first_coordinate(strategy: Strategy, pipeline: int) -> int:

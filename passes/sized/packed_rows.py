@@ -31,10 +31,9 @@ def check_packed(graphs: Sequence[LogicalGraph], rows: Sequence[int], tokens: Se
     graphs: of rows and tokens as these say; the first two differ in tokens alone.
     """
     found = PackedMeetings(graphs, rows, tokens)
-    random = [each for each in found.rows if each.origin.kind is OriginKind.RANDOM]
-    drawn = [row for each in random for row in found.readers.get(each.id, [])]
-    if drawn:
-        raise random_tokens(_lines(drawn))
+    placeless = [row for row in found.drawn() if not found.is_by_token(row)]
+    if placeless:
+        raise random_tokens(_lines(placeless), [f"{row.op} of {list(row.shape or ())}" for row in placeless])
     if found.shifts:
         raise shifted_in_rows(_lines(found.rows[each] for each in found.shifts))
     problems = list(found.problems())
@@ -50,15 +49,30 @@ def _lines(rows: Iterable[Row]) -> list[str]:
 class PackedMeetings(TokenMeetings):
     """Rows of a model in which packed rows would see each other if they were one."""
 
+    draws_by_token = True
+
     def __init__(self, graphs: Sequence[LogicalGraph], rows: Sequence[int], tokens: Sequence[int]) -> None:
         one, other, whole = graphs
         super().__init__(LengthGraphs(one, other, whole, (tokens[0], tokens[1], tokens[2])))
-        self.steps = [count * length for count, length in zip(rows, tokens, strict=True)]
+        self.counts = list(zip(rows, tokens, strict=True))
+        self.steps = [count * length for count, length in self.counts]
         self.finder = MaskFinder(one)
         self.apart: dict[int, bool] = {}
 
+    def drawn(self) -> list[Row]:
+        """Rows that draw random numbers."""
+        keys = [row.id for row in self.rows if row.origin.kind is OriginKind.RANDOM]
+        return [row for key in keys for row in self.readers.get(key, [])]
+
+    def is_by_token(self, row: Row) -> bool:
+        """Whether its places are those of tokens, [rows, tokens, ...] or these two in one, or of neither."""
+        graphs = (self.graphs.one, self.graphs.other, self.graphs.whole)
+        shapes = [graph.rows[row.id].shape or () for graph in graphs]
+        spelled = [_by_token(shape, *sizes) for shape, sizes in zip(shapes, self.counts, strict=True)]
+        return len(set(shapes)) == 1 or (None not in spelled and len(set(spelled)) == 1)
+
     def passed(self) -> set[int]:
-        """Rows that make masks which keep documents apart, and nothing else."""
+        """Rows that draw by token; and that make masks which keep documents apart, and nothing else."""
         held = [row.kwargs.get(MASK) for row in self.rows if row.op in ATTENTION]
         masks = [each.id for each in held if isinstance(each, Ref) and self._keeps_apart(each.id)]
         makers = {each for mask in masks for each in needed_rows(self.graphs.one, mask)}
@@ -67,7 +81,7 @@ class PackedMeetings(TokenMeetings):
             readers = self.readers.get(each, [])
             if all(row.id in passed or self._masks(row, each) for row in readers):
                 passed.add(each)
-        return passed
+        return passed | {row.id for row in self.drawn()}
 
     def _masks(self, row: Row, mask: int) -> bool:
         """Whether a row reads another as the mask of its attention alone."""
@@ -110,6 +124,13 @@ class PackedMeetings(TokenMeetings):
     def divides(self, call: CallRule) -> bool:
         """A sum over the tokens of all rows is divided by their number in the step."""
         return False
+
+
+def _by_token(shape: tuple[int, ...], rows: int, tokens: int) -> tuple[int, ...] | None:
+    """In how many dims a shape has rows and tokens, and its other dims; None: not first, or not so."""
+    if shape[:2] == (rows, tokens):
+        return (2, *shape[2:])
+    return (1, *shape[1:]) if shape[:1] == (rows * tokens,) else None
 
 
 def _alike(shares: Sequence[Fraction]) -> bool:

@@ -141,13 +141,15 @@ def shared_attention(lines: Sequence[str]) -> HspmdError:
     )
 
 
-def random_tokens(lines: Sequence[str]) -> HspmdError:
-    """Random numbers of packed rows: their places count rows."""
+def random_tokens(lines: Sequence[str], texts: Sequence[str]) -> HspmdError:
+    """Random numbers that have no place by token: of whole rows, or of pairs of tokens."""
     return DeduceError(
-        "the model draws random numbers for packed tokens",
+        "the model draws random numbers that are not those of single tokens",
         at=lines,
-        rule=f"{SIDE_BY_SIDE}; random numbers are drawn by the place of a row, not of a token",
-        fix="set dropout to 0, or let samples vary: sizes: {samples: [1, 64]}",
+        details=[("row", text) for text in dict.fromkeys(texts[:10])],
+        rule=f"{SIDE_BY_SIDE}; random numbers are numbered by token: they are of [rows, tokens, ...]",
+        fix="set the dropout of attention weights, and of whole rows, to 0 (attention_dropout, attn_pdrop),"
+        " or let samples vary: sizes: {samples: [1, 64]}",
     )
 
 

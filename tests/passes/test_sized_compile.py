@@ -125,7 +125,7 @@ def test_parameters_that_depend_on_the_length_are_refused() -> None:
     assert "places" in text or "test_sized_compile.py" in text
 
 
-VOCAB, HEADS = 16, 2
+VOCAB, HEADS = 16, 4
 
 
 class Attending(nn.Module):
@@ -202,10 +202,6 @@ def document_numbers(x: Tensor, positions: Tensor) -> Tensor:
     return attended(x, apart(positions)) * starts(positions)[:, :, None]
 
 
-def dropped(x: Tensor, positions: Tensor) -> Tensor:
-    return nn.functional.dropout(x, 0.5, training=True)
-
-
 def rows(tokens: int = 5) -> dict[str, Tensor]:
     ids = torch.zeros(2, tokens, dtype=torch.int64)
     return {"ids": ids, "labels": ids, "positions": torch.arange(tokens).expand(2, tokens).contiguous()}
@@ -239,12 +235,6 @@ def test_tokens_of_documents_that_meet(look: Callable[[Tensor, Tensor], Tensor],
     assert "tokens of packed documents meet" in text and row in text
     assert "test_sized_compile.py" in text
     assert "position_ids that restart with each document" in text
-
-
-def test_dropout_of_packed_tokens_is_refused() -> None:
-    text = refusal_of_rows(Attending(dropped))
-    assert "the model draws random numbers for packed tokens" in text and "set dropout to 0" in text
-    assert "test_sized_compile.py" in text
 
 
 def test_dropout_by_samples_is_that_of_one_device() -> None:

@@ -5,11 +5,13 @@ Fills are made in any cut, counters whole and sliced, random masks and numbers b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...errors import InternalError
 from ...ir.annotated import AnnotatedValue, PerCoordinate
 from ...ir.graph import Row
 from ...ir.own_names import RANDOM_MASK, RANDOM_NUMBERS
-from ...layout.intervals import shifted
+from ...layout.intervals import Intervals, shifted
 from ...layout.layout import Axis, Coordinate, Factor, Layout, whole
 from ..op_apply import put
 from ..op_rule import OpRule, Shapes, chosen, lengths_of, numbered
@@ -32,6 +34,8 @@ FILLS: dict[str, object] = {
     "aten.new_empty_strided.default": 0,
     "aten.empty.memory_format": 0,
 }
+DrawnPart = tuple[int, Intervals, int]
+"""Size, intervals and elements per sample, as `counter_random.FactorPart`."""
 FIRST_IS_VALUE = ("aten.scalar_tensor.default",)
 COUNTERS = ("aten.arange.default", "aten.arange.start", "aten.arange.start_step", "aten.linspace.default")
 
@@ -75,14 +79,35 @@ def by_position(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue | 
 def _drawn(ctx: RuleContext, row: Row, layout: Layout) -> AnnotatedValue:
     key, operator, kind, _, dtype = row.args
     batch = ctx.batch
+    made = _token_parts if ctx.by_token else _sample_parts
     apart = any(factor.by_rank is not None for factor in layout.factors())
-    parts = PerCoordinate(lambda at: tuple(_part(factor, batch, at) for factor in layout.factors()), apart)
+    parts = PerCoordinate(lambda at: made(layout.factors(), batch, at), apart)
     args = (ctx.operand(key), operator, kind, parts, local_shape(layout), dtype)
     return ctx.emit(row.op.removesuffix(".default"), args, layout, dtype=row.dtype)
 
 
-def _part(factor: Factor, batch: int, at: Coordinate) -> tuple[int, tuple[tuple[int, int], ...], int]:
-    """(size, intervals, elements per sample), as `counter_random.Part` says.
+def _sample_parts(factors: Sequence[Factor], batch: int, at: Coordinate) -> tuple[DrawnPart, ...]:
+    """Of values whose samples are numbered."""
+    return tuple(_part(factor, batch, at) for factor in factors)
+
+
+def _token_parts(factors: Sequence[Factor], batch: int, at: Coordinate) -> tuple[DrawnPart, ...]:
+    """Of values whose tokens are numbered: row and token are one factor, and the key has the first token.
+
+    So a micro-batch of any length draws what [1, all tokens] has at its place.
+    """
+    rows, *rest = factors or (Factor(1),)
+    if rows.axis is not Axis.BATCH or rows.sets is None:
+        return _sample_parts(factors, batch, at)
+    if rows.size > batch:
+        size, held, _ = _part(rows, batch, at)
+        return ((size, held, 1), *_sample_parts(rest, batch, at))
+    tokens, *inner = rest or (Factor(1),)
+    return ((batch * tokens.size, tokens.held(at), 1), *_sample_parts(inner, batch, at))
+
+
+def _part(factor: Factor, batch: int, at: Coordinate) -> DrawnPart:
+    """(size, intervals, elements per sample), as `counter_random.FactorPart` says.
 
     A micro-batch's rows count from its first sample, which the key holds: micro-batches of one size
     run the same code.
