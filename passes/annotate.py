@@ -18,11 +18,11 @@ from ..layout.intervals import Intervals, Sets, covers, union
 from ..layout.layout import Axis, Factor, Layout, make_layout, whole
 from ..layout.several_cuts import with_cuts
 from ..strategy.check import check
-from ..strategy.strategy import Override, StageSpec, Strategy
+from ..strategy.strategy import ExpertForm, Override, StageSpec, Strategy
 from .compile_state import Annotated, Traced
 from .deduction.factors import factored
 from .deduction.placement import GraphFacts, StartLayouts, first_coordinate
-from .dims.expert_matrices import check_experts, expert_matrices
+from .dims.expert_matrices import check_experts, expert_matrices, router_parameters
 from .dims.infer_dims import infer_dims
 from .dims.split_units import Member, SplitGroup, SplitKind, assign, split_groups
 from .dims.whole_parameters import WholeParameter, warn_of_kept, whole_lines, whole_parameters
@@ -39,7 +39,8 @@ NO_CUTS: TokenCuts = {}
 class ParameterLayouts:
     """Layouts of parameters by stage, from split units and hand-written overrides.
 
-    unsplit: parameters that have no units. experts: those that hold a matrix for each expert.
+    unsplit: parameters that have no units. experts: those that hold a matrix for each expert. routers: those
+    that choose experts, where rows go to these.
     """
 
     graph: LogicalGraph
@@ -47,6 +48,7 @@ class ParameterLayouts:
     by_param: dict[str, tuple[SplitGroup, tuple[Member, ...]]]
     unsplit: tuple[WholeParameter, ...] = ()
     experts: frozenset[str] = frozenset()
+    routers: frozenset[str] = frozenset()
 
     def layout(self, pipeline: int, name: str, stage: int) -> Layout:
         """How the ranks of a stage hold a parameter."""
@@ -59,6 +61,8 @@ class ParameterLayouts:
             return _annotated(info, spec, override.annotation)
         if override is None and spec.experts is not None and info.name in self.experts:
             return self._split(info, 0, spec.tp, spec.tp, spec.experts)
+        if override is None and spec.experts is not None and info.name in self.routers:
+            return whole(info.shape)
         return self._by_units(info, spec, override)
 
     def used(self, pipeline: int, name: str, stage: int) -> Layout:
@@ -252,7 +256,9 @@ def annotate(
     factors = factored(graph, strategy)
     whole_ones, experts = whole_parameters(graph, flow, groups), expert_matrices(graph)
     check_experts(graph, strategy, experts)
-    layouts = ParameterLayouts(graph, strategy, by_param, whole_ones, experts)
+    exchanges = strategy.expert_form is ExpertForm.ALL_TO_ALL
+    routers = router_parameters(graph) if exchanges else frozenset()
+    layouts = ParameterLayouts(graph, strategy, by_param, whole_ones, experts, routers)
     warn_of_kept(graph, [item for item in layouts.unsplit if _is_alike_on_ranks(layouts, item.name)])
     batch = batch_sets(strategy)
     pipelines = range(len(strategy.pipelines))
@@ -291,7 +297,17 @@ def _placement(
     own = range(first, first + len(strategy.rows(pipeline)))
     used = partial(layouts.used, pipeline)
     by_token = strategy.sizes is not None and strategy.sizes.tokens is not None
-    return StartLayouts(batch, layout, tokens, strategy.sequence_parallel, used, own, by_token=by_token)
+    exchanges = strategy.expert_form is ExpertForm.ALL_TO_ALL
+    return StartLayouts(
+        batch,
+        layout,
+        tokens,
+        strategy.sequence_parallel,
+        used,
+        own,
+        by_token=by_token,
+        exchanges_rows=exchanges,
+    )
 
 
 def _check_matched(graph: LogicalGraph, strategy: Strategy) -> None:

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..base.comm_plan import Combine, CommKind, CommStep, CostModel
+from ..base.comm_plan import Combine, CommKind, CommStep, CostModel, Counted
 from ..ir.annotated import COMM, GATHER, AnnotatedRow, BatchSum, CommMarker
 from ..ir.type_text import dtype_name
-from ..layout.layout import sample_pieces
+from ..layout.layout import Coordinate, sample_pieces
 from ..program.program_text import kind_text
+from ..program.sized.counted_step import RowExchange, even_load
 from .batch_levels import in_order
 from .compile_state import Resolved, Segmented, grown
 from .gather_forms import cheapest_forms
@@ -61,6 +62,21 @@ class CommResolver:
         wanted = WantedLayouts.of(marker, source_ranks, target_ranks, batch, dtype, self.cost)
         (steps,) = self._rounds(wanted, source_ranks + target_ranks)
         return steps
+
+    def counted(self, marker: CommMarker, ranks: Ranks, batch: int, dtype: str) -> dict[int, CommStep]:
+        """Each rank's step for rows that go to the owners of their experts, or back, as in an even load."""
+        back = marker.counted is Counted.BACK
+        home, owners = (marker.target, marker.source) if back else (marker.source, marker.target)
+        order = sorted(range(len(ranks)), key=lambda place: ranks[place])
+        places = [Coordinate(place, batch) for place in order]
+        given, taken = ([side.local_shape(at)[0] for at in places] for side in (home, owners))
+        rest = home.local_shape(places[0])[1:]
+        key = (ranks, tuple(given), tuple(taken), rest, dtype, marker.counted)
+        if key not in self.made:
+            counts = even_load(given, taken)
+            exchange = RowExchange(self.next_id(), tuple(sorted(ranks)), counts, rest, dtype, marker.counted)
+            self.made[key] = exchange.steps()
+        return self.made[key]
 
     def reduce(self, ranks: Ranks, dtype: str) -> dict[int, CommStep]:
         """A sum of whole values over ranks."""
@@ -140,6 +156,8 @@ class StageResolver:
             return (self.reductions.zero.local_gather(str(row.kwargs[NAME])),)
         assert row.marker is not None
         dtype = dtype_name(row.out.dtype)
+        if row.marker.counted is not Counted.NO:
+            return (self.resolver.counted(row.marker, plan.ranks, batch, dtype),)
         if row.marker.batch_sum is not None:
             return (self.resolver.reduce(self.sum_groups[row.marker.batch_sum], dtype),)
         return self.resolver.steps(row.marker, plan.ranks, batch, dtype)

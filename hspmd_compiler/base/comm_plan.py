@@ -33,6 +33,18 @@ class GatherForm(Enum):
     BROADCASTS = "broadcasts"
 
 
+class Counted(Enum):
+    """Whether how many rows go to whom is counted in the step, and which way they go.
+
+    NO: the numbers of the step say it. OUT: row r of the counts is what member r sends to each. BACK: what
+    came by OUT returns.
+    """
+
+    NO = "no"
+    OUT = "out"
+    BACK = "back"
+
+
 class Combine(Enum):
     """How pieces that arrive at one place are joined."""
 
@@ -62,7 +74,8 @@ class CommStep:
     rank itself is a local copy. A rank without the source has src_view None; one that needs no
     result has dst_view None. dtype: element type of what moves, by torch name; a rank without the
     source allocates by it. form: other than ALL_TO_ALL only where each member gives the same boxes to all
-    members, itself too, or nothing; alike on all members.
+    members, itself too, or nothing; alike on all members. counted: other than NO the step is an exchange of
+    rows between views [rows, width], whose numbers are those of an even load; see program/sized/counted_step.
     """
 
     id: int
@@ -77,6 +90,7 @@ class CommStep:
     note: str = ""
     dtype: str = "float32"
     form: GatherForm = GatherForm.ALL_TO_ALL
+    counted: Counted = Counted.NO
 
 
 @dataclass(frozen=True, slots=True)

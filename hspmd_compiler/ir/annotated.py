@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..base.comm_plan import Combine
+from ..base.comm_plan import Combine, Counted
 from ..layout.layout import Coordinate, Layout
 from .graph import Phase, Row
 
@@ -63,7 +63,7 @@ class CommMarker:
 
     source_stage differs from the row's stage when the value crosses stages. batch_sum: it is reduced
     over the stages of all pipelines that make the row. planned: the cheapest of several ways is taken,
-    as between two annotations.
+    as between two annotations. counted: rows go to the owners of their experts, or back.
     """
 
     source: Layout
@@ -73,6 +73,7 @@ class CommMarker:
     target_stage: int
     batch_sum: BatchSum | None = None
     planned: bool = False
+    counted: Counted = Counted.NO
 
 
 @dataclass(slots=True, eq=False)

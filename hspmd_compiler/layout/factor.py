@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from .intervals import Intervals, Sets, intersect, map_sets, within
 
@@ -40,12 +41,22 @@ class Coordinate:
         return self.rank if axis.on_ranks else self.batch
 
 
+class Routed(NamedTuple):
+    """Which rank has a row is data: it lies at the owner of its expert. key: of the routing that says so.
+    rows: of the dim. home: how ranks hold the dim elsewhere."""
+
+    key: int
+    rows: int
+    home: tuple[Factor, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Factor:
     """One factor of a dim: `size`, and how an axis cuts it (axis and sets are None together).
 
     by_rank: of a factor that BATCH cuts, what each rank of the stage holds of it at most; None: all. No
-    such factor has addends. Equal factors are one object, so that comparing and hashing them costs nothing.
+    such factor has addends. routed: what ranks hold is known in a step only; their sets are those of an even
+    load, for prices. Equal factors are one object, so that comparing and hashing them costs nothing.
     """
 
     size: int
@@ -53,6 +64,7 @@ class Factor:
     sets: Sets | None = None
     contrib: bool = False
     by_rank: Sets | None = None
+    routed: Routed | None = None
 
     def __new__(
         cls,
@@ -61,8 +73,9 @@ class Factor:
         sets: Sets | None = None,
         contrib: bool = False,
         by_rank: Sets | None = None,
+        routed: Routed | None = None,
     ) -> Factor:
-        key = (size, axis, sets, contrib, by_rank)
+        key = (size, axis, sets, contrib, by_rank, routed)
         found = _FACTORS.get(key)
         if found is None:
             found = object.__new__(cls)
@@ -70,7 +83,7 @@ class Factor:
         return found
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Factor, (self.size, self.axis, self.sets, self.contrib, self.by_rank)
+        return Factor, (self.size, self.axis, self.sets, self.contrib, self.by_rank, self.routed)
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -97,7 +110,9 @@ class Factor:
             return None
         if self.by_rank is None:
             return self
-        return Factor(self.size, *((Axis.TENSOR, self.by_rank) if ranks else (self.axis, self.sets)))
+        if ranks:
+            return Factor(self.size, Axis.TENSOR, self.by_rank, routed=self.routed)
+        return Factor(self.size, self.axis, self.sets)
 
     def without(self, ranks: bool) -> Factor:
         """It without its cut by ranks (or by the batch axis)."""
@@ -107,14 +122,14 @@ class Factor:
 
     def copies(self) -> Factor:
         """The same pieces, as copies in place of addends."""
-        return Factor(self.size, self.axis, self.sets, by_rank=self.by_rank)
+        return Factor(self.size, self.axis, self.sets, by_rank=self.by_rank, routed=self.routed)
 
     def mapped(self, size: int, change: Callable[[Intervals], Intervals]) -> Factor:
         """A factor of another size, whose interval sets are made of these."""
         if self.sets is None:
             return Factor(size)
         by_rank = None if self.by_rank is None else map_sets(self.by_rank, change)
-        return Factor(size, self.axis, map_sets(self.sets, change), self.contrib, by_rank)
+        return Factor(size, self.axis, map_sets(self.sets, change), self.contrib, by_rank, self.routed)
 
     def samples(self, batch: int) -> SamplePiece:
         """A micro-batch of a factor that BATCH cuts: how many elements, and where ranks' lie among them."""
@@ -139,7 +154,7 @@ class Factor:
 Dim = tuple[Factor, ...]
 SamplePiece = tuple[int, Sets]
 """Elements of a micro-batch, and by rank its share of them, counted from the micro-batch's first."""
-_FACTORS: dict[tuple[int, Axis | None, Sets | None, bool, Sets | None], Factor] = {}
+_FACTORS: dict[tuple[int, Axis | None, Sets | None, bool, Sets | None, Routed | None], Factor] = {}
 
 
 def summed_over(factors: Iterable[Factor]) -> frozenset[Axis]:

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from functools import cache
 from math import prod
 
-from ..errors import InternalError
+from ..errors import DeduceError, InternalError
 from .factor import Axis as Axis
 from .factor import Coordinate as Coordinate
 from .factor import Dim as Dim
 from .factor import Factor as Factor
+from .factor import Routed as Routed
 from .factor import SamplePiece
 from .factor import scale as scale
 from .factor import sum_axis as sum_axis
@@ -157,10 +158,36 @@ def _check_bounds(factor: Factor) -> None:
         raise InternalError(f"pieces {factor.sets} of a dim of {factor.size}", fix="report this strategy")
 
 
+def _check_routed(dim: Dim) -> None:
+    """Rows at their experts are the outermost part of a dim: which rows a rank has, no layout can say."""
+    if any(factor.routed is not None for factor in dim[1:]):
+        raise DeduceError(
+            "rows that lie at the owners of their experts are repeated or put in another order",
+            rule="between products of experts an operator treats each row by itself",
+            fix="set `expert_form: gather`",
+        )
+
+
+def routing_of(layout: Layout) -> tuple[int, Routed] | None:
+    """The dim whose rows lie at the owners of their experts."""
+    cut = layout.cut(ranks=True)
+    return None if cut is None or cut[1].routed is None else (cut[0], cut[1].routed)
+
+
+def home_of(layout: Layout) -> Layout:
+    """The layout of rows that come back from their experts' owners: addends where all ranks have all."""
+    found = routing_of(layout)
+    assert found is not None, "only rows at their experts have a home"
+    home = found[1].home
+    pending = layout.partial | ({Axis.TENSOR} if dim_cut(home, ranks=True) is None else set())
+    return make_layout((*layout.dims[: found[0]], home, *layout.dims[found[0] + 1 :]), pending)
+
+
 @cache
 def canonical_dim(dim: Dim) -> Dim:
     """Merge, absorb and drop factors until one spelling is left for each way to cut a dim."""
     factors: list[Factor] = []
+    _check_routed(dim)
     for factor in dim:
         _check_bounds(factor)
         for part in _simplify(factor):
@@ -170,6 +197,8 @@ def canonical_dim(dim: Dim) -> Dim:
 
 def _simplify(factor: Factor) -> tuple[Factor, ...]:
     """A factor with full sets is whole; exact addends are pieces; a periodic set has an outer factor."""
+    if factor.routed is not None:
+        return (factor,)
     if factor.by_rank is not None:
         return _simplify_product(factor, factor.by_rank)
     if factor.sets is None or factor.axis is None:
@@ -218,7 +247,7 @@ def _absorb_left(factors: list[Factor]) -> list[Factor]:
 
 
 def _all_or_nothing(factor: Factor) -> bool:
-    if factor.sets is None or factor.by_rank is not None:
+    if factor.sets is None or factor.by_rank is not None or factor.routed is not None:
         return False
     return all(held in ((), ((0, factor.size),)) for held in factor.sets)
 
@@ -230,6 +259,8 @@ def has_empty_piece(layout: Layout) -> bool:
 
 
 def _has_empty_piece(factor: Factor) -> bool:
+    if factor.routed is not None:
+        return False
     if factor.by_rank is None:
         return any(not held for held in factor.sets or ())
     return not all(intersect(held, own) for held in factor.sets or () for own in factor.by_rank)

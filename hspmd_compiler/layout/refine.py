@@ -22,7 +22,7 @@ def cut_factor(factor: Factor, outer: int) -> tuple[Factor, Factor] | None:
     Either every bound is a multiple of the inner size (the outer part is cut), or every set repeats
     with it (the inner part is cut).
     """
-    if outer < 1 or factor.size % outer:
+    if outer < 1 or factor.size % outer or (factor.routed is not None and outer != factor.routed.rows):
         return None
     inner = factor.size // outer
     if factor.sets is None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from ..errors import DeduceError
 from .intervals import Intervals, Sets, is_exact, map_sets, repeated, subtract, union
-from .layout import Dim, Factor, Layout, canonical_dim, make_layout, scale, whole
+from .layout import Dim, Factor, Layout, canonical_dim, make_layout, routing_of, scale, whole
 from .refine import cut_factor
 
 
@@ -26,6 +27,9 @@ def map_view(layout: Layout, shape: Sequence[int]) -> ViewMap | None:
 
 @cache
 def _map_view(layout: Layout, shape: tuple[int, ...]) -> ViewMap | None:
+    routing = routing_of(layout)
+    if routing is not None and any(size != 1 for size in layout.shape[: routing[0]]):
+        return None
     if 0 in shape or 0 in layout.shape:
         return ViewMap(layout, whole(shape, layout.partial)) if layout.cut(ranks=True) is None else None
     queue = list(canonical_dim(layout.factors()))
@@ -39,6 +43,8 @@ def _map_view(layout: Layout, shape: tuple[int, ...]) -> ViewMap | None:
         dims.append(tuple(parts[0]))
         taken += parts[0]
         enlarged |= parts[1]
+    if any(factor.routed is not None and factor.size != factor.routed.rows for dim in dims for factor in dim):
+        return None
     if queue:
         return None  # a cut dim of length 1 that the new shape has no dim for
     target = make_layout(tuple(dims), layout.partial)
@@ -76,6 +82,8 @@ def _take(queue: list[Factor], size: int) -> tuple[list[Factor], bool] | None:
 def _cut_enlarged(factor: Factor, outer: int) -> tuple[Factor, Factor] | None:
     """Cut a factor whose sets don't allow it, enlarged to multiples of the inner size, as addends."""
     if factor.size % outer or factor.sets is None or factor.axis is None or not factor.axis.on_ranks:
+        return None
+    if factor.routed is not None:
         return None
     if not factor.contrib and not is_exact(factor.size, factor.sets):
         return None
@@ -120,6 +128,7 @@ def _times(outer: Factor, inner: Factor) -> Factor:
 
 def slice_factor(factor: Factor, low: int, high: int) -> Factor:
     """The factor of the elements in [low, high)."""
+    _check_parts([factor])
 
     def cut(held: Intervals) -> Intervals:
         return union((max(a, low) - low, min(b, high) - low) for a, b in held)
@@ -133,6 +142,7 @@ def at_places(parts: Sequence[tuple[int, Factor]], size: int) -> Factor:
     Between them is zero, which nobody holds, so that pieces are addends.
     """
     factors = [factor for _, factor in parts]
+    _check_parts(factors)
     places = [at for at, _ in parts]
     sets = _side_by_side(places, [factor.sets or () for factor in factors])
     adds = any(factor.contrib for factor in factors) or sum(factor.size for factor in factors) < size
@@ -140,6 +150,16 @@ def at_places(parts: Sequence[tuple[int, Factor]], size: int) -> Factor:
         return Factor(size, factors[0].axis, sets, adds)
     by_rank = _side_by_side(places, [factor.by_rank or () for factor in factors])
     return Factor(size, factors[0].axis, sets, adds, by_rank)
+
+
+def _check_parts(factors: Sequence[Factor]) -> None:
+    """Rows at their experts are no parts of a longer dim, and have none."""
+    if any(factor.routed is not None for factor in factors):
+        raise DeduceError(
+            "rows that lie at the owners of their experts are joined with others, or some of them left out",
+            rule="between products of experts an operator treats each row by itself",
+            fix="set `expert_form: gather`",
+        )
 
 
 def _side_by_side(places: Sequence[int], sets: Sequence[Sets]) -> Sets:
@@ -166,6 +186,8 @@ def deduplicated(layout: Layout) -> Layout:
 
 def held_once(factor: Factor) -> Factor:
     """Each element at its first holder among the ranks."""
+    if factor.routed is not None:
+        return factor
     if factor.by_rank is not None:
         return Factor(factor.size, factor.axis, factor.sets, by_rank=first_holders(factor.by_rank))
     on_ranks = factor.sets and factor.axis and factor.axis.on_ranks

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..base.comm_plan import Box, Combine, CommStep
 from . import boxes
 from .requests import V
+from .sized.counted_step import counted_step
 
 View = tuple[int, ...]
 Boxes = tuple[Box, ...]
@@ -22,6 +23,9 @@ class Arrays(Protocol[V]):
 
     def own(self, value: V, into: V | None) -> V:
         """A copy that this rank may change, in the memory of `into` where one is given."""
+
+    def counted(self, step: CommStep, rank: int, counts: V) -> CommStep:
+        """A counted step with the numbers of this rank."""
 
     def accumulate(self, total: V | None, value: V, owned: bool) -> V:
         """A running sum of gradients. owned: `total` was made here and may be changed."""
@@ -70,6 +74,10 @@ class TorchArrays:
             else:
                 total += value
         return total
+
+    def counted(self, step: CommStep, rank: int, counts: Tensor) -> CommStep:
+        """See Arrays."""
+        return counted_step(step, rank, counts.tolist())
 
     def own(self, value: Tensor, into: Tensor | None) -> Tensor:
         """See Arrays."""

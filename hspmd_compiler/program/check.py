@@ -6,12 +6,22 @@ import math
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 
-from ..base.comm_plan import Box, CommKind, CommStep, GatherForm, GradBucket, ParamBucket, Piece, box_volume
+from ..base.comm_plan import (
+    Box,
+    CommKind,
+    CommStep,
+    Counted,
+    GatherForm,
+    GradBucket,
+    ParamBucket,
+    Piece,
+    box_volume,
+)
 from ..base.dtypes import BYTES
 from ..errors import ArtifactError
 from .arguments import holes_of
 from .check_order import order_problems
-from .check_segment import comm_slots, problems_of_segment
+from .check_segment import comm_slots, counted_slots, problems_of_segment
 from .exchange_plan import gathered_sizes
 from .program import (
     ZERO_PARAMS,
@@ -25,6 +35,7 @@ from .program import (
     Segment,
     Shard,
 )
+from .sized.counted_step import problems_of_counted
 from .sized.reference_check import problems_of_sizes
 
 ReferenceProblem = tuple[str, str]
@@ -164,16 +175,20 @@ def _rank_problems(
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a class program takes from its ranks, each with the first place that takes it."""
+    """What a class program takes from its ranks, each with the first place that takes it.
+
+    counted: whether slots are given counts.
+    """
 
     literals: dict[int, str]
     comms: dict[int, str]
     parameters: dict[str, str]
+    counted: dict[int, bool]
 
 
 def needs_of(shared: ClassProgram) -> Needs:
     """Collected once per class, since many ranks share one."""
-    needs = Needs({}, {}, {})
+    needs = Needs({}, {}, {}, {})
     for segment in shared.segments:
         where = f"segment {segment.name}"
         for row in segment.rows:
@@ -181,6 +196,7 @@ def needs_of(shared: ClassProgram) -> Needs:
                 needs.literals.setdefault(hole, f"{where}, v{row.out.id}")
         for slot in comm_slots(segment):
             needs.comms.setdefault(slot, where)
+        needs.counted.update(counted_slots(segment))
         for name in _stored_names(segment):
             needs.parameters.setdefault(name, where)
     return needs
@@ -200,6 +216,8 @@ def _reference_problems(own: RankProgram, needs: Needs) -> Iterator[str]:
     for slot, where in needs.comms.items():
         if not 0 <= slot < len(own.comms):
             yield f"{where}: no comm {slot}"
+        elif (own.comms[slot].counted is not Counted.NO) != needs.counted[slot]:
+            yield f"{where}: comm {slot} is counted, and is given no counts, or the other way round"
     for name, where in needs.parameters.items():
         if name not in held:
             yield f"{where}: no shard of {name}"
@@ -226,6 +244,7 @@ def _step_problems(step: CommStep, groups: set[tuple[int, ...]]) -> Iterator[str
         yield f"the group {list(step.group)} is not one of the artifact's groups"
     if step.kind is CommKind.ALL_REDUCE:
         return
+    yield from problems_of_counted(step)
     if step.form is not GatherForm.ALL_TO_ALL and gathered_sizes(step) is None:
         yield f"it does not give all members the same, as the form {step.form.value} does"
     yield from _piece_problems(step, step.sends, step.src_view, "sends")

@@ -47,11 +47,17 @@ def comm_slots(segment: Segment) -> list[int]:
     return [args[1] for args in calls if len(args) > 1 and isinstance(args[1], int)]
 
 
+def counted_slots(segment: Segment) -> dict[int, bool]:
+    """Whether the communication slots that the segment uses are given counts."""
+    calls = [row.args for row in segment.rows if row.op == COMM]
+    return {args[1]: len(args) > 2 for args in calls if len(args) > 1 and isinstance(args[1], int)}
+
+
 def _unfinished(where: str, segment: Segment) -> Iterator[tuple[str, str]]:
     """Exchanges that start, and that no `comm` of the same slot ends before the slot starts again."""
     started: dict[object, Value] = {}
     for row in segment.rows:
-        if row.op not in (COMM, COMM_START) or len(row.args) != 2:
+        if row.op not in (COMM, COMM_START) or len(row.args) < 2:
             continue
         if row.op == COMM_START and row.args[1] not in started:
             started[row.args[1]] = row.out
@@ -68,8 +74,12 @@ def _row_problems(row: LocalRow, defined: set[int]) -> Iterator[str]:
         if value not in defined:
             yield f"uses v{value}, which is not computed before it"
     if row.op in (COMM, COMM_START):
-        if len(row.args) != 2 or not isinstance(row.args[0], Value) or type(row.args[1]) is not int:
+        counts = row.args[2:] if row.op == COMM else ()
+        plain = row.args[: len(row.args) - len(counts)]
+        if len(plain) != 2 or not isinstance(plain[0], Value) or type(plain[1]) is not int:
             yield f"{row.op} takes one value and one slot"
+        if len(counts) > 1 or not all(isinstance(each, Value) for each in counts):
+            yield f"{row.op} takes one value of counts behind its slot, or none"
     elif not is_known(row.op):
         yield f"operator {row.op!r} is not one that a program may use"
 

@@ -103,6 +103,8 @@ class _Writer:
     def expression(self, call: RowCall) -> str:
         """The right-hand side of a row's assignment."""
         arguments, op = [self._text(argument) for argument in call.args], call.row.op
+        if op == COMM and len(arguments) > 2:
+            return f"yield ({arguments[1]}, ({arguments[0]}, {arguments[2]}), {call.may_overwrite})"
         if op == COMM:
             return f"yield ({arguments[1]}, {arguments[0]}, {call.may_overwrite})"
         if op == COMM_START and self._starts:

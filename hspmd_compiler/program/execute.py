@@ -216,7 +216,10 @@ class Walk(Generic[V]):
             slot, value, may_overwrite = next(run)
             while True:
                 self.state.slot = slot
-                request = comm_request(self.plan.comm(slot, mb), value, may_overwrite)
+                step = self.plan.comm(slot, mb)
+                if isinstance(value, tuple):  # and counts
+                    step, value = self.arrays.counted(step, self.plan.program.rank, value[1]), value[0]
+                request = comm_request(step, value, may_overwrite)
                 del value
                 slot, value, may_overwrite = run.send(self._received((yield request)))
         except StopIteration as end:

@@ -99,8 +99,8 @@ def walk_rows(
     for call in calls:
         out = call.row.out.id
         if call.row.op == COMM:
-            source, slot = (_filled(argument, values) for argument in call.args)
-            made = yield slot, source, call.may_overwrite
+            source, slot, *counts = (_filled(argument, values) for argument in call.args)
+            made = yield slot, (source, *counts) if counts else source, call.may_overwrite
             del source
         else:
             made = compute(call, values)

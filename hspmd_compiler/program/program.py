@@ -115,8 +115,9 @@ class SegmentOutput:
 class LocalRow:
     """One local operator. `op`: `aten.*`, `hspmd.*` (see kernels), `getitem`, or `comm`.
 
-    `comm` rows have args (Value, slot) where slot is an index into the rank's `comms`. `comm_start` has the
-    same and gives its value back: what the `comm` of this slot behind it moves may be under way from here on.
+    `comm` rows have args (Value, slot) where slot is an index into the rank's `comms`; where its step is
+    counted, a Value of counts is behind them. `comm_start` has the first two and gives its value back: what
+    the `comm` of this slot behind it moves may be under way from here on.
     logical: id of the row of the logical graph that this row completes, None for a helper row.
     """
 

@@ -91,9 +91,9 @@ Request: TypeAlias = (
     | LossReduce[V]
     | OptimizerStep
 )
-CommCall: TypeAlias = tuple[int, V | None, bool | None]
-"""What a segment yields at a `comm` row: slot, value, may_overwrite; None at a `comm_start`, where its driver
-can begin. Answer: the row's value."""
+CommCall: TypeAlias = tuple[int, V | tuple[V, V] | None, bool | None]
+"""What a segment yields at a `comm` row: slot, value (and counts, if the step is counted), may_overwrite;
+None at a `comm_start`, where its driver can begin. Answer: the row's value."""
 
 SegmentRun: TypeAlias = Generator[CommCall[V], V, tuple[V, ...]]
 StepRun: TypeAlias = Generator[Request[V], V | None, V]

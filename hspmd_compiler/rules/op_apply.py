@@ -277,6 +277,11 @@ class ConversionLog:
     replays: bool
     steps: list[tuple[int, Layout]] = field(default_factory=list)
 
+    @property
+    def exchanges_rows(self) -> bool:
+        """As the context says."""
+        return self.ctx.exchanges_rows
+
     def convert(self, value: AnnotatedValue, layout: Layout) -> AnnotatedValue:
         """As the context does."""
         return self._noted(value, self.ctx.convert(value, layout))

@@ -11,7 +11,7 @@ from ..errors import DeduceError, InternalError
 from ..ir.annotated import AnnotatedValue, PerCoordinate
 from ..ir.graph import Row
 from ..layout.intervals import Sets, covers
-from ..layout.layout import Axis, Coordinate, Factor, Layout, make_layout, scale
+from ..layout.layout import Axis, Coordinate, Dim, Factor, Layout, make_layout, routing_of, scale
 from .call_rule import Alternative, CallRule
 
 if TYPE_CHECKING:
@@ -107,6 +107,16 @@ class RuleContext(Protocol):
     def arrival(self, anchor: str) -> Layout | None:
         """In which layout the value came to an anchor; None: not in this stage."""
 
+    def at_owners(
+        self, ids: object, rows: AnnotatedValue, experts: AnnotatedValue, owners: Sets
+    ) -> Dim | None:
+        """How rows lie at the owners of their experts; None where these take all rows. ids: the argument that
+        says of each row which expert it goes to."""
+
+    @property
+    def exchanges_rows(self) -> bool:
+        """Whether rows go to the owners of their experts."""
+
     def is_lookup_of(self, index_row: int, rows: int) -> Factor | None:
         """How the table looked up with the value of row `index_row` is cut along its rows, if it is."""
 
@@ -182,12 +192,21 @@ def items(argument: object) -> tuple[object, ...]:
 
 
 def local_shape(layout: Layout) -> PerCoordinate:
-    """The local shape as a literal."""
-    return PerCoordinate(layout.local_shape)
+    """The local shape as a literal; -1 for rows whose number is known in a step only."""
+    routing = routing_of(layout)
+    if routing is None:
+        return PerCoordinate(layout.local_shape)
+    dim = routing[0]
+
+    def shape(at: Coordinate) -> tuple[int, ...]:
+        sizes = layout.local_shape(at)
+        return (*sizes[:dim], -1, *sizes[dim + 1 :])
+
+    return PerCoordinate(shape)
 
 
 def local_sizes(layout: Layout, dim: int) -> PerCoordinate:
-    """The local length of one dim as a literal."""
+    """The local length of one dim as a literal; of rows at their experts that of an even load."""
     return PerCoordinate(lambda at: layout.local_shape(at)[dim])
 
 

@@ -10,6 +10,7 @@ from ..base.name_glob import components
 from ..base.pipeline_schedule import scatter_points
 from ..errors import StrategyError
 from .check_context import context_problems
+from .check_experts import expert_form_problems
 from .check_layouts import layout_problems
 from .check_sizes import size_problems
 from .schedules.meetings import meeting_problems
@@ -67,6 +68,7 @@ def find_problems(
     for index, override in enumerate(strategy.overrides):
         found += _override_problems(f"overrides[{index}]", override, strategy, unread)
     found += size_problems(strategy)
+    found += expert_form_problems(strategy, unread)
     found += layout_problems(strategy.layouts, {stage.tp for _, stage in _stages(strategy) if stage.devices})
     found += context_problems(strategy, unread)
     return [problem for problem in found if problem.path not in unread]

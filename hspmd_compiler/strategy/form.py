@@ -17,6 +17,7 @@ from .check import find_problems, raise_if_any
 from .schedules.schedule_text import read_schedule
 from .strategy import (
     ContextSpec,
+    ExpertForm,
     LayoutWish,
     Override,
     PipelineSpec,
@@ -117,6 +118,7 @@ class StrategyForm:
     layouts: tuple[LayoutWish, ...] = ()
     sizes: SizesForm | None = None
     receives_ahead: int = 1
+    expert_form: ExpertForm | None = None
     device_kinds: dict[DeviceId, DeviceKind] = field(default_factory=dict)
     context: tuple[ContextSpec, ...] = ()
 
@@ -181,6 +183,7 @@ def _strategy(form: StrategyForm) -> Strategy:
         context=form.context,
         sizes=None if form.sizes is None else _sizes(form.sizes),
         receives_ahead=form.receives_ahead,
+        expert_form=form.expert_form,
     )
 
 
@@ -236,6 +239,8 @@ def form_of(strategy: Strategy) -> dict[str, object]:
         form["sizes"] = encode(strategy.sizes)
     if strategy.receives_ahead != 1:
         form["receives_ahead"] = strategy.receives_ahead
+    if strategy.expert_form is not None:
+        form["expert_form"] = strategy.expert_form.value
     if strategy.device_kinds:
         form["device_kinds"] = {str(device): kind.value for device, kind in strategy.device_kinds}
     if strategy.context:

@@ -122,6 +122,16 @@ class PipelineSpec:
         raise StrategyError(f"no stage of the pipeline runs layer {layer}", details=[("stages", ranges)])
 
 
+class ExpertForm(Enum):
+    """How tokens come to the experts that ranks of a stage share out.
+
+    GATHER: every rank gets those of all. ALL_TO_ALL: each row goes to the owner of its expert.
+    """
+
+    GATHER = "gather"
+    ALL_TO_ALL = "all_to_all"
+
+
 class GradientForm(Enum):
     """How the ranks of a stage that share samples come to a parameter's gradient.
 
@@ -211,8 +221,9 @@ class Strategy:
     zero: what is stored once over all holders of a parameter instead of by each: from 1 the state of
     the optimizer, from 2 the summed gradient, from 3 the parameter itself. layouts: of activations. context:
     pipelines that share their samples; the others run whole ones.
-    sizes: what a step may choose; then `micro_batches` and `accumulation` say nothing.
-    receives_ahead: how many receives a rank posts before their turn.
+    sizes: what a step may choose; then `micro_batches` and `accumulation` say nothing. receives_ahead: how many
+    receives a rank posts before their turn. expert_form: None: of both what costs less where a compile knows
+    costs, else GATHER.
     """
 
     pipelines: tuple[PipelineSpec, ...]
@@ -227,6 +238,7 @@ class Strategy:
     context: tuple[ContextSpec, ...] = ()
     sizes: SizesSpec | None = None
     receives_ahead: int = 1
+    expert_form: ExpertForm | None = None
 
     @property
     def devices(self) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from ...layout.intervals import Sets
 from ...layout.layout import Axis, Factor, Layout, make_layout, whole
 from ...rules.rules import consistent, is_addend
 from .gathered_wishes import note_gathered
+from .routed_rows import at_home
 
 if TYPE_CHECKING:
     from .deducer import Deducer
@@ -108,7 +109,7 @@ def _to_send(deducer: Deducer, value: AnnotatedValue) -> AnnotatedValue:
         before, deducer.phase = deducer.phase, row.phase
         value = deducer.emit("aten.alias.default", (value,), value.layout, dtype=value.dtype)
         deducer.phase = before
-    return settle_ranks(deducer, deducer.plain(value))
+    return settle_ranks(deducer, deducer.plain(at_home(deducer, value)))
 
 
 def _across(deducer: Deducer, layout: Layout, home: int, stage: int) -> Layout:

@@ -14,7 +14,7 @@ from ...errors import InternalError
 from ...ir.annotated import AnnotatedRow, AnnotatedValue, CommMarker, PipelineGraph, values_in
 from ...ir.graph import LogicalGraph, Phase, Ref, Row
 from ...layout.intervals import Sets
-from ...layout.layout import Factor, Layout, cuts_of_samples, has_unlike_copies, placement, whole
+from ...layout.layout import Dim, Factor, Layout, cuts_of_samples, has_unlike_copies, placement, whole
 from ...layout.several_cuts import collapsed, is_plain
 from ...rules import rule_book  # noqa: F401  (rules register on import)
 from ...rules.call_rule import Alternative, CallRule, GraphCalls
@@ -30,6 +30,7 @@ from .factors import gathered
 from .grad_terms import untied_sums
 from .insert_comm import check_takes_several_cuts, convert
 from .placement import StartLayouts
+from .routed_rows import RowRoutings, routing_for
 from .stages import RowKinds
 
 Found = TypeVar("Found")
@@ -74,6 +75,7 @@ class Deducer:
     next_id: int = 0
     choices: Mapping[int, Alternative] = field(default_factory=dict)
     products: dict[object, Any] = field(default_factory=dict)
+    routings: RowRoutings = field(default_factory=RowRoutings)
 
     def choice(self, row: Row) -> Alternative | None:
         """What a planner chose for a row; None: the rule's own preference."""
@@ -364,6 +366,18 @@ class Deducer:
         """Reduce pieces that are whole on every rank of the stage."""
         self.memo.looked = True
         return all_reduce(self, value, combine)
+
+    def at_owners(
+        self, ids: object, rows: AnnotatedValue, experts: AnnotatedValue, owners: Sets
+    ) -> Dim | None:
+        """How rows lie at the owners of their experts; None where these take all rows."""
+        ready = self.exchanges_rows
+        return routing_for(self, self.row_of(ids).id, rows, experts, owners).at_owners if ready else None
+
+    @property
+    def exchanges_rows(self) -> bool:
+        """Whether rows go to the owners of their experts."""
+        return self.placement.exchanges_rows and self.pipeline.stages[self.stage].experts is not None
 
     def over_batch(self, value: AnnotatedValue) -> AnnotatedValue:
         """A sum over the batch, reduced over all pipelines in the middle of a pass; whole on every rank."""

@@ -22,6 +22,7 @@ from ...rules.rules import PULLS, at_first, contrib_factor, is_addend, local_sha
 from ..resolve_layouts import by_cells, is_local
 from .batch_values import gather_batch
 from .gathered_wishes import note_gathered
+from .routed_rows import is_routed, rerouted
 
 if TYPE_CHECKING:
     from .deducer import Deducer
@@ -31,6 +32,8 @@ TAKE = "hspmd.take"
 
 def convert(deducer: Deducer, value: AnnotatedValue, target: Layout) -> AnnotatedValue:
     """`value` in layout `target`: computed so if pure, else cut locally, else communicated."""
+    if is_routed(value.layout) or is_routed(target):
+        return rerouted(deducer, value, target)
     if not is_plain(value.layout) or not is_plain(target):
         return _of_several_cuts(deducer, value, target)
     pulled = _pull(deducer, value, target)

@@ -28,6 +28,7 @@ class StartLayouts:
     what operators take a parameter in that is stored in several cuts. own: the coordinates of the
     pipeline's micro-batches; None: all. factors: rows whose operands are gathered, and the parameters whose
     gradients they make. by_token: random numbers have places by the tokens of a step, not by its samples.
+    exchanges_rows: whether rows go to their experts' owners, where a stage has such.
     """
 
     batch: Sets
@@ -38,6 +39,7 @@ class StartLayouts:
     own: range | None = None
     factors: Mapping[int, str] = field(default_factory=dict)
     by_token: bool = False
+    exchanges_rows: bool = False
 
 
 def first_coordinate(strategy: Strategy, pipeline: int) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from ...errors import StrategyError
-from ...ir.graph import LogicalGraph, OriginKind, Ref, Row
+from ...ir.graph import LogicalGraph, OriginKind, Phase, Ref, Row, refs_of
 from ...ir.own_names import EXPERT_MM
 from ...strategy.strategy import StageSpec, Strategy
 
@@ -13,6 +14,8 @@ SAME = frozenset(
     f"aten.{name}" for name in ("_to_copy.default", "alias.default", "detach.default", "clone.default")
 )
 TURN = "aten.transpose.int"
+PRODUCTS = frozenset({"aten.mm.default", "aten.addmm.default", "aten.bmm.default"})
+LOOKUPS = frozenset({"aten.embedding.default"})
 
 
 def expert_matrices(graph: LogicalGraph) -> frozenset[str]:
@@ -20,6 +23,40 @@ def expert_matrices(graph: LogicalGraph) -> frozenset[str]:
     names = {info.row: info.name for info in graph.params.values() if not info.is_buffer}
     sources = (_source(graph, row) for row in graph.rows if row.op == EXPERT_MM)
     return frozenset(names[source.id] for source in sources if source.id in names)
+
+
+def router_parameters(graph: LogicalGraph) -> frozenset[str]:
+    """Names of parameters that choose experts: those of the last product before the choice, and behind it.
+
+    What is wider than a number per row and expert is no choice.
+    """
+    names = {info.row: info.name for info in graph.params.values() if not info.is_buffer}
+    found: set[str] = set()
+    seen: set[int] = set()
+    for product in graph.rows:
+        if product.op != EXPERT_MM or product.phase is not Phase.FORWARD:
+            continue
+        ids, matrices = _first(graph, product, 2), _first(graph, product, 1)
+        most = prod(ids.shape or ()) * (matrices.shape or (1,))[0]
+        waiting = [ids.id]
+        while waiting:
+            row = graph.rows[waiting.pop()]
+            if row.id in seen or row.op in LOOKUPS or row.phase is not Phase.FORWARD:
+                continue
+            seen.add(row.id)
+            if row.id in names:
+                found.add(names[row.id])
+            refs = [graph.rows[ref.id] for ref in refs_of((row.args, row.kwargs))]
+            small = [each for each in refs if row.op not in PRODUCTS and prod(each.shape or ()) <= most]
+            waiting += [each.id for each in (*small, *(each for each in refs if _is_parameter(graph, each)))]
+    return frozenset(found)
+
+
+def _is_parameter(graph: LogicalGraph, row: Row) -> bool:
+    """Whether it is one, perhaps turned, or of another type."""
+    while row.op in (*SAME, TURN, "aten.t.default", "aten.permute.default"):
+        row = _first(graph, row, 0)
+    return row.origin.kind is OriginKind.PARAM
 
 
 def _source(graph: LogicalGraph, product: Row) -> Row:

@@ -10,6 +10,7 @@ from ...artifact.value_layouts import PlacedValue, ValueLayouts
 from ...base.comm_plan import GradBucket, ParamBucket
 from ...base.devices import DeviceKind
 from ...ir.annotated import PipelineGraph
+from ...layout.layout import routing_of
 from ...program.check import problems_of_program
 from ...program.program import ClassProgram, Program, RankProgram, Segment, Shard
 from ...program.program_text import program_text
@@ -188,7 +189,7 @@ def _placed_values(plan: StagePlan, numbers: StageLowering, graph: PipelineGraph
     return [
         PlacedValue(logical, numbers.value(value).id, value.layout)
         for logical, value in (*graph.logical.items(), *on_demand)
-        if value.stage == plan.stage and value.id in made
+        if value.stage == plan.stage and value.id in made and routing_of(value.layout) is None
     ] + [
         PlacedValue(step.row.out.logical, numbers.value(step.share).id, step.share.layout)
         for step in counts

@@ -130,7 +130,8 @@ class StageLowering:
         for number in range(last + 1):
             result = out if number == last else self._unnamed()
             logical = row.out.logical if number == last else None
-            made.append(LocalRow(result, COMM, (source, self.slots), {}, logical))
+            counts = tuple([self.value(each) for each in row.reads[1:]])
+            made.append(LocalRow(result, COMM, (source, self.slots, *counts), {}, logical))
             self.slots += 1
             source = result
         return made

@@ -116,8 +116,13 @@ class FxArrays:
     """
 
     def __init__(self, builder: _Builder) -> None:
-        self._graph = builder.graph
+        self._builder, self._graph = builder, builder.graph
         self._arrays = builder.object("arrays", TorchArrays(builder.device))
+
+    def counted(self, step: CommStep, rank: int, counts: fx.Node) -> fx.Node:
+        """See Arrays; the step is a node, too."""
+        held = self._builder.object(f"{step.kind.value}_{step.id}", step)
+        return self._graph.call_method("counted", (self._arrays, held, rank, counts))
 
     def accumulate(self, total: fx.Node | None, value: fx.Node, owned: bool) -> fx.Node:
         """See Arrays."""
@@ -179,6 +184,8 @@ class _Driver:
         raise InternalError(f"a graph has no call for {type(request).__name__}")
 
     def _comm(self, function: Callable[..., Any], step: CommStep, *args: Any) -> fx.Node:
+        if isinstance(step, fx.Node):  # filled in when it runs
+            return self.builder.call(function, self.transport, step, *args)
         held = self.builder.object(f"{step.kind.value}_{step.id}", step)
         node = self.builder.call(function, self.transport, held, *args)
         node.meta["step"], node.meta["note"] = step.id, step.note

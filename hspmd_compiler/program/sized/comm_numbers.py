@@ -29,7 +29,7 @@ def frame_of(step: CommStep) -> tuple[object, ...]:
         [(piece.peer, [len(box) for box in piece.boxes]) for piece in given]
         for given in (step.sends, step.recvs)
     ]
-    named = (step.id, step.kind, step.group, step.combine, step.note, step.dtype, step.form)
+    named = (step.id, step.kind, step.group, step.combine, step.note, step.dtype, step.form, step.counted)
     return (*named, shapes, pieces)
 
 

@@ -110,9 +110,16 @@ def _cut_letter(letters: Sequence[str], layout: Layout) -> str | None:
 
 
 def _gather_tokens(ctx: RuleContext, value: AnnotatedValue, other: AnnotatedValue) -> AnnotatedValue:
-    """Tokens that meet a whole parameter are gathered as for its split neighbours, which share the gather."""
+    """Tokens that meet a whole parameter are gathered as for its split neighbours, which share the gather;
+    not where rows go to their experts from where they are."""
     cut = value.layout.cut(ranks=True)
-    if cut is None or cut[1].axis is not Axis.SEQUENCE or not other.static or other.layout.cut(ranks=True):
+    if (
+        ctx.exchanges_rows
+        or cut is None
+        or cut[1].axis is not Axis.SEQUENCE
+        or not other.static
+        or other.layout.cut(ranks=True)
+    ):
         return value
     return ctx.convert(value, uncut(consistent(value.layout), ranks=True))
 

@@ -36,8 +36,17 @@ def held_fraction(dim: Dim) -> float:
 
 
 def most_split(candidates: Sequence[Dim]) -> Dim:
-    """Of several cuts of one dim the one to compute in: batch-split first, then the finest."""
-    return min(candidates, key=lambda dim: (dim_cut(dim, ranks=False) is None, held_fraction(dim)))
+    """Of several cuts of one dim the one to compute in: rows at their experts' owners stay there; else
+    batch-split first, then the finest."""
+    return min(
+        candidates,
+        key=lambda dim: (not is_routed(dim), dim_cut(dim, ranks=False) is None, held_fraction(dim)),
+    )
+
+
+def is_routed(dim: Dim) -> bool:
+    """Whether its rows lie at the owners of their experts."""
+    return any(factor.routed is not None for factor in dim)
 
 
 def join_dims(layouts: Sequence[Layout], shape: Sequence[int]) -> tuple[Dim, ...]:
@@ -63,13 +72,13 @@ def _join_dims(layouts: tuple[Layout, ...], shape: tuple[int, ...]) -> tuple[Dim
 
 
 def _keep_one_cut(dims: list[Dim], cut: list[int]) -> list[Dim]:
-    """Features stay cut rather than tokens; else the first."""
+    """Rows stay at their experts' owners; features stay cut rather than tokens; else the first."""
 
     def is_sequence(index: int) -> bool:
         factor = dim_cut(dims[index], ranks=True)
         return factor is not None and factor.axis is Axis.SEQUENCE
 
-    kept = min(cut, key=lambda index: (is_sequence(index), index))
+    kept = min(cut, key=lambda index: (not is_routed(dims[index]), is_sequence(index), index))
     return [
         dim if index == kept else tuple(factor.without(ranks=True) for factor in dim)
         for index, dim in enumerate(dims)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...ir.annotated import AnnotatedValue
 from ...ir.graph import Row
-from ...layout.layout import Dim, Factor, Layout, dim_size, make_layout, whole
+from ...layout.layout import Dim, Factor, Layout, dim_size, home_of, make_layout, routing_of, whole
 from ...layout.view_maps import ViewMap, map_view
 from ..cuts import dim_argument, whole_dim
 from ..rules import Result, RuleContext, chosen_layout, integer, items, local_shape, pull_for, uncut
@@ -23,6 +23,9 @@ def view(ctx: RuleContext, row: Row) -> Result:
 def emit_view(ctx: RuleContext, row: Row, value: AnnotatedValue, shape: Sequence[int]) -> AnnotatedValue:
     """View `value` in a global shape, padding or gathering where its cut does not allow it."""
     mapped = map_view(value.layout, shape)
+    if mapped is None and routing_of(value.layout) is not None:
+        value = ctx.convert(value, home_of(value.layout))
+        mapped = map_view(value.layout, shape)
     if mapped is None:
         value = ctx.convert(value, uncut(value.layout, ranks=True))
         mapped = map_view(value.layout, shape)

@@ -45,6 +45,7 @@ class Lockstep(Generic[V]):
         self._mail: Mail[V] = Mail()
         self._volumes: dict[int, tuple[BoxVolumes, BoxVolumes]] = {}
         self._matched: dict[tuple[int, ...], int] = {}
+        self._looked_into: list[CommStep] = []  # known by identity: none of them may go
         self._events: list[Event] = []
 
     def run(self) -> tuple[Event, ...]:
@@ -172,6 +173,7 @@ class Lockstep(Generic[V]):
         step = self._step_of(run)
         if id(step) not in self._volumes:
             self._volumes[id(step)] = volumes_of(step)
+            self._looked_into.append(step)
         return self._volumes[id(step)]
 
     def _step_of(self, run: RankRun[V]) -> CommStep:

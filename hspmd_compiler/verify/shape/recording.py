@@ -82,7 +82,8 @@ def record(
     try:
         _, operand, _ = next(walk)
         while True:
-            _, operand, _ = walk.send(_call(bound, operand, recording))
+            moved = operand[0] if isinstance(operand, tuple) else operand  # counts have no numbers here
+            _, operand, _ = walk.send(_call(bound, moved, recording))
     except StopIteration as end:
         recording.extra = tally.most
         recording.outputs = _outputs(end.value, given)

@@ -101,6 +101,10 @@ class ShapeArrays:
         """See Arrays."""
         return self.make(value.shape, value.dtype) if into is None else into
 
+    def counted(self, step: CommStep, rank: int, counts: ShapeValue) -> CommStep:
+        """See Arrays; without numbers its load is even."""
+        return step
+
     def accumulate(self, total: ShapeValue | None, value: ShapeValue, owned: bool) -> ShapeValue:
         """See Arrays."""
         wide = self.make(value.shape, torch.float32) if value.dtype in NARROW_TYPES else value
