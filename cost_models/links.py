@@ -102,19 +102,24 @@ class ClusterCost:
         hops = self._hops(tuple(group))
         return (len(group) - 1) * max(self._hop_s(*hop, piece_bytes, rings) for hop in hops)
 
-    def all_gather_forms_s(self, group: Sequence[int], sizes: Sequence[float]) -> dict[GatherForm, float]:
-        """Unequal pieces to all members: padded to the largest, one broadcast of each, or as all-to-all."""
+    def unequal_forms_s(
+        self, kind: CommKind, group: Sequence[int], sizes: Sequence[float], rings: float = 1.0
+    ) -> dict[GatherForm, float]:
+        """See CostModel. rings: that share each NIC at once with a padded one."""
+        scatters = kind is CommKind.REDUCE_SCATTER
         volumes = {
-            (one, other): size
+            (other, one) if scatters else (one, other): size
             for one, size in zip(group, sizes, strict=True)
             for other in group
             if other != one
         }
-        return {
+        found = {
             GatherForm.ALL_TO_ALL: self.exchange_s(group, volumes, CommKind.ALL_TO_ALL),
-            GatherForm.PADDED: self.ring_pass_s(group, max(sizes, default=0.0)),
-            GatherForm.BROADCASTS: self._broadcasts_s(tuple(group), [size for size in sizes if size]),
+            GatherForm.PADDED: self.ring_pass_s(group, max(sizes, default=0.0), rings, kind),
         }
+        if not scatters:
+            found[GatherForm.BROADCASTS] = self._broadcasts_s(tuple(group), [size for size in sizes if size])
+        return found
 
     def _broadcasts_s(self, group: tuple[int, ...], sizes: Sequence[float]) -> float:
         """One after the other; of measured all-gathers, each as one of as many bytes."""

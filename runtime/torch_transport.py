@@ -6,6 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 
 import torch
@@ -17,7 +18,7 @@ from ..base.comm_plan import Combine, CommKind, CommStep, GatherForm
 from ..errors import InternalError, RunError
 from ..program import boxes
 from ..program.arrays import TorchArrays
-from ..program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes
+from ..program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes, scattered_sizes
 from ..program.literals import torch_dtype
 from ..program.requests import AllReduce, Exchange, ExchangeStart, GradReduce, LossReduce, Recv, Request, Send
 from ..program.sized.recent import Recent
@@ -212,6 +213,8 @@ class TorchDist:
             with peer_lost_in(f"{step.kind.value} {step.id} over ranks {step.group}"):
                 if step.kind is CommKind.SEND_RECV:
                     arrived = self._swap(step, sent).arrived(self.rank)
+                elif step.form is GatherForm.PADDED and step.kind is CommKind.REDUCE_SCATTER:
+                    return self._padded_sums(step, sent)
                 elif step.form is GatherForm.PADDED:
                     arrived = self._padded(step, sent)
                 elif step.form is GatherForm.BROADCASTS:
@@ -287,6 +290,22 @@ class TorchDist:
         result = source.new_empty(source.numel() // len(step.group))
         dist.reduce_scatter_tensor(result, source, group=self._groups.of(step.group))
         return result.view(step.dst_shape)
+
+    def _padded_sums(self, step: CommStep, sent: Mapping[int, Tensor]) -> Tensor | None:
+        """Sums of unequal lengths, by one reduce-scatter of pieces as long as the longest."""
+        sizes = scattered_sizes(step)
+        assert sizes is not None, "what is padded has an addend of every sum"
+        longest, dtype = max(sizes), torch_dtype(step.dtype)
+        source = torch.zeros(len(sizes), longest, dtype=dtype, device=self.device)
+        for row, peer, size in zip(source, step.group, sizes, strict=True):
+            if size:
+                row[:size] = sent[peer]
+        result = source.new_empty(longest)
+        dist.reduce_scatter_tensor(result, source.view(-1), group=self._groups.of(step.group))
+        if step.dst_view is None:
+            return None
+        first = step.recvs[:1]  # the same boxes come from each
+        return self._arrays.paste(replace(step, recvs=first), {one.peer: result for one in first})
 
     def _swap(self, step: CommStep, sent: Mapping[int, Tensor]) -> Swap:
         """What goes to and comes from each peer, by one batch of sends and receives without empty ones."""

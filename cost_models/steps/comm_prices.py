@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ...base.comm_plan import CommKind, CommStep, GatherForm, GradBucket, ParamBucket
 from ...base.dtypes import BYTES
 from ...program.boxes import sent_volumes
-from ...program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes, moved_volumes
+from ...program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes, moved_volumes, scattered_sizes
 from ...program.program import RankProgram
 from ..links import ClusterCost
 
@@ -41,11 +41,11 @@ class StepComm:
         if key not in self._exchanges:
             members = self.members(step)
             size = BYTES[step.dtype]
-            pieces = [count * size for count in gathered_sizes(step) or ()]
+            pieces = [count * size for count in gathered_sizes(step) or scattered_sizes(step) or ()]
             plans = {ExchangePlan.of(one).shortcut for one in members.values()}
             kind = SHORTCUTS.get(plans.pop()) if len(plans) == 1 else None
             if step.form is not GatherForm.ALL_TO_ALL:
-                seconds = self.cost.all_gather_forms_s(step.group, pieces)[step.form]
+                seconds = self.cost.unequal_forms_s(step.kind, step.group, pieces, rings)[step.form]
             elif kind is not None:
                 piece = max(sent_volumes(step).values(), default=0) * size
                 seconds = self.cost.ring_pass_s(step.group, piece, rings, kind)

@@ -11,7 +11,7 @@ from ...base.dtypes import BYTES
 from ...cluster.calibration import HeldMemory
 from ...options import OptimizerConfig, OptimizerName
 from ...program.boxes import full_box, received_volumes, volume
-from ...program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes
+from ...program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes, scattered_sizes
 from ...program.lifetimes import last_pieces
 from ...program.messages.early_receives import early_receives
 from ...program.program import ZERO_GRADS, ZERO_PARAMS, Instruction, Op, Program, Shard
@@ -210,8 +210,11 @@ class _Ledger:
             held = filled + whole
         elif bucket.slot >= 0:  # the flat bucket, what arrives, and what is pasted of it
             step = self.own.comms[bucket.slot]
+            longest = _longest_sum(step) * size
             arrived = kept * len(step.recvs)
             beside = kept if ExchangePlan.of(step).shortcut is Shortcut.REDUCE_SCATTER else max(given, kept)
+            if longest:  # addends that are padded, then the sum, of which this rank's is the first part
+                arrived, beside, kept = longest * len(step.group), longest, longest
             beside = max(copied + self.answer, arrived + beside, kept + filled)
             peak = replace(self.now, buffers=self.now.buffers + given + beside)
             held, self.answer = (filled + kept, 0) if whole else (filled, kept)
@@ -268,6 +271,11 @@ class _Ledger:
         drops = any(i.op is Op.PARAM_DROP for i in self.own.instructions)
         self.now = replace(self.now, parameters=self.now.parameters + (self._gathered if drops else 0))
         return replace(self.now, buffers=self.now.buffers + flat)
+
+
+def _longest_sum(step: CommStep) -> int:
+    """Elements that sums are padded to; 0 where they aren't."""
+    return max(scattered_sizes(step) or (0,)) if step.form is GatherForm.PADDED else 0
 
 
 def gather_elements(step: CommStep, stored: int, whole: int) -> int:

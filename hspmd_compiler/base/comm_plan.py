@@ -22,10 +22,10 @@ class CommKind(Enum):
 
 
 class GatherForm(Enum):
-    """How pieces of unequal lengths go to all members of a group.
+    """How pieces of unequal lengths go to all members of a group, or addends of such pieces to who sums them.
 
-    ALL_TO_ALL: exact boxes to each, as any exchange. PADDED: one all-gather of pieces as long as the longest.
-    BROADCASTS: each member's piece by a broadcast of its own.
+    ALL_TO_ALL: exact boxes to each, as any exchange. PADDED: one all-gather, or one reduce-scatter, of pieces
+    as long as the longest. BROADCASTS: each member's piece by a broadcast of its own; of gathers alone.
     """
 
     ALL_TO_ALL = "all_to_all"
@@ -74,8 +74,9 @@ class CommStep:
     rank itself is a local copy. A rank without the source has src_view None; one that needs no
     result has dst_view None. dtype: element type of what moves, by torch name; a rank without the
     source allocates by it. form: other than ALL_TO_ALL only where each member gives the same boxes to all
-    members, itself too, or nothing; alike on all members. counted: other than NO the step is an exchange of
-    rows between views [rows, width], whose numbers are those of an even load; see program/sized/counted_step.
+    members, itself too, or nothing, or, PADDED, where each has an addend of every member's piece; alike on
+    all members. counted: other than NO the step is an exchange of rows between views [rows, width], whose
+    numbers are those of an even load; see program/sized/counted_step.
     """
 
     id: int
@@ -192,8 +193,12 @@ class CostModel(Protocol):
     def comm_s(self, traffic: Sequence[Traffic]) -> float:
         """One step: all of it goes on at once, and no rank is in two of them."""
 
-    def all_gather_forms_s(self, group: Sequence[int], sizes: Sequence[float]) -> Mapping[GatherForm, float]:
-        """Pieces of so many bytes, one of each member, to all; none where forms aren't told apart."""
+    def unequal_forms_s(
+        self, kind: CommKind, group: Sequence[int], sizes: Sequence[float]
+    ) -> Mapping[GatherForm, float]:
+        """ALL_GATHER: pieces of so many bytes, one of each member, to all. REDUCE_SCATTER: sums of so many
+        bytes, one for each member, of addends that all have. None where forms aren't told apart.
+        """
 
     def near(self, rank: int) -> frozenset[int] | None:
         """The ranks that `rank` reaches best, as those of its machine; None where all are alike."""

@@ -11,7 +11,6 @@ from ..base.comm_plan import (
     CommKind,
     CommStep,
     Counted,
-    GatherForm,
     GradBucket,
     ParamBucket,
     Piece,
@@ -22,7 +21,7 @@ from ..errors import ArtifactError
 from .arguments import holes_of
 from .check_order import order_problems
 from .check_segment import comm_slots, counted_slots, problems_of_segment
-from .exchange_plan import gathered_sizes
+from .exchange_plan import has_form
 from .program import (
     ZERO_PARAMS,
     ClassProgram,
@@ -245,8 +244,10 @@ def _step_problems(step: CommStep, groups: set[tuple[int, ...]]) -> Iterator[str
     if step.kind is CommKind.ALL_REDUCE:
         return
     yield from problems_of_counted(step)
-    if step.form is not GatherForm.ALL_TO_ALL and gathered_sizes(step) is None:
-        yield f"it does not give all members the same, as the form {step.form.value} does"
+    if not has_form(step):
+        sums = step.kind is CommKind.REDUCE_SCATTER
+        does = "have an addend of every sum" if sums else "give all members the same"
+        yield f"it does not {does}, as the form {step.form.value} does"
     yield from _piece_problems(step, step.sends, step.src_view, "sends")
     yield from _piece_problems(step, step.recvs, step.dst_view, "receives")
     if step.dst_view is not None and step.dst_shape is not None:

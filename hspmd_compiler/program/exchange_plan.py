@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ..base.comm_plan import Box, Combine, CommKind, CommStep, GatherForm, Piece
-from .boxes import full_box, received_volumes, sent_volumes
+from .boxes import full_box, received_volumes, sent_volumes, volume
 
 
 class Shortcut(Enum):
@@ -71,10 +71,33 @@ def gathered_sizes(step: CommStep) -> tuple[int, ...] | None:
     return tuple(received.get(peer, 0) for peer in step.group)
 
 
+def scattered_sizes(step: CommStep) -> tuple[int, ...] | None:
+    """Elements of each member's sum, by a rank's part of a reduce-scatter of any lengths; else None.
+
+    In one each member has an addend of every sum, and adds up its own, the same boxes from each.
+    """
+    if step.kind is not CommKind.REDUCE_SCATTER or step.combine is not Combine.SUM or step.src_view is None:
+        return None
+    added = [piece for piece in step.recvs if volume(piece.boxes)]
+    if added and not (_same_boxes(added, len(step.group)) and {one.peer for one in added} == {*step.group}):
+        return None
+    sent = sent_volumes(step)
+    return tuple(sent.get(peer, 0) for peer in step.group)
+
+
+def has_form(step: CommStep) -> bool:
+    """Whether a rank's part of a step can be done in the form that the step says."""
+    if step.form is GatherForm.ALL_TO_ALL or gathered_sizes(step) is not None:
+        return True
+    return step.form is GatherForm.PADDED and scattered_sizes(step) is not None
+
+
 def moved_volumes(step: CommStep) -> dict[int, int]:
     """Elements that a rank's part of a step moves to each peer, with those that pad them."""
-    sizes = gathered_sizes(step) if step.form is GatherForm.PADDED else None
-    return sent_volumes(step) if sizes is None else dict.fromkeys(step.group, max(sizes))
+    if step.form is not GatherForm.PADDED:
+        return sent_volumes(step)
+    sizes = gathered_sizes(step) or scattered_sizes(step) or ()
+    return dict.fromkeys(step.group, max(sizes, default=0))
 
 
 def _same_boxes(pieces: Sequence[Piece], members: int) -> bool:

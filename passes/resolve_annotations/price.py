@@ -52,7 +52,9 @@ class FlatCost:
         messages = (members - 1).bit_length()
         return self.latency + self.message * messages + ring_bytes(members, size) / self.bandwidth
 
-    def all_gather_forms_s(self, group: Sequence[int], sizes: Sequence[float]) -> Mapping[GatherForm, float]:
+    def unequal_forms_s(
+        self, kind: CommKind, group: Sequence[int], sizes: Sequence[float]
+    ) -> Mapping[GatherForm, float]:
         """See CostModel."""
         return {}
 

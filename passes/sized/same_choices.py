@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from ...base.comm_plan import CostModel, GatherForm, Traffic
+from ...base.comm_plan import CommKind, CostModel, GatherForm, Traffic
 
 T = TypeVar("T")
 
@@ -33,10 +33,12 @@ class ToldCosts:
         told = self._next(float)
         return self._tell(self._cost.comm_s(traffic)) if told is None else told
 
-    def all_gather_forms_s(self, group: Sequence[int], sizes: Sequence[float]) -> Mapping[GatherForm, float]:
+    def unequal_forms_s(
+        self, kind: CommKind, group: Sequence[int], sizes: Sequence[float]
+    ) -> Mapping[GatherForm, float]:
         """See CostModel."""
         told = self._next(dict)
-        return self._tell(dict(self._cost.all_gather_forms_s(group, sizes))) if told is None else told
+        return self._tell(dict(self._cost.unequal_forms_s(kind, group, sizes))) if told is None else told
 
     def near(self, rank: int) -> frozenset[int] | None:
         """See CostModel."""

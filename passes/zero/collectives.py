@@ -189,7 +189,7 @@ class ZeroBuckets:
         """Givers send each member what it keeps, and the member adds up."""
         number, whole = self.resolver.next_id(), (sum(counts),)
         sends = _in_turn(group, counts)
-        return {
+        steps = {
             rank: CommStep(
                 number,
                 CommKind.REDUCE_SCATTER,
@@ -205,6 +205,7 @@ class ZeroBuckets:
             )
             for rank, size in zip(group, counts, strict=True)
         }
+        return self.resolver.formed(steps)
 
     def _add(self, rank: int, step: CommStep) -> int:
         steps = self.steps.setdefault(rank, [])

@@ -70,8 +70,8 @@ def test_exchange_takes_as_long_as_its_busiest_end() -> None:
 
 def test_forms_of_an_unequal_gather() -> None:
     """Padding pays for the largest piece n times, broadcasts for each piece once."""
-    equal = TWO_NODES.all_gather_forms_s((0, 1), (MB, MB))
-    uneven = TWO_NODES.all_gather_forms_s((0, 1, 2, 3), (64 * MB, 0, 0, 0))
+    equal = TWO_NODES.unequal_forms_s(CommKind.ALL_GATHER, (0, 1), (MB, MB))
+    uneven = TWO_NODES.unequal_forms_s(CommKind.ALL_GATHER, (0, 1, 2, 3), (64 * MB, 0, 0, 0))
     assert equal[GatherForm.PADDED] <= equal[GatherForm.BROADCASTS]
     assert uneven[GatherForm.BROADCASTS] < uneven[GatherForm.PADDED]
     assert set(equal) == set(GatherForm)

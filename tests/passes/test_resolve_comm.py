@@ -234,7 +234,9 @@ class OneSlowLink:
 
     slow: frozenset[int]
 
-    def all_gather_forms_s(self, group: Sequence[int], sizes: Sequence[float]) -> dict[GatherForm, float]:
+    def unequal_forms_s(
+        self, kind: CommKind, group: Sequence[int], sizes: Sequence[float]
+    ) -> dict[GatherForm, float]:
         return {}
 
     def comm_s(self, traffic: Sequence[Traffic]) -> float:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from hspmd_compiler.base.comm_plan import Box, Combine, CommKind, CommStep, GatherForm, GradBucket, Piece
 from hspmd_compiler.errors import RunError
 from hspmd_compiler.program import boxes
-from hspmd_compiler.program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes
+from hspmd_compiler.program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes, scattered_sizes
 from hspmd_compiler.program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Send
 from hspmd_compiler.runtime.torch_transport import TorchDist
 
@@ -337,6 +337,50 @@ def check_forms(transport: TorchDist) -> None:
 
 def test_every_form_gathers_unequal_pieces() -> None:
     on_three_ranks(check_forms)
+
+
+def scattering(lengths: tuple[int, ...], rank: int, form: GatherForm, dtype: torch.dtype) -> CommStep:
+    """Rank r sums its rows of 2, in two boxes; the last ranks' rows come first."""
+    whole, ends = sum(lengths), [sum(lengths[at:]) for at in WORLD]
+    sends = []
+    for peer in WORLD:
+        rows = (ends[peer] - lengths[peer], ends[peer])
+        sends.append(Piece(peer, ((rows, (0, 1)), (rows, (1, 2)))))
+    length = lengths[rank]
+    held = (((0, length), (0, 1)), ((0, length), (1, 2)))
+    view = (length, 2)
+    return CommStep(
+        110 + list(GatherForm).index(form),
+        CommKind.REDUCE_SCATTER,
+        WORLD,
+        Combine.SUM,
+        (whole, 2),
+        view if length else None,
+        view if length else None,
+        tuple(sends),
+        tuple(Piece(peer, held) for peer in WORLD) if length else (),
+        "",
+        str(dtype).removeprefix("torch."),
+        form,
+    )
+
+
+def check_scattered(transport: TorchDist) -> None:
+    for lengths, dtype in product(((3, 1, 2), (0, 4, 1), (0, 0, 2)), (torch.float32, torch.float64)):
+        values = [value_of(rank, (sum(lengths), 2), dtype) for rank in WORLD]
+        high = sum(lengths[transport.rank :])
+        wanted = sum(values)[high - lengths[transport.rank] : high]
+        for form in (GatherForm.ALL_TO_ALL, GatherForm.PADDED):
+            step = scattering(lengths, transport.rank, form, dtype)
+            assert scattered_sizes(step) == tuple(2 * length for length in lengths)
+            found = transport.answer(Exchange(step, values[transport.rank]))
+            assert (found is None) == (not lengths[transport.rank])
+            if found is not None:
+                torch.testing.assert_close(found, wanted)
+
+
+def test_sums_of_unequal_lengths_are_scattered_in_either_form() -> None:
+    on_three_ranks(check_scattered)
 
 
 def test_which_steps_gather() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ...artifact import paths
 from ...artifact.store import Artifact
-from ...base.comm_plan import GatherForm, Traffic
+from ...base.comm_plan import CommKind, GatherForm, Traffic
 from ...cluster.form import cluster_from
 from ...cost_models.links import ClusterCost
 from ...cost_models.steps.figures import cost_of_ranks
@@ -51,10 +51,12 @@ class TwinCost:
         """See CostModel."""
         return self.cost.comm_s([self._grown(one) for one in traffic])
 
-    def all_gather_forms_s(self, group: Sequence[int], sizes: Sequence[float]) -> Mapping[GatherForm, float]:
+    def unequal_forms_s(
+        self, kind: CommKind, group: Sequence[int], sizes: Sequence[float]
+    ) -> Mapping[GatherForm, float]:
         """See CostModel."""
         ranks = tuple(self.ranks[rank] for rank in group)
-        return self.cost.all_gather_forms_s(ranks, [size * self.growth for size in sizes])
+        return self.cost.unequal_forms_s(kind, ranks, [size * self.growth for size in sizes])
 
     def near(self, rank: int) -> frozenset[int] | None:
         """See CostModel."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hspmd_compiler.annotations import Annotation
-from hspmd_compiler.base.comm_plan import CostModel, GatherForm, Traffic
+from hspmd_compiler.base.comm_plan import CommKind, CostModel, GatherForm, Traffic
 from hspmd_compiler.passes.resolve_annotations import Method, Resolution, resolve
 from hspmd_compiler.passes.resolve_annotations.moves import StepMove
 from hspmd_compiler.passes.resolve_annotations.price import FlatCost, loads_of, ring_bytes, seconds_of
@@ -31,7 +31,9 @@ class TwoLevels:
         first = rank // NODE * NODE
         return frozenset(range(first, first + NODE))
 
-    def all_gather_forms_s(self, group: Sequence[int], sizes: Sequence[float]) -> dict[GatherForm, float]:
+    def unequal_forms_s(
+        self, kind: CommKind, group: Sequence[int], sizes: Sequence[float]
+    ) -> dict[GatherForm, float]:
         return {}
 
     def comm_s(self, traffic: Sequence[Traffic]) -> float:

@@ -38,7 +38,9 @@ class ClusterCost:
     def near(self, rank: int) -> frozenset[int]:
         return frozenset(other for other, node in self.node.items() if node == self.node[rank])
 
-    def all_gather_forms_s(self, group: Sequence[int], sizes: Sequence[float]) -> dict[GatherForm, float]:
+    def unequal_forms_s(
+        self, kind: CommKind, group: Sequence[int], sizes: Sequence[float]
+    ) -> dict[GatherForm, float]:
         return {}
 
     def comm_s(self, traffic: Sequence[Traffic]) -> float:

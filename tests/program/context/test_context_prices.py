@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from hspmd_compiler.base.comm_plan import GatherForm, Traffic
+from hspmd_compiler.base.comm_plan import CommKind, GatherForm, Traffic
 from hspmd_compiler.base.context import ContextCut, ContextForm
 from hspmd_compiler.program.context.forms import AttentionKind, ContextGroup
 from hspmd_compiler.program.context.prices import FormPrice, cheapest_form, form_prices
@@ -33,7 +33,9 @@ class ByBytes:
                     ends[end] = ends.get(end, 0.0) + size
         return self.step_s + max(ends.values(), default=0.0)
 
-    def all_gather_forms_s(self, group: Sequence[int], sizes: Sequence[float]) -> Mapping[GatherForm, float]:
+    def unequal_forms_s(
+        self, kind: CommKind, group: Sequence[int], sizes: Sequence[float]
+    ) -> Mapping[GatherForm, float]:
         return {}
 
     def near(self, rank: int) -> frozenset[int] | None:
