@@ -221,9 +221,9 @@ class Strategy:
     zero: what is stored once over all holders of a parameter instead of by each: from 1 the state of
     the optimizer, from 2 the summed gradient, from 3 the parameter itself. layouts: of activations. context:
     pipelines that share their samples; the others run whole ones.
-    sizes: what a step may choose; then `micro_batches` and `accumulation` say nothing. receives_ahead: how many
-    receives a rank posts before their turn. expert_form: None: of both what costs less where a compile knows
-    costs, else GATHER.
+    sizes: what a step may choose; then `micro_batches` and `accumulation` say nothing. receives_ahead: how
+    many receives a rank posts before their turn. expert_form: None: of both what costs less where a compile
+    knows costs, else GATHER.
     """
 
     pipelines: tuple[PipelineSpec, ...]
