@@ -22,9 +22,8 @@ EACH_TENSOR_S = {DeviceKind.CUDA.value: 1e-7, DeviceKind.CPU.value: 1.5e-6}
 """Of a tensor in a call that takes many, as the update's do."""
 INSTRUCTION_S = 3e-5
 """Of an instruction that does nothing, where none was measured."""
-ADAM_ACCESSES, SGD_ACCESSES, MOMENTUM_ACCESSES = 20, 3, 3
-"""How often an update reads or writes an element: each of its foreach calls, operand by operand."""
-ADAM_KERNELS, SGD_KERNELS = 9, 2
+ADAM_ACCESSES, SGD_ACCESSES, MOMENTUM_ACCESSES = 7, 3, 2
+"""How often an update reads or writes an element: one pass over parameter, gradient and moments."""
 ACCUMULATE, PACK, UNPACK = "accumulate", "pack", "unpack"
 """What our runtime does to gradients and parameters, as a calibration names it."""
 
@@ -106,8 +105,7 @@ class DeviceRates:
         is_adam = optimizer.name is OptimizerName.ADAMW
         momentum = MOMENTUM_ACCESSES if optimizer.momentum else 0
         accesses = ADAM_ACCESSES if is_adam else SGD_ACCESSES + momentum
-        kernels = ADAM_KERNELS if is_adam else SGD_KERNELS
-        per_tensor = kernels * EACH_TENSOR_S[self.family] * self.device.pace
+        per_tensor = EACH_TENSOR_S[self.family] * self.device.pace
         return self.moved_s(accesses * total) + per_tensor * len(sizes)
 
 

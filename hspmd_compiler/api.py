@@ -298,12 +298,14 @@ def load(
     strategy: str | None = None,
     timeout: float = 300.0,
     start_timeout: float = 120.0,
+    deterministic: bool = False,
 ) -> Engine:
     """The engine of this process's rank (from the environment that torchrun sets).
 
     strategy: of a bundle of several, the name of the one to begin with; None: the first.
     timeout: seconds that one message between ranks may take, and that a rank may be silent, before all
     ranks end with an error that names it. start_timeout: seconds for all ranks to come up.
+    deterministic: parameters get the bits of torch.optim's default, not those of its fused kernels.
     """
     from .runtime.start.opening import StartOptions, open_engine
     from .runtime.start.rendezvous import Timeouts
@@ -320,7 +322,10 @@ def load(
     if wrong:
         raise RunError("the ranks can't be started", details=wrong)
     timeouts = Timeouts(timedelta(seconds=start_timeout), timedelta(seconds=timeout))
-    return open_engine(path, StartOptions(timeouts=timeouts, check=check_rank, strategy=strategy)).engine
+    options = StartOptions(
+        timeouts=timeouts, check=check_rank, strategy=strategy, deterministic=deterministic
+    )
+    return open_engine(path, options).engine
 
 
 def _given(artifact: Artifact, batch: Inputs | Iterable[Inputs] | None) -> list[Inputs]:

@@ -48,7 +48,7 @@ class Engine(WholeState):
     this one held before its parameters, where a launcher knows. timing: told what a step does; it may be set
     between steps. strategies: those that it can switch between, if there are several. strategy: the one
     under which it takes steps. active: its program, and what this rank holds of it. hot: what `hot_step` has
-    made ready. transaction: the end of each step.
+    made ready. transaction: the end of each step. deterministic: see ShardOptimizer.
     """
 
     def __init__(
@@ -59,9 +59,10 @@ class Engine(WholeState):
         params: dict[str, Tensor] | HeldState,
         strategies: Strategies | None = None,
         strategy: str = "",
+        deterministic: bool = False,
     ) -> None:
         self.transport = transport
-        self.optimizer = ShardOptimizer(optimizer)
+        self.optimizer = ShardOptimizer(optimizer, deterministic)
         self.lr = optimizer.lr
         self.seed = 0
         self.grad_norm: float | None = None

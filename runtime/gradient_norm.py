@@ -40,6 +40,8 @@ def clip(grads: Mapping[str, Tensor], norm: float, max_norm: float) -> None:
     """
     ratio = max_norm / (norm + SMALLEST_NORM)
     factor = 1.0 if ratio > 1.0 else ratio
+    if factor == 1.0:
+        return
     distinct = {grad.data_ptr(): grad for grad in grads.values() if grad.numel()}
     if distinct:
         torch._foreach_mul_(list(distinct.values()), factor)

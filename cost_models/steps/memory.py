@@ -9,8 +9,8 @@ from math import prod
 from ...base.comm_plan import CommStep, GatherForm, GradBucket, GradPiece
 from ...base.dtypes import BYTES
 from ...cluster.calibration import HeldMemory
-from ...options import OptimizerConfig, OptimizerName
-from ...program.boxes import full_box, received_volumes, volume
+from ...options import OptimizerConfig
+from ...program.boxes import full_box, in_one_run, received_volumes, volume
 from ...program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes, scattered_sizes
 from ...program.lifetimes import last_pieces
 from ...program.messages.early_receives import early_receives
@@ -234,23 +234,17 @@ class _Ledger:
         return sum(prod(self.shards[name].synced_shape(views[name] or ())) for name in begun)
 
     def _update(self) -> MemoryParts:
-        """Sends are over; then the update's own tensors, at worst one for each element that is trained."""
+        """Sends are over; then what an update in place needs packed: pieces of several boxes."""
         self.now = replace(self.now, buffers=self.now.buffers - self.until_sent)
         self.until_sent = 0
-        by_decay: dict[float, int] = {}
         apart = 0
         for shard in self.trained:
-            size = volume(shard.kept) * BYTES[shard.dtype]
-            decay = self.optimizer.decay_of(shard.name)
-            by_decay[decay] = by_decay.get(decay, 0) + size
-            apart += size if shard.zero and not shard.is_flat else 0
+            if in_one_run(shard.view, shard.kept):
+                continue
+            apart += volume(shard.kept) * BYTES[shard.dtype] if shard.zero and not shard.is_flat else 0
             cut = (shard.is_flat or shard.zero) and shard.zero < ZERO_GRADS
-            whole = shard.kept == (full_box(shard.view),)
-            apart += gradient_bytes(shard) if cut and not whole else 0
-        is_adam = self.optimizer.name is OptimizerName.ADAMW
-        needs = is_adam or (any(by_decay) and bool(self.optimizer.momentum or any(by_decay)))
-        room = max(by_decay.values(), default=0) if needs else 0
-        return replace(self.now, transient=self.now.transient + room + apart)
+            apart += gradient_bytes(shard) if cut else 0
+        return replace(self.now, transient=self.now.transient + apart)
 
     @cached_property
     def _gathered(self) -> int:

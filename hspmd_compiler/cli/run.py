@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SEEDS = range(-(2**63), 2**63)
 """Those that torch's generators take and a tensor of integers holds."""
-ALIKE = ("data", "pack", "steps", "epochs", "lr", "start_timeout", "timeout", "trace_steps")
+ALIKE = ("data", "pack", "steps", "epochs", "lr", "start_timeout", "timeout", "trace_steps", "deterministic")
 WRITTEN = ("save", "save_state", "trace")
 RANK_DIGITS = 9
 MOST_THREADS = 1 << 10
@@ -82,6 +82,11 @@ def add_flags(parser: ArgumentParser) -> None:
         "--threads", type=int, default=1, metavar="N", help="torch threads per rank (default: 1)"
     )
     parser.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="update with the bits of torch.optim's default, slower than by its fused kernels",
+    )
+    parser.add_argument(
         "--start-timeout", type=float, metavar="SECONDS", help="for all ranks to come up (default: 120)"
     )
     parser.add_argument(
@@ -133,7 +138,15 @@ def run(args: Namespace) -> int:
 
     round_bytes = args.switch_round or ROUND_BYTES
     options = StartOptions(
-        args.seed, args.init, _timeouts(args), args.threads, _flags(args), check, args.start, round_bytes
+        args.seed,
+        args.init,
+        _timeouts(args),
+        args.threads,
+        _flags(args),
+        check,
+        args.start,
+        round_bytes,
+        args.deterministic,
     )
     if args.elastic:
         _run_elastic(args, options, pace)

@@ -29,6 +29,15 @@ def full_box(view: tuple[int, ...]) -> Box:
     return tuple((0, size) for size in view)
 
 
+def in_one_run(view: tuple[int, ...], boxes: Sequence[Box]) -> bool:
+    """Whether the boxes are one run of memory, which `pack` gives as it lies, dense and without a copy."""
+    if len(boxes) != 1:
+        return not boxes
+    sizes = [high - low for low, high in boxes[0]]
+    cut = next((dim for dim, size in enumerate(sizes) if size > 1), len(sizes))
+    return sizes[cut + 1 :] == [*view[cut + 1 :]]
+
+
 def volume(boxes: Sequence[Box]) -> int:
     """Elements in all boxes, overlaps counted as often as they occur."""
     return sum(box_volume(box) for box in boxes)

@@ -52,10 +52,8 @@ def trainables(shards: Iterable[Shard], state: RankState[Tensor]) -> list[Traina
     for shard in shards:
         if shard.name in state.synced:
             value = trained_value(shard, state)
-            apart = (
-                value.clone() if shard.zero and not shard.is_flat else value
-            )  # may be part of the local tensor
-            found.append(Trainable(shard, apart, _grad(shard, state)))
+            dense = value.contiguous() if shard.zero else value  # a box may be every other element
+            found.append(Trainable(shard, dense, _grad(shard, state)))
     return found
 
 
@@ -75,11 +73,13 @@ def _grad(shard: Shard, state: RankState[Tensor]) -> Tensor:
 
 
 def put_back(updated: Iterable[Trainable], state: RankState[Tensor]) -> None:
-    """Write updated values into the local tensors that segments read, where these are others."""
+    """Write updated values into the local tensors that segments read, where they do not lie there already."""
     for each in updated:
         shard = each.shard
         if shard.zero < ZERO_PARAMS and (shard.is_flat or shard.zero):
-            put_in_local(shard, each.value, state.params[shard.name])
+            local = state.params[shard.name]
+            if each.value.untyped_storage().data_ptr() != local.untyped_storage().data_ptr():
+                put_in_local(shard, each.value, local)
 
 
 def put_in_local(shard: Shard, value: Tensor, local: Tensor) -> None:

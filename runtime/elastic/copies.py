@@ -46,7 +46,7 @@ class KeptCopies:
         self._buffers = Filling(plan.buffers, rank, round_bytes)
         types = {shard.name: plan.gradients[shard.name] for shard in shards if shard.name in plan.gradients}
         self._layout = StateLayout({shard.name: shard for shard in shards}, types)
-        self._optimizer = ShardOptimizer(engine.optimizer.config)
+        self._optimizer = ShardOptimizer(engine.optimizer.config, engine.optimizer.deterministic)
         self._optimizer.steps = engine.steps
         make = plan.make if engine.steps else without_moments(plan.make)
         made = carry(make, rank, engine.held(), self._layout, engine.transport, round_bytes, True, sent)

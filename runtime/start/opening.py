@@ -30,7 +30,7 @@ class StartOptions:
     weights: a safetensors file to start from. threads: torch threads of each rank started here.
     flags: what else all ranks must be started with alike, by name. check: looks at the program of a rank
     before it meets the others. strategy: of a bundle, to begin with; its first by default. round_bytes: of
-    the messages of a rank in one round of a switch.
+    the messages of a rank in one round of a switch. deterministic: see ShardOptimizer.
     """
 
     seed: int = 0
@@ -41,6 +41,7 @@ class StartOptions:
     check: Callable[[Program, int], None] | None = None
     strategy: str | None = None
     round_bytes: int = ROUND_BYTES
+    deterministic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,15 @@ def open_engine(
         with connected.transport.call("load", meets=False):
             shards = [] if own.own is None else own.own.shards
             params = initial.shards_of(own.program, shards, connected.transport)
-        optimizer = found.first.manifest.optimizer
-        engine = Engine(own.program, optimizer, connected.transport, params, found.strategies, found.start)
+        engine = Engine(
+            own.program,
+            found.first.manifest.optimizer,
+            connected.transport,
+            params,
+            found.strategies,
+            found.start,
+            options.deterministic,
+        )
     except Exception:
         connected.transport.close()  # what was wrong with a file can be mended, and the engine opened again
         raise
@@ -146,7 +154,8 @@ def _same(found: _Found) -> dict[str, str]:
 
 def _flags(options: StartOptions, start: str) -> dict[str, str]:
     """Groups are made in the order of the strategies, so that all begin with the same one."""
-    flags = {"seed": str(options.seed), "round of a switch": str(options.round_bytes), **options.flags}
+    flags = {"seed": str(options.seed), "round of a switch": str(options.round_bytes)}
+    flags |= {"--deterministic": str(options.deterministic), **options.flags}
     flags |= {"first strategy": start} if start else {}
     return flags if options.weights is None else flags | {"--init": files_digest([options.weights])}
 

@@ -115,3 +115,18 @@ def test_boxes_of_a_value_that_is_not_contiguous() -> None:
 def test_a_destination_without_pieces_is_zero() -> None:
     step = CommStep(0, CommKind.SEND_RECV, (0,), dst_view=(2, 0), dst_shape=(2, 0))
     assert boxes.paste(step, {}, torch.empty(0)).shape == (2, 0)
+
+
+@given(st.data())
+def test_one_run_of_memory_is_packed_without_a_copy(data: st.DataObject) -> None:
+    view = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)))
+    box = tuple(
+        (low, data.draw(st.integers(low + 1, size)))
+        for size in view
+        for low in [data.draw(st.integers(0, size - 1))]
+    )
+    tensor = torch.arange(boxes.volume([boxes.full_box(view)])).view(view)
+    packed = boxes.pack(tensor, view, [box])
+    shares = packed.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+    assert boxes.in_one_run(view, [box]) == (shares and packed.is_contiguous())
+    assert not boxes.in_one_run(view, [box, box])
