@@ -209,6 +209,13 @@ class Engine(WholeState):
                 self.hot = HotSteps(self, known, lambda name: self._activated(name, known.named(name)))
             return self.hot.step(weighed_parts)
 
+    def close(self) -> None:
+        """Leave the other ranks, behind the last call; the end of the process does so, too.
+
+        What this engine has made of process groups is taken down, but no group of the user's own.
+        """
+        self.transport.close()
+
     @property
     def settings(self) -> dict[str, str]:
         """What all ranks must take a step with alike."""

@@ -25,11 +25,14 @@ class Swap:
 
 
 def start_all(
-    leaving: Mapping[int, Sequence[Tensor]], arriving: Mapping[int, Sequence[Tensor]], tag: int
+    leaving: Mapping[int, Sequence[Tensor]],
+    arriving: Mapping[int, Sequence[Tensor]],
+    tag: int,
+    world: dist.ProcessGroup | None,
 ) -> list[dist.Work]:
     """One batch of sends and receives, by peer."""
     batch = [
-        dist.P2POp(move, row, peer, tag=tag)
+        dist.P2POp(move, row, peer, world, tag)
         for move, rows_of in ((dist.isend, leaving), (dist.irecv, arriving))
         for peer, rows in rows_of.items()
         for row in rows

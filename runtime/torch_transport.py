@@ -23,7 +23,7 @@ from ..program.literals import torch_dtype
 from ..program.requests import AllReduce, Exchange, ExchangeStart, GradReduce, LossReduce, Recv, Request, Send
 from ..program.sized.recent import Recent
 from .device import CUDA
-from .groups import Groups
+from .groups import Groups, SharedWorld
 from .members import MOST_STEPS, ProgramMembers
 from .swaps import Swap, start_all
 from .transport import from_wire, peer_lost_in, to_wire, wire_dtype
@@ -43,7 +43,7 @@ class TorchDist:
     """Answers a rank program's requests by torch.distributed. The process group must be up.
 
     groups: of all programs that are to run, in world ranks. members: of the program whose requests come
-    first. watch: hears of the calls of all ranks, None where there is one.
+    first. watch: hears of the calls of all ranks, None where there is one. world: see Groups.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class TorchDist:
         timeout: timedelta,
         members: ProgramMembers | None = None,
         watch: Watch | None = None,
+        world: SharedWorld | None = None,
     ) -> None:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
@@ -66,7 +67,7 @@ class TorchDist:
         self._begun: dict[int, Swap] = {}
         self._posted: dict[int, Swap] = {}
         with peer_lost_in("setting up the process groups"):
-            self._groups = Groups(groups, timeout, directed=device.type != "cpu")
+            self._groups = Groups(groups, timeout, device.type != "cpu", world)
 
     def answer(self, request: Request[Tensor]) -> Tensor | None:
         """See Transport."""
@@ -96,6 +97,12 @@ class TorchDist:
 
     def call(self, name: str, meets: bool = True) -> AbstractContextManager[None]:
         """See Transport."""
+        if not self._groups.is_up:
+            raise RunError(
+                f"{name} is called behind the end of this engine",
+                rule="an engine talks to its other ranks until it, or the process group, is taken down",
+                fix="call destroy_process_group, and close of the engine, behind its last call",
+            )
         return nullcontext() if self._watch is None else self._watch.call(name, meets)
 
     def close(self) -> None:
@@ -142,7 +149,7 @@ class TorchDist:
     def broadcast(self, value: Tensor, source: int) -> None:
         """See Transport."""
         with peer_lost_in(f"the broadcast from rank {source}"):
-            dist.broadcast(to_wire(value), source)
+            dist.broadcast(to_wire(value), source, self._groups.world)
 
     def send_run(self, row: Tensor, peer: int) -> None:
         """See Transport."""
@@ -160,14 +167,14 @@ class TorchDist:
     ) -> None:
         """See Transport."""
         with peer_lost_in(f"exchanging with ranks {sorted({*leaving, *arriving})}"):
-            for work in start_all(leaving, arriving, SWAP_TAG):
+            for work in start_all(leaving, arriving, SWAP_TAG, self._groups.world):
                 work.wait()
 
     def gather_objects(self, value: object) -> list[object]:
         """See Transport."""
         gathered: list[object] = [None] * self.world_size
         with peer_lost_in("gathering a value of every rank"):
-            dist.all_gather_object(gathered, value)
+            dist.all_gather_object(gathered, value, self._groups.world)
         return gathered
 
     def _sum(self, value: Tensor, group: tuple[int, ...], what: str) -> Tensor:
@@ -319,6 +326,7 @@ class TorchDist:
             {peer: [to_wire(row)] for peer, row in sent.items() if peer != self.rank and row.numel()},
             {peer: [row] for peer, row in arrived.items() if peer != self.rank and row.numel()},
             tag,
+            self._groups.world,
         )
         return Swap(works, sent, {peer: from_wire(row, dtype) for peer, row in arrived.items()})
 

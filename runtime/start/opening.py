@@ -18,6 +18,7 @@ from ..saved.initial_params import InitialState
 from ..strategies import Strategies, StrategyProgram
 from ..switching.stages import ROUND_BYTES
 from ..timing.resident import held_bytes
+from .process_group import rank_in_group
 from .rendezvous import RankPlace, Timeouts, check_world_size, connect, is_under_torchrun
 from .roll_call import Store
 from .same_start import files_digest, same_start
@@ -161,6 +162,6 @@ def _flags(options: StartOptions, start: str) -> dict[str, str]:
 
 
 def _own_place(needed: int) -> RankPlace:
-    if needed == 1 and not is_under_torchrun():
+    if needed == 1 and not is_under_torchrun() and rank_in_group() is None:
         return RankPlace(0, 1, 0)
-    return RankPlace.from_environment()
+    return RankPlace.of_process()

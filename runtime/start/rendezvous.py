@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from ...errors import RankLost, RunError
@@ -25,6 +24,7 @@ from ..transport import peer_lost_in
 from ..watching.post import Mailbox, open_mailbox
 from ..watching.watch import Limits, Watch
 from .freed_memory import keep_freed_memory
+from .process_group import join, meeting_store, rank_in_group
 from .roll_call import HEARING_SECONDS, Report, Roll, Store, call_roll, shortcuts_of, transfer_orders
 
 LOCAL_HOST = "127.0.0.1"
@@ -56,6 +56,12 @@ class RankPlace:
     address: str = LOCAL_HOST
     port: int = 0
     listener: int | None = None
+
+    @classmethod
+    def of_process(cls) -> RankPlace:
+        """The place in the process group that is up, else the one that torchrun's variables give."""
+        found = rank_in_group()
+        return cls.from_environment() if found is None else cls(*found)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> RankPlace:
@@ -140,16 +146,11 @@ def _transport(
     watch: Watch | None,
     wait: timedelta,
 ) -> TorchDist:
+    backend = "gloo" if found.device.type == CPU else "nccl"
     with peer_lost_in("setting up the process group"):
-        dist.init_process_group(
-            "gloo" if found.device.type == CPU else "nccl",
-            store=cast(Any, store),
-            rank=place.rank,
-            world_size=place.world_size,
-            timeout=wait,
-        )
+        world = join(backend, store, place.rank, place.world_size, wait)
     groups = [each.members.group(ranks) for each in programs for ranks in each.program.groups]
-    return TorchDist(found.device, groups, wait, programs[0].members, watch)
+    return TorchDist(found.device, groups, wait, programs[0].members, watch, world)
 
 
 def listen() -> socket.socket:
@@ -171,7 +172,10 @@ def _store(place: RankPlace, timeouts: Timeouts) -> Store:
     where = f"{place.address}:{place.port}"
     with peer_lost_in(f"looking for rank 0 at {where}"):
         try:
-            return within(timeouts.start.total_seconds() + LIBRARY_S, lambda: _open_store(place, timeouts))
+            return within(
+                timeouts.start.total_seconds() + LIBRARY_S,
+                lambda: meeting_store(place, lambda: _open_store(place, timeouts)),
+            )
         except NoAnswer as silent:
             raise RunError(
                 f"something at {where} takes connections and says nothing",
