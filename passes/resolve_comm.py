@@ -67,14 +67,13 @@ class CommResolver:
         """Each rank's step for rows that go to the owners of their experts, or back, as in an even load."""
         back = marker.counted is Counted.BACK
         home, owners = (marker.target, marker.source) if back else (marker.source, marker.target)
-        order = sorted(range(len(ranks)), key=lambda place: ranks[place])
-        places = [Coordinate(place, batch) for place in order]
+        places = [Coordinate(place, batch) for place in range(len(ranks))]
         given, taken = ([side.local_shape(at)[0] for at in places] for side in (home, owners))
         rest = home.local_shape(places[0])[1:]
         key = (ranks, tuple(given), tuple(taken), rest, dtype, marker.counted)
         if key not in self.made:
             counts = even_load(given, taken)
-            exchange = RowExchange(self.next_id(), tuple(sorted(ranks)), counts, rest, dtype, marker.counted)
+            exchange = RowExchange(self.next_id(), ranks, counts, rest, dtype, marker.counted)
             self.made[key] = exchange.steps()
         return self.made[key]
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..base.comm_plan import Combine, Counted
-from ..layout.layout import Coordinate, Layout
+from ..layout.intervals import Sets
+from ..layout.layout import Coordinate, Dim, Layout
 from .graph import Phase, Row
 
 if TYPE_CHECKING:
@@ -112,6 +113,16 @@ class BufferUpdate:
     value: AnnotatedValue
 
 
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Rows go to the owners of their experts. experts: the logical row that names these. home: how ranks of
+    the stage hold rows before. owned: experts of each."""
+
+    experts: int
+    home: Dim
+    owned: Sets
+
+
 @dataclass(slots=True)
 class PipelineGraph:
     """The deduced program of one pipeline, all stages, before it is cut and localised.
@@ -121,7 +132,8 @@ class PipelineGraph:
     that each stage computes for itself, by (row, stage). computed_whole: bytes gathered for rows without a
     rule. batch_values: bytes of sums over the batch that activations decide, by the row that needs them.
     factored: products that make a parameter's gradient of operands that ranks gathered.
-    gathered_wishes: why a row gathers what a marker asked for, by (marker, row).
+    gathered_wishes: why a row gathers what a marker asked for, by (marker, row). routings: of rows to
+    experts, by their number.
     """
 
     pipeline: int
@@ -138,6 +150,7 @@ class PipelineGraph:
     batch_values: dict[int, int] = field(default_factory=dict)
     factored: set[int] = field(default_factory=set)
     gathered_wishes: dict[tuple[int, int], str] = field(default_factory=dict)
+    routings: list[Routing] = field(default_factory=list)
 
 
 COMM = "comm"

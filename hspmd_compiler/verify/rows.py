@@ -13,7 +13,7 @@ from rich.text import Text
 from torch import Tensor
 
 from ..artifact.store import Artifact
-from ..artifact.value_layouts import PlacedValue, ValueLayouts, from_json
+from ..artifact.value_layouts import PlacedValue, RoutedValue, ValueLayouts, from_json
 from ..base.by_key import by_key
 from ..base.log import task
 from ..base.number_ranges import number_ranges
@@ -35,6 +35,7 @@ from .assemble import (
     whole_view,
 )
 from .equality import GRADIENT_FLOOR, Difference, difference_table
+from .routed_pieces import addend_of
 from .single_device import PLACEHOLDER, single_device_program
 from .training import TOLERANCE, widened_batch
 from .values import simulate
@@ -98,7 +99,7 @@ def compare_rows(
     with task("run the single-device graph"):
         reference = _Reference.run(graph, state, wide)
     with task("run all ranks row by row"):
-        collector = Collector.of(artifact.program, from_json(artifact.layouts))
+        collector = Collector.of(artifact.program, from_json(artifact.layouts), reference.values)
         simulate(widen_program(artifact.program), state, [wide], observe=collector.observe)
     pieces, pipelines = collector.pieces, len(collector.first)
     whole = {number for number, by_place in pieces.items() if _pipelines(by_place) == pipelines}
@@ -129,22 +130,26 @@ def _is_sum(by_place: Mapping[StageId, list[LocalPiece]]) -> bool:
 class Collector:
     """Keeps what ranks compute for the values that a layout is known of.
 
-    pieces: by logical row, then by the stage that computed it.
+    pieces: by logical row, then by the stage that computed it. known: rows of the single-device graph.
     """
 
     homes: dict[int, tuple[StageId, int]]
     first: list[int]
-    placed: dict[tuple[StageId, int], list[PlacedValue]]
+    placed: dict[tuple[StageId, int], list[PlacedValue | RoutedValue]]
+    known: Mapping[int, Tensor]
     pieces: dict[int, dict[StageId, list[LocalPiece]]] = field(default_factory=dict)
     seen: set[tuple[int, int, int]] = field(default_factory=set)
 
     @classmethod
-    def of(cls, program: Program, layouts: ValueLayouts) -> Collector:
+    def of(cls, program: Program, layouts: ValueLayouts, known: Mapping[int, Tensor]) -> Collector:
         """For the ranks of a program."""
         homes = {own.rank: ((own.pipeline, own.stage), own.coordinate) for own in program.ranks}
-        stages = layouts.stages.items()
-        placed = by_key(((place, value.value), value) for place, values in stages for value in values)
-        return cls(homes, layouts.first, placed)
+        pairs: list[tuple[StageId, PlacedValue | RoutedValue]] = [
+            *((place, value) for place, values in layouts.stages.items() for value in values),
+            *((place, value) for place, values in layouts.routed.items() for value in values),
+        ]
+        placed = by_key(((place, value.value), value) for place, value in pairs)
+        return cls(homes, layouts.first, placed, known)
 
     def observe(self, seen: Observation) -> None:
         """Keep a copy: executors may add to a gradient in place. Counts may be computed twice."""
@@ -158,7 +163,10 @@ class Collector:
         tensor = seen.result.clone()
         for value in values:
             by_place = self.pieces.setdefault(value.logical, {})
-            by_place.setdefault(place, []).append(LocalPiece(seen.rank, at, value.layout, tensor))
+            own = tensor
+            if isinstance(value, RoutedValue):
+                own = addend_of(value, at, tensor, self.known[value.owners.experts])
+            by_place.setdefault(place, []).append(LocalPiece(seen.rank, at, value.layout, own))
 
 
 @dataclass(slots=True)

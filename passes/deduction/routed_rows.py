@@ -15,7 +15,7 @@ import torch
 
 from ...base.comm_plan import Combine, Counted
 from ...errors import InternalError
-from ...ir.annotated import COMM, AnnotatedValue, CommMarker, PerCoordinate
+from ...ir.annotated import COMM, AnnotatedValue, CommMarker, PerCoordinate, Routing
 from ...ir.graph import refs_of
 from ...layout.intervals import Intervals, Sets
 from ...layout.layout import Axis, Dim, Factor, Layout, Routed, home_of, make_layout, routing_of, whole
@@ -63,7 +63,9 @@ def routing_for(
     known = deducer.routings
     if key not in known.numbers:
         known.numbers[key] = number = len(known.made)
-        known.made.append(_made(deducer, number, _home(deducer, rows), experts, owners))
+        home = _home(deducer, rows)
+        known.made.append(_made(deducer, number, home, experts, owners))
+        deducer.result.routings.append(Routing(ids, home, owners))
     return known.made[known.numbers[key]]
 
 
@@ -86,23 +88,20 @@ def _is_exact(layout: Layout, ranks: int) -> bool:
 
 
 def _made(deducer: Deducer, number: int, home: Dim, experts: AnnotatedValue, owners: Sets) -> RowRouting:
-    order = sorted(range(len(owners)), key=lambda place: deducer.stage_devices[place])
-    by_rank = tuple(owners[place] for place in order)
-    position = {place: index for index, place in enumerate(order)}
     at_owners = _at_owners(number, home, owners)
     layout = make_layout((home,))
     experts = deducer.convert(experts, layout)
     if layout.cut(ranks=True) is None:
-        mine = PerCoordinate(lambda at: position[at.rank])
+        mine = PerCoordinate(lambda at: at.rank)
         even = local_sizes(make_layout((at_owners,)), 0)
-        args = (experts, by_rank, mine, even)
+        args = (experts, owners, mine, even)
         places = deducer.emit("hspmd.own_rows", args, make_layout((at_owners,)), dtype=torch.int64)
         return RowRouting(home, at_owners, places=places)
-    leaving = deducer.emit("hspmd.expert_order", (experts, by_rank), layout, dtype=torch.int64)
+    leaving = deducer.emit("hspmd.expert_order", (experts, owners), layout, dtype=torch.int64)
     ranks = len(owners)
-    sets = tuple(((position[place], position[place] + 1),) for place in range(ranks))
+    sets = tuple(((place, place + 1),) for place in range(ranks))
     each = make_layout(((Factor(ranks, Axis.TENSOR, sets),), (Factor(ranks),)))
-    sent = deducer.emit("hspmd.expert_counts", (experts, by_rank), each, dtype=torch.int64)
+    sent = deducer.emit("hspmd.expert_counts", (experts, owners), each, dtype=torch.int64)
     counts = deducer.convert(sent, whole((ranks, ranks)))
     counts = deducer.emit("hspmd.host_counts", (counts,), counts.layout, dtype=torch.int64)
     return RowRouting(home, at_owners, leaving, counts)

@@ -6,15 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from ...artifact.value_layouts import PlacedValue, ValueLayouts
+from ...artifact.value_layouts import PlacedValue, RoutedValue, RowOwners, ValueLayouts
 from ...base.comm_plan import GradBucket, ParamBucket
 from ...base.devices import DeviceKind
 from ...ir.annotated import PipelineGraph
-from ...layout.layout import routing_of
+from ...layout.layout import Axis, home_of, make_layout, routing_of
 from ...program.check import problems_of_program
 from ...program.program import ClassProgram, Program, RankProgram, Segment, Shard
 from ...program.program_text import program_text
 from ...program.receipts import with_receipts
+from ...rules.rules import uncut
 from ..compile_state import Measured
 from ..pass_chain import Pass
 from ..resolve_comm import StageComm
@@ -172,6 +173,9 @@ class Lowering:
             if alike not in known:
                 known[alike] = _placed_values(plan, self.known[alike].numbers, pipelines[plan.pipeline])
             result.stages[plan.pipeline, plan.stage] = known[alike]
+            routed = _routed_values(plan, self.known[alike].numbers, pipelines[plan.pipeline])
+            if routed:
+                result.routed[plan.pipeline, plan.stage] = routed
         return result
 
 
@@ -195,6 +199,23 @@ def _placed_values(plan: StagePlan, numbers: StageLowering, graph: PipelineGraph
         for step in counts
         if step.row.out.logical is not None
     ]
+
+
+def _routed_values(plan: StagePlan, numbers: StageLowering, graph: PipelineGraph) -> list[RoutedValue]:
+    """The logical values that a stage makes whose rows lie at the owners of their experts."""
+    if not graph.routings:
+        return []
+    made = {row.out.id for row in (*plan.rows.forward, *plan.rows.backward)}
+    found: list[RoutedValue] = []
+    for logical, value in graph.logical.items():
+        routing = routing_of(value.layout)
+        if routing is not None and value.stage == plan.stage and value.id in made:
+            dim, of = routing[0], graph.routings[routing[1].key]
+            owners = RowOwners(of.experts, make_layout((of.home,)), of.owned)
+            addends = uncut(home_of(value.layout), ranks=True)
+            addends = make_layout(addends.dims, addends.partial | {Axis.TENSOR})
+            found.append(RoutedValue(logical, numbers.value(value).id, addends, dim, owners))
+    return found
 
 
 B = TypeVar("B", GradBucket, ParamBucket)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import hspmd_compiler as hspmd
 from hspmd_compiler.base.comm_plan import CommKind, Counted
-from hspmd_compiler.errors import ArtifactError, InternalError, StrategyError
+from hspmd_compiler.errors import ArtifactError, InternalError, StrategyError, VerifyError
 from hspmd_compiler.program.boxes import received_volumes, sent_volumes
 from hspmd_compiler.program.check import check
 from hspmd_compiler.program.program import Program
@@ -124,6 +124,28 @@ def test_a_row_goes_once_and_comes_back_once() -> None:
     assert wide_exchanges(program, WIDTH) == ["out", "back"] * 4
 
 
+def test_every_row_is_that_of_one_device() -> None:
+    """Also those that lie at the owners of their experts, in pipelines that are alike, too."""
+    stage = S((0, 1, 2), (0, 2), experts=(1, 0, 2))
+    other = replace(stage, devices=(5, 4, 3))
+    strategy = Strategy((P((stage,), (1, 1)), P((other,), (2,))), sequence_parallel=True)
+    strategy = replace(strategy, expert_form=ExpertForm.ALL_TO_ALL)
+    program = hspmd.compile(lambda: (Mixed(), batch()), strategy=strategy)
+    rows = program.verify(rows=True).rows
+    assert rows is not None and {"hspmd.expert_mm.default", "aten.tanh.default"}.isdisjoint(
+        dict(rows.left_out)
+    )
+    layouts = program.artifact.layouts
+    assert isinstance(layouts, dict)
+    for owned, error, text in (
+        ([[[0, 3]], [], [[3, 5]]], VerifyError, "go to its experts"),
+        ([[], [], []], ArtifactError, "one of which has experts"),
+    ):
+        layouts["owners"][0][2] = owned
+        with pytest.raises(error, match=text):
+            program.verify(rows=True)
+
+
 FAMILIES = {
     "mixtral": {"num_local_experts": 5, "num_experts_per_tok": 2, "num_key_value_heads": 3},
     "qwen2_moe": {
@@ -173,9 +195,9 @@ def test_a_step_is_filled_in_with_what_is_counted() -> None:
     steps = RowExchange(7, (2, 5), even_load((4, 2), (3, 3)), (3, 2), "float32", Counted.OUT).steps()
     filled = {rank: counted_step(step, rank, [[0, 4], [2, 0]]) for rank, step in steps.items()}
     assert [filled[rank].dst_shape for rank in (2, 5)] == [(2, 3, 2), (4, 3, 2)]
-    assert sent_volumes(filled[2]) == {5: 24} == {5: received_volumes(filled[5])[2]}
+    assert sent_volumes(filled[2]) == {2: 0, 5: 24} and received_volumes(filled[5]) == {2: 24, 5: 0}
     back = counted_step(replace(steps[2], counted=Counted.BACK), 2, [[0, 4], [2, 0]])
-    assert sent_volumes(back) == {5: 12} and received_volumes(back) == {5: 24}
+    assert sent_volumes(back) == {2: 0, 5: 12} and received_volumes(back) == {2: 0, 5: 24}
     for wrong in ([[1, 2]], [[1, -1], [0, 0]], [[1], [2]]):
         with pytest.raises(InternalError):
             counted_step(steps[2], 2, wrong)
@@ -213,6 +235,7 @@ def test_the_form_is_kept() -> None:
         ({"kind": CommKind.ALL_GATHER}, "a counted step copies rows from all to all"),
         ({"src_view": (1, 2, 3)}, "a counted step moves rows, [rows, width]"),
         ({"dst_view": (6, 1)}, "the rows of a counted step are of one width"),
+        ({"recvs": ()}, "a counted step names each of its members once"),
         ({"dst_view": None, "dst_shape": None, "recvs": ()}, "a counted step takes rows, and gives some"),
     ],
 )

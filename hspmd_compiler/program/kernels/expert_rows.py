@@ -20,7 +20,9 @@ ExpertOwners = Sequence[Intervals]
 def expert_order(experts: Tensor, owners: ExpertOwners) -> Tensor:
     """[rows]: the places of rows in the order in which they leave: by owner, in their order."""
     return (
-        torch.zeros_like(experts) if is_shape_only(experts) else _owner(experts, owners).argsort(stable=True)
+        torch.zeros_like(experts)
+        if is_shape_only(experts)
+        else owner_of(experts, owners).argsort(stable=True)
     )
 
 
@@ -28,7 +30,7 @@ def expert_counts(experts: Tensor, owners: ExpertOwners) -> Tensor:
     """[1, ranks]: how many rows each owner gets."""
     if is_shape_only(experts):
         return experts.new_empty((1, len(owners)))
-    return torch.bincount(_owner(experts, owners), minlength=len(owners))[None]
+    return torch.bincount(owner_of(experts, owners), minlength=len(owners))[None]
 
 
 def host_counts(counts: Tensor) -> Tensor:
@@ -40,7 +42,7 @@ def own_rows(experts: Tensor, owners: ExpertOwners, place: int, even: int) -> Te
     """The places of the rows of one owner. even: how many these are where numbers are not known."""
     if is_shape_only(experts):
         return experts.new_empty((even,))
-    return (_owner(experts, owners) == place).nonzero().flatten()
+    return (owner_of(experts, owners) == place).nonzero().flatten()
 
 
 def rows_back(rows: Tensor, order: Tensor) -> Tensor:
@@ -53,7 +55,8 @@ def rows_placed(rows: Tensor, places: Tensor, size: int) -> Tensor:
     return rows.new_zeros((size, *rows.shape[1:])).index_copy(0, places, rows)
 
 
-def _owner(experts: Tensor, owners: ExpertOwners) -> Tensor:
+def owner_of(experts: Tensor, owners: ExpertOwners) -> Tensor:
+    """[rows]: the rank that each row goes to."""
     count = max(high for held in owners for _, high in held)
     first = next(rank for rank, held in enumerate(owners) if held)
     table = [first] * (count + 1)

@@ -20,10 +20,10 @@ Counts = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class RowExchange:
-    """What moves. counts: of rows, by member. rest: sizes of the dims behind the rows."""
+    """What moves. members: in the order of the counts. rest: sizes of the dims behind the rows."""
 
     id: int
-    group: tuple[int, ...]
+    members: tuple[int, ...]
     counts: tuple[tuple[int, ...], ...]
     rest: tuple[int, ...]
     dtype: str
@@ -31,10 +31,10 @@ class RowExchange:
 
     def steps(self) -> dict[int, CommStep]:
         """Each member's step."""
-        kind, rows = CommKind.ALL_TO_ALL, (0, *self.rest)
-        blank = CommStep(self.id, kind, self.group, dst_shape=rows, dtype=self.dtype, counted=self.counted)
+        kind, group, rows = CommKind.ALL_TO_ALL, tuple(sorted(self.members)), (0, *self.rest)
+        blank = CommStep(self.id, kind, group, dst_shape=rows, dtype=self.dtype, counted=self.counted)
         blank = replace(blank, note=NOTES[self.counted])
-        return {rank: _numbered(blank, rank, self.counts) for rank in self.group}
+        return {rank: _numbered(blank, rank, self.members, self.counts) for rank in group}
 
 
 def even_load(given: Sequence[int], taken: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -57,19 +57,19 @@ def even_load(given: Sequence[int], taken: Sequence[int]) -> tuple[tuple[int, ..
 
 
 def counted_step(step: CommStep, rank: int, counts: Counts) -> CommStep:
-    """A rank's step with the numbers that were counted."""
-    members = len(step.group)
-    if len(counts) != members or any(len(row) != members or min(row) < 0 for row in counts):
+    """A rank's step with the numbers that were counted; its pieces name members in the order of counts."""
+    members = [piece.peer for piece in step.recvs]
+    if len(counts) != len(members) or any(len(row) != len(members) or min(row) < 0 for row in counts):
         raise InternalError(
             f"the counts of step {step.id} are not those of its members",
-            details=[("counts", str([list(row) for row in counts])), ("members", str(list(step.group)))],
+            details=[("counts", str([list(row) for row in counts])), ("members", str(members))],
             rule="a counted step is given how many rows each of its members has for each",
         )
-    return _numbered(step, rank, counts)
+    return _numbered(step, rank, members, counts)
 
 
-def _numbered(step: CommStep, rank: int, counts: Counts) -> CommStep:
-    me = step.group.index(rank)
+def _numbered(step: CommStep, rank: int, members: Sequence[int], counts: Counts) -> CommStep:
+    me = members.index(rank)
     sent, received = counts[me], [row[me] for row in counts]
     if step.counted is Counted.BACK:
         sent, received = received, list(sent)
@@ -80,18 +80,18 @@ def _numbered(step: CommStep, rank: int, counts: Counts) -> CommStep:
         src_view=(sum(sent), width),
         dst_view=(rows, width),
         dst_shape=(rows, *rest),
-        sends=_pieces(step.group, sent, width),
-        recvs=_pieces(step.group, received, width),
+        sends=_pieces(members, sent, width),
+        recvs=_pieces(members, received, width),
     )
 
 
-def _pieces(group: Sequence[int], rows: Sequence[int], width: int) -> tuple[Piece, ...]:
-    """One after the other, of all that have any."""
+def _pieces(members: Sequence[int], rows: Sequence[int], width: int) -> tuple[Piece, ...]:
+    """One after the other, of all members."""
     found: list[Piece] = []
     start = 0
-    for peer, count in zip(group, rows, strict=True):
+    for peer, count in zip(members, rows, strict=True):
         box: Box = ((start, start + count), (0, width))
-        found += [Piece(peer, (box,))] if count else []
+        found.append(Piece(peer, (box,)))
         start += count
     return tuple(found)
 
@@ -103,6 +103,9 @@ def problems_of_counted(step: CommStep) -> Iterator[str]:
     plain = (CommKind.ALL_TO_ALL, Combine.COPY, GatherForm.ALL_TO_ALL)
     if (step.kind, step.combine, step.form) != plain:
         yield "a counted step copies rows from all to all"
+    members = [[piece.peer for piece in pieces] for pieces in (step.sends, step.recvs)]
+    if members[0] != members[1] or sorted(members[0]) != list(step.group):
+        yield "a counted step names each of its members once, in one order"
     if step.src_view is None or step.dst_view is None or step.dst_shape is None:
         yield "a counted step takes rows, and gives some"
     elif len(step.src_view) != 2 or len(step.dst_view) != 2 or not step.dst_shape:
