@@ -25,6 +25,7 @@ from .models.models import ModelSource
 from .options import Capture, OptimizerConfig, PlanChoice, PlanSpace, Precision, is_count
 from .pages.training_page import narrow_warning
 from .passes.compile_state import Example, Traced
+from .passes.deduction.expert_form_choice import with_expert_form
 from .passes.layout_wishes import bind_layouts, refuse_unmatched, unmatched
 from .passes.losses.prove import LEAST, LossOfGraph, prove_loss
 from .passes.lower.lower import Lowered
@@ -192,6 +193,7 @@ def _compiled(
     if strategy.context:
         lowered = _shared(graph, subject, strategy, device, dump, cost, capture, precision)
     else:
+        strategy = with_expert_form(graph, strategy, cost)
         lowered = lower_graph(graph, strategy, device, dump, cost)
     return _described(subject, Traced(graph, traced.how), lowered, strategy, optimizer, precision)
 

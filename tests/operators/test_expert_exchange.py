@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import hspmd_compiler as hspmd
-from hspmd_compiler.base.comm_plan import CommKind, Counted
+from hspmd_compiler.base.comm_plan import CommKind, Counted, GatherForm, Traffic
 from hspmd_compiler.errors import ArtifactError, InternalError, StrategyError, VerifyError
+from hspmd_compiler.passes.deduction.expert_form_choice import with_expert_form
 from hspmd_compiler.program.boxes import received_volumes, sent_volumes
 from hspmd_compiler.program.check import check
+from hspmd_compiler.program.kernels.expert_product import expert_grad, expert_mm
 from hspmd_compiler.program.program import Program
 from hspmd_compiler.program.sized.counted_step import RowExchange, counted_step, even_load
 from hspmd_compiler.strategy.form import form_of, strategy_from
@@ -35,6 +37,7 @@ from .test_experts import (
     DEEPSEEK,
     EXPERTS,
     WIDTH,
+    Dropping,
     FromConfig,
     P,
     Routed,
@@ -68,6 +71,19 @@ class Mixed(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return nn.functional.mse_loss(x, y)
+
+
+class Capped(nn.Module):
+    """Tokens beyond an expert's places are dropped."""
+
+    def __init__(self, places: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList([nn.Sequential(Mlp(), Dropping(True, places)), Mlp()])
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        made = self.layers[1](self.layers[0](x))
+        return nn.functional.mse_loss(made, y) + 0.3 * self.layers[0][1].balance
 
 
 @cache
@@ -146,6 +162,34 @@ def test_every_row_is_that_of_one_device() -> None:
             program.verify(rows=True)
 
 
+@dataclass(frozen=True)
+class Flat:
+    """Costs of bytes, and of each exchange."""
+
+    byte_s: float
+    step_s: float
+
+    def comm_s(self, traffic: Sequence[Traffic]) -> float:
+        sizes = (each.size + sum(each.volumes.values()) for each in traffic)
+        return max((self.byte_s * size + self.step_s for size in sizes), default=0.0)
+
+    def all_gather_forms_s(self, group: Sequence[int], sizes: Sequence[float]) -> Mapping[GatherForm, float]:
+        return {}
+
+    def near(self, rank: int) -> frozenset[int] | None:
+        return None
+
+
+def test_the_cheaper_form_is_taken() -> None:
+    """Rows to their experts are fewer bytes in more exchanges; a form that is named is kept."""
+    graph, strategy = case().graph, replace(shared(1, 1, 1, 1), sequence_parallel=True)
+    for cost, form in ((Flat(1.0, 0.0), ExpertForm.ALL_TO_ALL), (Flat(0.0, 1.0), ExpertForm.GATHER)):
+        assert with_expert_form(graph, strategy, cost).expert_form is form
+        named = replace(strategy, expert_form=ExpertForm.GATHER)
+        assert with_expert_form(graph, named, cost) == named
+    assert with_expert_form(graph, strategy, None) == strategy
+
+
 FAMILIES = {
     "mixtral": {"num_local_experts": 5, "num_experts_per_tok": 2, "num_key_value_heads": 3},
     "qwen2_moe": {
@@ -165,6 +209,13 @@ def test_library_models(family: str) -> None:
     stages = (S((0, 1), (0, 1), experts=(3, 1)), S((2, 3, 4), (1, 2), experts=(1, 0, 2)))
     strategy = Strategy((P(stages, (1, 1)), P((S((5,), (0, 2)),), (1,))), sequence_parallel=True)
     assert counted(made.check(replace(strategy, expert_form=ExpertForm.ALL_TO_ALL)))
+
+
+@pytest.mark.parametrize("places", [1, 2])
+def test_dropped_tokens(places: int) -> None:
+    """An expert has places for so many tokens of a sample; others go by, and the auxiliary loss is global."""
+    made = Case.of(lambda: Capped(places), batch())
+    assert counted(made.check(exchanging(3, 1, 1)))
 
 
 @pytest.mark.parametrize("own", [(), (Override("*.shared_experts.*", duplicate=True),)])
@@ -248,3 +299,20 @@ def test_steps_of_a_file(fields: dict[str, object], text: str) -> None:
     with pytest.raises(ArtifactError) as caught:
         check(program)
     assert text.replace("comm 0", f"comm {slot}") in caught.value.text()
+
+
+def test_where_experts_end_is_read_once_for_all_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a layer, forward and backward; anew where the experts of rows have changed in place."""
+    reads: list[int] = []
+    whole, chosen = Tensor.cpu, torch.tensor([2, 0, 2, 1])
+    monkeypatch.setattr(Tensor, "cpu", lambda self: reads.append(1) or whole(self))  # type: ignore[func-returns-value]
+    rows, matrices = torch.randn(4, 3), torch.randn(3, 3, 5)
+    made = expert_mm(rows, matrices, chosen)
+    expert_mm(made, matrices.transpose(1, 2), chosen)
+    expert_grad(rows, made, chosen, 3)
+    assert len(reads) == 1
+    assert torch.equal(made, torch.stack([rows[i] @ matrices[e] for i, e in enumerate([2, 0, 2, 1])]))
+    chosen[0] = 1
+    assert torch.equal(expert_mm(rows, matrices, chosen)[0], rows[0] @ matrices[1])
+    held = expert_mm(rows, matrices[:1], chosen, ((2, 3),), 3)
+    assert torch.equal(held[2], rows[2] @ matrices[0]) and not held[:2].any() and len(reads) == 3

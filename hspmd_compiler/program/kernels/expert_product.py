@@ -1,13 +1,17 @@
 """Each row times the matrix of its own expert: rows stay in their places, whichever expert they go to.
 
-The rows of an expert are brought together for one product of each, as libraries do by hand.
+The rows of an expert are brought together for one product of each, as libraries do by hand. Which these are
+is found once for all products whose rows go to the same experts.
 `held`: intervals of the experts whose matrices are here, in their order; `of` so many: a price asks for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
+
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from .grouped_product import grouped_mm, groups
 from .layout_kernels import Intervals as Held
@@ -50,8 +54,21 @@ def whole_expert_grad(rows: Tensor, grad: Tensor, experts: Tensor, weights: Tens
 
 
 def _by_expert(experts: Tensor, count: int, held: Held | None) -> tuple[Tensor, Tensor]:
-    """Rows in the order of the held experts, those of others last; where each expert's rows end."""
-    place, here = local_index(experts, ((0, count),) if held is None else held)
-    place = place.masked_fill(~here, count)
-    order = place.argsort(stable=True)
-    return order, torch.bincount(place, minlength=count + 1)[:count].cumsum(0)
+    """Rows in the order of the held experts, those of others last; where each expert's rows end, on the host.
+
+    Found once for all products of a layer, forward and backward, as long as the experts of its rows live: to
+    read ends, the host waits for the device.
+    """
+    known = _FOUND.setdefault(experts, {})
+    key = (experts._version, count, held)
+    if key not in known:
+        place, here = local_index(experts, ((0, count),) if held is None else held)
+        place = place.masked_fill(~here, count)
+        ends = torch.bincount(place, minlength=count + 1)[:count].cumsum(0)
+        known[key] = (place.argsort(stable=True), ends.cpu())
+    return known[key]
+
+
+_FOUND: MutableMapping[Tensor, dict[tuple[int, int, Held | None], tuple[Tensor, Tensor]]] = (
+    WeakTensorKeyDictionary()
+)
