@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -122,11 +123,26 @@ class CallRule:
         ends = accumulate(self.parts(name), initial=0)
         return list(zip(name.split("|"), pairwise(ends), strict=True))
 
+    @cached_property
+    def multiplies(self) -> bool:
+        """Whether its flops are more than its largest tensor has elements: a product, or its rule says so."""
+        rule = self.rule
+        counts = Counter(letter for dims in self.operands for letter in {*chain(*dims)} & self.summed)
+        return rule.flops > 1 or bool(rule.heads) or any(count > 1 for count in counts.values())
+
     def flops(self, share: float = 1.0) -> float:
         """Of the whole call, or of a share of it."""
         idle = self.rule.idle
-        counted = (size for name, size in self.sizes.items() if name.rpartition("@")[2] not in idle)
-        return self.rule.flops * prod(counted) * share
+        counted = prod([size for name, size in self.sizes.items() if name.rpartition("@")[2] not in idle])
+        if not self.multiplies:
+            counted = min(counted, self._largest)
+        return self.rule.flops * counted * share
+
+    @cached_property
+    def _largest(self) -> int:
+        """Elements of the largest tensor; all letters count where none is named."""
+        named = [dims for dims in (*self.operands, *self.results) if dims]
+        return max((prod(map(self.size, dims)) for dims in named), default=prod(self.sizes.values()))
 
 
 @cache

@@ -100,7 +100,8 @@ class OpRule:
     empty pieces. kernel: the operator that computes a piece, if not this one. sized: it takes the local
     shape of the first result behind the first operand. heads: letters that attention treats as
     independent. splits_sums: tensor parallelism may cut what is summed: the result is a number.
-    flops: per product of all letters but the idle ones. why: the reason of whole letters, in words.
+    flops: per product of all letters but the idle ones; of 1, where nothing is multiplied, per element of
+    the largest tensor at most. why: the reason of whole letters, in words.
     emit: writes the local rows in layouts that the value chose. code: a pattern that chooses for itself;
     the value then declares what it can do. variants: the line that a call's literals choose; by_shapes: that
     they and the shapes of its tensors choose. says: what such lines have in common, in words.

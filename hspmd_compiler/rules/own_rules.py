@@ -35,7 +35,8 @@ def rule(
     every operand has them. whole: letters that must not be split. Other arguments may not be sizes.
     along: the argument that names dims, which must not be split. linear: through which operands sums may
     pass that are not complete yet: "one" (the only one), "each" (a product), "together" (a sum).
-    flops: per product of the lengths of all letters.
+    flops: per product of the lengths of all letters; 1 for one per element of the largest tensor at most
+    where no letter is summed over in two operands.
     override: take the place of the rule that the operator has; the same one may be registered again.
     """
     name = str(op)

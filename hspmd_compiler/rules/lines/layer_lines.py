@@ -118,7 +118,8 @@ def _batch_norm(operands: int, results: str, code: Rule) -> Callable[[Row], OpRu
     def variant(row: Row) -> OpRule:
         space = _space(row)
         text = f"n c {space}, {', '.join(['c'] * operands)} -> n c {space}{results}"
-        return parse(row.op, text, pattern=f"n {space}", code=code, flops=8)
+        more = dict[str, Any](code=code, flops=8, idle="e" if "e" in results else "")
+        return parse(row.op, text, pattern=f"n {space}", **more)
 
     return variant
 
@@ -128,7 +129,8 @@ def _batch_norm_backward(row: Row, ranks: Ranks) -> OpRule:
     over = f"n {_dims('s', ranks[1], 2)}"
     value = over.replace("n", "n c", 1)
     text = f"{value}, {value}, c, c, c, e, e -> {value}, c, c"
-    return parse(row.op, text, sum=over, pattern=over, whole="e", code=batch_norm_backward, flops=12)
+    more = dict[str, Any](code=batch_norm_backward, flops=12, idle="e")
+    return parse(row.op, text, sum=over, pattern=over, whole="e", **more)
 
 
 put(OpRule("aten.native_layer_norm.default", variants=_layer_norm))
