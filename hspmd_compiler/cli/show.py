@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import Progress, TaskID
 
-PIPE_WIDTH = 120
+PIPE_WIDTH, ANY_WIDTH = 120, 10_000
 PATIENCE = 2.0  # seconds of silence before progress is shown
 
 
@@ -55,6 +55,7 @@ def reader_may_leave() -> Iterator[None]:
 
 
 def _show_rich(sections: Sequence[Section]) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table as RichTable
 
@@ -70,6 +71,8 @@ def _show_rich(sections: Sequence[Section]) -> None:
             table.add_column(name, justify="right" if is_number else "left")
         for row in section.rows:
             table.add_row(*map(cell_text, row))
+        if console.measure(table, options=console.options.update_width(ANY_WIDTH)).maximum > console.width:
+            table.box, table.padding, table.pad_edge = SIMPLE_HEAD, (0, 0), False  # no lines between columns
         console.print(table, markup=False)
 
 

@@ -9,7 +9,7 @@ from ..base.timeline import SpanKind
 from ..cost_models.estimate import FITS, Estimate, RankEstimate
 from ..cost_models.steps.memory import PARTS
 from .sections import Cell, Listing, Section, Table
-from .units import seconds_text
+from .units import bytes_text, seconds_text
 
 PHASES: tuple[tuple[str, tuple[SpanKind, ...]], ...] = (
     ("forward", (SpanKind.FORWARD, SpanKind.STEP_VALUE)),
@@ -33,7 +33,7 @@ def estimate_sections(found: Estimate, for_scripts: bool = False) -> list[Sectio
     sections: list[Section] = [
         Table("step", "step", ("fact", "value"), tuple(_facts(found, for_scripts))),
         _phases(found, for_scripts),
-        _memory(found, for_scripts),
+        *_memory(found, for_scripts),
         _links(found),
         _path(found, for_scripts),
         _advice(found, for_scripts),
@@ -81,18 +81,31 @@ def _phase_row(one: RankEstimate, for_scripts: bool) -> tuple[Cell, ...]:
     return (one.device, one.pipeline, one.stage, *seconds)
 
 
-def _memory(found: Estimate, for_scripts: bool) -> Table:
-    rows: Rows = [(one.rank, _memory_row(one)) for one in found.ranks]
-    columns = ("peak", "capacity", "share", "fits", "at instruction", *PARTS)
+def _memory(found: Estimate, for_scripts: bool) -> Iterator[Table]:
+    """The peak of each rank; for people what it is made of apart, without parts that nobody has."""
+    columns = ("peak", "capacity", "share", "fits", "at instruction")
     title = f"bytes of each rank at its peak; it fits up to {FITS:.0%} of the device's memory"
-    return _of_ranks("memory", title, columns, rows, for_scripts)
+    if for_scripts:
+        rows: Rows = [(one.rank, (*_peak_row(one, True), *_parts_row(one, PARTS))) for one in found.ranks]
+        yield _of_ranks("memory", title, (*columns, *PARTS), rows, True)
+        return
+    rows = [(one.rank, _peak_row(one, False)) for one in found.ranks]
+    yield _of_ranks("memory", title, columns, rows, False)
+    parts = [part for part in PARTS if any(getattr(one.memory.peak, part) for one in found.ranks)]
+    rows = [(one.rank, tuple(map(bytes_text, _parts_row(one, parts)))) for one in found.ranks]
+    none = ", ".join(part for part in PARTS if part not in parts)
+    title = "what the peak is made of" + (f"; nothing of any rank: {none}" if none else "")
+    yield _of_ranks("memory parts", title, parts, rows, False)
 
 
-def _memory_row(one: RankEstimate) -> tuple[Cell, ...]:
-    peak, fits = one.memory.peak, "yes" if one.fits else "no"
-    share = round(peak.total / one.capacity_bytes, 3)
-    sizes = [int(getattr(peak, name)) for name in PARTS]
-    return (peak.total, one.capacity_bytes, share, fits, one.memory.position, *sizes)
+def _peak_row(one: RankEstimate, for_scripts: bool) -> tuple[Cell, ...]:
+    sizes = (one.memory.peak.total, one.capacity_bytes)
+    share, fits = round(sizes[0] / sizes[1], 3), "yes" if one.fits else "no"
+    return (*(sizes if for_scripts else map(bytes_text, sizes)), share, fits, one.memory.position)
+
+
+def _parts_row(one: RankEstimate, parts: Sequence[str]) -> tuple[int, ...]:
+    return tuple(int(getattr(one.memory.peak, name)) for name in parts)
 
 
 def _of_ranks(key: str, title: str, columns: Sequence[str], rows: Rows, for_scripts: bool) -> Table:

@@ -25,7 +25,7 @@ HELD_AS = (
     "D whole, its gradient a sum still to come; E whole, its gradient too; P a sum still to come",
     "the table of parameters says D of both kinds of whole ones",
 )
-OF_ESTIMATE = ("ranks", "memory", "links", "path")
+OF_ESTIMATE = ("ranks", "memory", "memory parts", "links", "path")
 
 
 def plan_sections(
@@ -38,7 +38,7 @@ def plan_sections(
         Table("groups", "who takes which samples", GROUP_COLUMNS, tuple(_groups(plan))),
         _parameters(plan, for_scripts),
         *_exchanges(plan, for_scripts),
-        *(priced[key] for key in OF_ESTIMATE),
+        *(priced[key] for key in OF_ESTIMATE if key in priced),
         _runner_ups(plan, for_scripts),
         *_refused(plan),
         *(_explanation(one, for_scripts) for one in explained),

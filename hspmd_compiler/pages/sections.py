@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from textwrap import wrap
 from typing import TypeAlias
 
 from ..base.codec import Json
 
 Cell: TypeAlias = bool | int | float | str
+GAP, WIDE = "  ", 100
+"""Between columns, and how wide a table is before its names are broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +29,19 @@ class Table:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
     def to_text(self) -> str:
-        """Aligned columns, numbers to the right."""
-        cells = [self.columns, *(tuple(map(cell_text, row)) for row in self.rows)]
-        widths = [max(len(row[column]) for row in cells) for column in range(len(self.columns))]
+        """Aligned columns, numbers to the right; names of a wide table are broken at spaces."""
+        cells = [tuple(map(cell_text, row)) for row in self.rows]
+        names: list[Sequence[str]] = [(name,) for name in self.columns]
+        if sum(_widths(names, cells)) + len(GAP) * (len(names) - 1) > WIDE:
+            names = [_broken(name, [row[at] for row in cells]) for at, name in enumerate(self.columns)]
+        widths = _widths(names, cells)
         right = [all(_is_numeric(row[column]) for row in self.rows) for column in range(len(widths))]
         lines = [
-            "  ".join(
+            GAP.join(
                 text.rjust(width) if to_right else text.ljust(width)
                 for text, width, to_right in zip(row, widths, right, strict=True)
             ).rstrip()
-            for row in cells
+            for row in (*zip_longest(*names, fillvalue=""), *cells)
         ]
         return "\n".join([self.title, *lines])
 
@@ -67,6 +74,15 @@ def sections_to_json(sections: Sequence[Section]) -> Json:
 def sections_to_text(sections: Sequence[Section]) -> str:
     """All sections, with an empty line between them."""
     return "\n\n".join(section.to_text() for section in sections) + "\n"
+
+
+def _widths(names: Sequence[Sequence[str]], cells: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, (*lines, *(row[at] for row in cells)))) for at, lines in enumerate(names)]
+
+
+def _broken(name: str, cells: Sequence[str]) -> list[str]:
+    """A name in lines no longer than what stands below it, or than its longest word."""
+    return wrap(name, max(map(len, (*name.split(), *cells)), default=1)) or [""]
 
 
 def cell_text(cell: Cell) -> str:
