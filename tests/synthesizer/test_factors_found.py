@@ -37,8 +37,8 @@ class Images(nn.Module):
 
     def __init__(self, channels: int = 16, side: int = 4) -> None:
         super().__init__()
-        self.first, self.second, self.third = (
-            nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(3)
+        self.first, self.second, self.third, self.fourth = (
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(4)
         )
         self.wide = nn.Linear(channels * side * side, channels * side * side)
 
@@ -46,7 +46,7 @@ class Images(nn.Module):
         x = functional.avg_pool2d(torch.relu(self.second(torch.relu(self.first(x)))), 8)
         x = self.wide(x.flatten(1)).view_as(x)
         x = functional.interpolate(x, scale_factor=8)
-        return torch.relu(self.third(x)).square().mean()
+        return torch.relu(self.fourth(torch.relu(self.third(x)))).square().mean()
 
 
 class Mixed(nn.Module):
