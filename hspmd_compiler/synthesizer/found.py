@@ -10,7 +10,7 @@ from ..layout.shares import assign_units
 from .param_prices import ParamWay
 from .planner.input_cuts import input_cuts
 from .priced_steps import PricedSteps, StepChoice
-from .space.codes import cut_of, is_cut, type_of
+from .space.codes import REPLICATE, cut_of, is_cut, type_of
 from .space.cuts import ValueCut
 from .space.forward_rows import RowStep
 from .space.movable import maker
@@ -122,23 +122,24 @@ class FoundChoices:
         )
 
     def _keep(self, number: int, chosen: StepChoice) -> None:
-        place = self.priced.space.places[number]
+        space = self.priced.space
+        place, step = space.places[number], space.steps[number]
         assert chosen.way is not None, "a row"
         gives = [chosen.after, *self._gives(chosen)[1:]]
-        static = self.priced.prices.is_static(self.priced.space.steps[number].row)
-        for size, code in zip(place.saved, gives, strict=True):
-            self._hold(size, code, static=static)
+        static = self.priced.prices.is_static(step.row)
+        for size, code, value in zip(place.saved, gives, step.results, strict=True):
+            if size:
+                self._hold(size, self.priced.parts(code, space.walk.ways.cuts(value), static=static))
         if place.beside:
-            self._hold(place.beside, self.priced.first_cut if chosen.way.shared else 0, chosen.vertex)
+            code = self.priced.first_cut + chosen.vertex if chosen.way.shared else REPLICATE
+            self._hold(place.beside, self.priced.parts(code))
 
     def _gives(self, chosen: StepChoice) -> list[int]:
         assert chosen.way is not None, "a row"
         return [self.priced.at(code, chosen.vertex) for code in chosen.way.gives]
 
-    def _hold(self, size: int, code: int, vertex: int = 0, *, static: bool = False) -> None:
-        if size:
-            parts = self.priced.parts(code + vertex if is_cut(code) and vertex else code, static=static)
-            self.held = [one + size * part for one, part in zip(self.held, parts, strict=True)]
+    def _hold(self, size: int, parts: Sequence[float]) -> None:
+        self.held = [one + size * part for one, part in zip(self.held, parts, strict=True)]
 
     def _shares(self, code: int, cuts: tuple[ValueCut, ...]) -> tuple[int, ...] | None:
         """Units of each rank."""

@@ -13,8 +13,8 @@ from itertools import accumulate, pairwise
 
 from ..base.comm_plan import CommKind, Traffic
 from ..cost_models.links import ClusterCost
+from .whole_shares import ANY, Shares, WholeShares
 
-Shares = tuple[float, ...]
 Group = tuple[int, ...]
 SentParts = Sequence[Sequence[float]]
 """Of a value of a group, by sender and receiver."""
@@ -23,6 +23,8 @@ SMALL_BYTES, LARGE_BYTES = 1 << 12, 1 << 30
 _HUGE = (1 << 40, 1 << 41)
 """Bytes of which a NIC that several rings share takes longest, if it does of any."""
 ALIKE = 1e-6
+COUNTS = 0.005
+"""By how much whole units must make the largest part larger to be priced apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +61,13 @@ NO_LINK = LinkPrice()
 
 @dataclass(frozen=True, slots=True)
 class SearchGroup:
-    """ranks: of one group. vertices: its ratio vectors. part: of the samples."""
+    """ranks: of one group. vertices: its ratio vectors. part: of the samples. samples: how many, 0 where they
+    are not counted."""
 
     ranks: Group
     vertices: tuple[Shares, ...]
     part: float = 1.0
+    samples: int = 0
 
 
 def exchange_prices(cost: ClusterCost, groups: Sequence[SearchGroup]) -> dict[str, object]:
@@ -78,17 +82,16 @@ def exchange_prices(cost: ClusterCost, groups: Sequence[SearchGroup]) -> dict[st
     }
     if not several:
         return found
-    moved, vertices = _MovePrices(cost, several), range(len(groups[0].vertices))
+    moved, vertices = MovePrices.of(cost, several), range(len(groups[0].vertices))
     return found | {
-        "gathers": tuple(moved.price(CommKind.ALL_GATHER, _gathered, one) for one in vertices),
-        "scatters": tuple(moved.price(CommKind.REDUCE_SCATTER, _scattered, one) for one in vertices),
+        "moved": moved,
+        "gathers": tuple(moved.gather((one, ANY)) for one in vertices),
+        "scatters": tuple(moved.scatter((one, ANY)) for one in vertices),
         "exchanges": tuple(
-            tuple(moved.price(CommKind.ALL_TO_ALL, _exchanged, one, other) for other in vertices)
-            for one in vertices
+            tuple(moved.exchange((one, ANY), (other, ANY)) for other in vertices) for one in vertices
         ),
         "reslices": tuple(
-            tuple(moved.price(CommKind.ALL_TO_ALL, _overlaps, one, other) for other in vertices)
-            for one in vertices
+            tuple(moved.reslice((one, ANY), (other, ANY)) for other in vertices) for one in vertices
         ),
     }
 
@@ -139,32 +142,81 @@ def _overlaps(before: Shares, after: Shares) -> SentParts:
     ]
 
 
+CutUnits = tuple[int, int]
+"""(vertex, units): how a dim is cut."""
+
+
 @dataclass(slots=True)
-class _MovePrices:
-    """Prices of exchanges in all groups at once; of those that differ in bytes alone one is worked out."""
+class MovePrices:
+    """Prices of exchanges in all groups at once; of those that differ in bytes alone one is worked out.
+
+    Where whole units make no difference that counts, parts are as the ratio vectors have them.
+    """
 
     cost: ClusterCost
     groups: Sequence[SearchGroup]
+    whole: WholeShares
     _known: dict[object, LinkPrice] = field(default_factory=dict)
 
-    def price(self, kind: CommKind, parts_of: Callable[..., SentParts], *vectors: int) -> LinkPrice:
-        """vectors: places of the ratio vectors by which `parts_of` says what is sent."""
+    @classmethod
+    def of(cls, cost: ClusterCost, groups: Sequence[SearchGroup]) -> MovePrices:
+        """groups: of several ranks each."""
+        vertices, samples = [one.vertices for one in groups], [one.samples for one in groups]
+        return cls(cost, groups, WholeShares(vertices, samples, ()))
+
+    def gather(self, cut: CutUnits) -> LinkPrice:
+        """Of the bytes of the whole value, in its cheapest form."""
+        return self._price(CommKind.ALL_GATHER, _gathered, cut)
+
+    def scatter(self, cut: CutUnits) -> LinkPrice:
+        """Of a sum."""
+        return self._price(CommKind.REDUCE_SCATTER, _scattered, cut)
+
+    def exchange(self, before: CutUnits, after: CutUnits) -> LinkPrice:
+        """From a cut of one dim to one of another."""
+        return self._price(CommKind.ALL_TO_ALL, _exchanged, before, after)
+
+    def reslice(self, before: CutUnits, after: CutUnits) -> LinkPrice:
+        """From a cut of a dim to another of the same."""
+        return self._price(CommKind.ALL_TO_ALL, _overlaps, before, after)
+
+    def _vectors(self, cut: CutUnits) -> tuple[Shares, ...]:
+        ideal, whole = self.whole.vectors(cut[0]), self.whole.vectors(*cut)
+        pairs = zip(ideal, whole, strict=True)
+        return whole if any(max(b) > max(a) * (1 + COUNTS) for a, b in pairs) else ideal
+
+    def _price(self, kind: CommKind, parts_of: Callable[..., SentParts], *cuts: CutUnits) -> LinkPrice:
+        key = (kind, parts_of, cuts)
+        if key not in self._known:
+            self._known[key] = self._found(kind, parts_of, [self._vectors(cut) for cut in cuts])
+        return self._known[key]
+
+    def _found(
+        self, kind: CommKind, parts_of: Callable[..., SentParts], vectors: Sequence[Sequence[Shares]]
+    ) -> LinkPrice:
+        """vectors: of each cut, by group, by which `parts_of` says what is sent."""
         parts = [
-            _scaled(parts_of(*(group.vertices[one] for one in vectors)), group.part) for group in self.groups
+            _scaled(parts_of(*(each[at] for each in vectors)), group.part)
+            for at, group in enumerate(self.groups)
         ]
         sent = [part for each in parts for i, row in enumerate(each) for j, part in enumerate(row) if i != j]
         most = max(sent, default=0.0)
         if not most:
             return NO_LINK
-        calibration = self.cost.cluster.calibration
-        measured = kind if calibration is not None and calibration.collectives else None
         shape = tuple(tuple(tuple(round(part / most, 9) for part in row) for row in each) for each in parts)
-        if (measured, shape) not in self._known:
-            self._known[measured, shape] = _lines(lambda size: self._seconds(kind, shape, size), least=False)
-        lines = self._known[measured, shape].lines
+        if (kind, shape) not in self._known:
+            self._known[kind, shape] = _lines(lambda size: self._seconds(kind, shape, size), least=False)
+        lines = self._known[kind, shape].lines
         return LinkPrice(tuple((fixed, per_byte * most) for fixed, per_byte in lines))
 
     def _seconds(self, kind: CommKind, parts: Sequence[SentParts], size: int) -> float:
+        """Of unequal pieces of one group in the cheapest form, as a program takes it."""
+        if len(self.groups) == 1 and kind is not CommKind.ALL_TO_ALL:
+            rows = parts[0]
+            sent = rows[0] if kind is CommKind.REDUCE_SCATTER else [row[0] for row in rows]
+            if len(set(sent)) > 1:
+                pieces = [size * part for part in sent]
+                return min(self.cost.unequal_forms_s(kind, self.groups[0].ranks, pieces).values())
         return self.cost.comm_s(
             [
                 Traffic(kind, group.ranks, dict(_sent(group.ranks, each, size)))

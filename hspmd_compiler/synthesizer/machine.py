@@ -7,10 +7,11 @@ samples. Groups may have other numbers of ranks, and then ratio vectors of their
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from math import inf
 
+from ..base.by_key import by_key
 from ..base.devices import DeviceKind, family_of
 from ..cluster.cluster import ClusterSpec, DeviceSpec, NodeSlot
 from ..cluster.completed import completed_cluster
@@ -18,21 +19,19 @@ from ..cost_models.compute import DeviceRates
 from ..cost_models.links import ClusterCost
 from ..cost_models.steps.figures import check_ranks
 from ..cost_models.steps.shared_hosts import stretches
-from ..layout.shares import assign_units
-from .link_prices import NO_LINK, LinkPrice, SearchGroup, Shares, exchange_prices
+from .link_prices import NO_LINK, LinkPrice, MovePrices, SearchGroup, exchange_prices
+from .whole_shares import ANY, Shares, WholeShares
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One rank. shares: of a value by each ratio vector. batch: the part of the samples that its group has.
-    capacity_bytes: of memory that a step may use. of_samples: its shares of the group's samples, which are
-    whole ones; () where these are not counted."""
+    """Ranks that are alike. shares: of a value by each ratio vector. batch: the part of the samples that
+    their group has. capacity_bytes: of memory that a step may use."""
 
     rates: DeviceRates
     shares: Shares
     batch: float
     capacity_bytes: float = inf
-    of_samples: Shares = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,8 @@ class SearchMachine:
 
     gathers, scatters: by vertex, of the bytes of the whole value; exchanges: from one to another, of another
     dim; reslices: of the same dim. reduces: of a sum over the inner ranks. all_reduces: of gradients over all
-    ranks; piece_reduces: of a piece over the groups; param_gathers: of a parameter from all ranks.
+    ranks; piece_reduces: of a piece over the groups; param_gathers: of a parameter from all ranks. whole,
+    moved: shares in whole units, and prices of exchanges by them; None: units are not counted.
     """
 
     ranks: int
@@ -59,6 +59,8 @@ class SearchMachine:
     piece_reduces: LinkPrice = NO_LINK
     param_gathers: LinkPrice = NO_LINK
     micro_batches: int = 1
+    whole: WholeShares | None = field(default=None, compare=False, repr=False)
+    moved: MovePrices | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_even(self) -> bool:
@@ -69,6 +71,26 @@ class SearchMachine:
     def copies(self) -> int:
         """Of what every rank holds."""
         return self.devices or self.outer * self.ranks
+
+    def shares(self, vertex: int, units: int = ANY) -> Shares:
+        """Of each lane, by a ratio vector, of what is handed out in so many units."""
+        if self.whole is None:
+            return tuple(lane.shares[vertex] for lane in self.lanes)
+        return self.whole.of_lanes(vertex, units)
+
+    def gather(self, vertex: int, units: int = ANY) -> LinkPrice:
+        """As `gathers`, in whole units."""
+        return self.gathers[vertex] if self.moved is None else self.moved.gather((vertex, units))
+
+    def scatter(self, vertex: int, units: int = ANY) -> LinkPrice:
+        """As `scatters`, in whole units."""
+        return self.scatters[vertex] if self.moved is None else self.moved.scatter((vertex, units))
+
+    def exchange(self, before: tuple[int, int], after: tuple[int, int], *, same_dim: bool) -> LinkPrice:
+        """As `exchanges` and `reslices`, in whole units: from (vertex, units) to others."""
+        if self.moved is not None:
+            return self.moved.reslice(before, after) if same_dim else self.moved.exchange(before, after)
+        return (self.reslices if same_dim else self.exchanges)[before[0]][after[0]]
 
     @property
     def batch(self) -> float:
@@ -98,27 +120,35 @@ def machine_of(
     whole = completed_cluster(cluster, list(slots.values()), dtypes).cluster
     rates = _rates(whole, slots)
     check_ranks(whole, slots, rates, dtypes)
-    held = _groups(groups, ratios, _normal(batches or [1.0] * len(groups)))
+    parts = _normal(batches or [1.0] * len(groups))
+    held = _groups(groups, ratios, parts, samples or [0] * len(groups))
     largest = max(held, key=lambda group: len(group.ranks))
+    lanes = by_key(_lanes(rates, held, usable))
     return SearchMachine(
         ranks=len(largest.ranks),
         vertices=largest.vertices,
-        lanes=tuple(dict.fromkeys(_lanes(rates, held, samples or [0] * len(held), usable))),
+        lanes=tuple(lanes),
         outer=len(groups),
         devices=len(slots),
         micro_batches=micro_batches,
+        whole=WholeShares(
+            [group.vertices for group in held], [group.samples for group in held], [*lanes.values()]
+        ),
         **exchange_prices(ClusterCost(whole, slots), _priced(held)),  # type: ignore[arg-type]
     )
 
 
 def _groups(
-    groups: Sequence[Sequence[NodeSlot]], ratios: Sequence[Sequence[Shares]], batches: Shares
+    groups: Sequence[Sequence[NodeSlot]],
+    ratios: Sequence[Sequence[Shares]],
+    parts: Shares,
+    samples: Sequence[int],
 ) -> list[SearchGroup]:
     """With the part of all samples that each has."""
     ends = [0, *accumulate(map(len, groups))]
     vectors = ratios or [[(1.0,) * len(group)] for group in groups]
     return [
-        SearchGroup(tuple(range(low, high)), tuple(map(_normal, vectors[at])), batches[at])
+        SearchGroup(tuple(range(low, high)), tuple(map(_normal, vectors[at])), parts[at], samples[at])
         for at, (low, high) in enumerate(pairwise(ends))
     ]
 
@@ -154,16 +184,12 @@ def _rates(cluster: ClusterSpec, slots: Mapping[int, NodeSlot]) -> dict[int, Dev
 
 
 def _lanes(
-    rates: Mapping[int, DeviceRates], groups: Sequence[SearchGroup], samples: Sequence[int], usable: float
-) -> Iterator[Lane]:
-    for group, count in zip(groups, samples, strict=True):
-        whole = [assign_units(count, vertex) for vertex in group.vertices] if count else []
+    rates: Mapping[int, DeviceRates], groups: Sequence[SearchGroup], usable: float
+) -> Iterator[tuple[Lane, tuple[int, int]]]:
+    """Of each rank, with its group and its place there."""
+    for number, group in enumerate(groups):
         for place, rank in enumerate(group.ranks):
             memory = rates[rank].device.memory
-            yield Lane(
-                rates[rank],
-                tuple(vertex[place] for vertex in group.vertices),
-                group.part,
-                inf if memory is None else usable * memory,
-                tuple(units[place] / count for units in whole),
-            )
+            shares = tuple(vertex[place] for vertex in group.vertices)
+            capacity = inf if memory is None else usable * memory
+            yield Lane(rates[rank], shares, group.part, capacity), (number, place)

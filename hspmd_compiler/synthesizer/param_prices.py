@@ -13,6 +13,7 @@ from .link_prices import LinkPrice
 from .machine import SearchMachine
 from .options import MemoryPrices, SearchOptions
 from .space.codes import FIRST_CUT, REPLICATE, WHOLE, cut_code, cut_of, is_cut
+from .whole_shares import ANY, Shares
 
 ZERO_STATE, ZERO_GRADIENTS, ZERO_PARAMETERS = 1, 2, 3
 SUM_BYTES = 4
@@ -41,10 +42,18 @@ class ParamPrices:
     machine: SearchMachine
     options: SearchOptions
 
-    def ways(self, info: ParamInfo, places: Sequence[int], *, factors: bool = False) -> Iterator[ParamWay]:
+    def ways(
+        self,
+        info: ParamInfo,
+        places: Sequence[int],
+        units: Sequence[int] = (),
+        *,
+        factors: bool = False,
+    ) -> Iterator[ParamWay]:
         """Replicated, whole, and each cut by each ratio vector, with the ZeRO levels that differ.
 
-        places: of the cuts. factors: also whole, with a gradient made of factors.
+        places: of the cuts. units: of all cuts, () where they are not counted. factors: also whole, with a
+        gradient made of factors.
         """
         machine = self.machine
         codes = [REPLICATE]
@@ -58,14 +67,15 @@ class ParamPrices:
         for code in codes:
             copies = machine.outer if is_cut(code) else machine.copies
             for zero in self.options.zero if copies > 1 and info.trainable else (0,):
-                yield self._way(info, code, zero, copies)
+                yield self._way(info, code, zero, copies, self._shares(code, units))
                 if factors and code == WHOLE:
-                    yield self._way(info, code, zero, copies, factors=True)
+                    yield self._way(info, code, zero, copies, self._shares(code, units), factors=True)
 
-    def _way(self, info: ParamInfo, code: int, zero: int, copies: int, *, factors: bool = False) -> ParamWay:
+    def _way(
+        self, info: ParamInfo, code: int, zero: int, copies: int, shares: Shares, *, factors: bool = False
+    ) -> ParamWay:
         elements = prod(info.shape)
         size = elements * info.dtype.itemsize
-        shares = self._shares(code)
         if not info.trainable:
             return ParamWay(code, zero, 0.0, tuple(size * share for share in shares))
         summed = elements * max(SUM_BYTES, info.dtype.itemsize)
@@ -82,11 +92,12 @@ class ParamPrices:
         held = tuple(share * self._held(info, zero, copies) * elements for share in shares)
         return ParamWay(code, zero, seconds + update, held, factors)
 
-    def _shares(self, code: int) -> tuple[float, ...]:
+    def _shares(self, code: int, units: Sequence[int]) -> Shares:
+        """Of each lane."""
         if code < FIRST_CUT:
             return (1.0,) * len(self.machine.lanes)
-        vertex = cut_of(code, len(self.machine.vertices))[1]
-        return tuple(lane.shares[vertex] for lane in self.machine.lanes)
+        place, vertex = cut_of(code, len(self.machine.vertices))
+        return self.machine.shares(vertex, units[place] if units else ANY)
 
     def _gradient(self, code: int, size: float, share: float) -> tuple[float, float]:
         """Seconds of sums over the inner ranks, and over the groups alone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,13 +10,15 @@ from ..rules.call_rule import has_fractions
 from .moves import FREE, TypeMove, move
 from .options import MemoryPrices, SearchOptions
 from .row_prices import RowPrices
-from .space.codes import FIRST_CUT, PENDING, REPLICATE, WHOLE, cut_of, is_cut, meets, serves
+from .space.codes import FIRST_CUT, REPLICATE, WHOLE, cut_of, is_cut, meets, serves
+from .space.cuts import ValueCut
 from .space.expressible import is_run
 from .space.forward_rows import RowStep
 from .space.regions import StepPlace
 from .space.row_ways import NOTHING, RowWay, value_bytes
 from .space.search_space import SearchSpace
 from .static_tables import StaticTables, StaticWay, at_vertex, factored, products_of
+from .whole_shares import ANY, Shares
 
 
 class StepChoice(NamedTuple):
@@ -270,6 +272,7 @@ class PricedSteps:
             after,
             fractions=row.dtype is None or has_fractions(row.dtype),
             static=self.prices.is_static(row),
+            samples=self.space.samples,
         )
 
     def _saved(self, step: RowStep, place: StepPlace) -> dict[tuple[int, int], float]:
@@ -277,10 +280,11 @@ class PricedSteps:
         if not self.memory.anything:
             return {}
         found, static = {}, self.prices.is_static(step.row)
-        for number, size in enumerate(place.saved):
+        for number, (size, value) in enumerate(zip(place.saved, step.results, strict=True)):
             if size:
-                for code in (REPLICATE, WHOLE, PENDING, *range(FIRST_CUT, FIRST_CUT + 32 * self._vertices)):
-                    found[number, code] = self._kept(size, code, static=static)
+                cuts = self.space.walk.ways.cuts(value)
+                for code in range(FIRST_CUT + len(cuts) * self._vertices):
+                    found[number, code] = self._kept(size, code, cuts, static=static)
         return found
 
     def _beside(self, place: StepPlace) -> tuple[float, float]:
@@ -288,8 +292,8 @@ class PricedSteps:
             return 0.0, 0.0
         return self._kept(place.beside, WHOLE), self._kept(place.beside, FIRST_CUT)
 
-    def _kept(self, size: int, code: int, *, static: bool = False) -> float:
-        parts = self.parts(code, static=static)
+    def _kept(self, size: int, code: int, cuts: Sequence[ValueCut] = (), *, static: bool = False) -> float:
+        parts = self.parts(code, cuts, static=static)
         return sum(price * size * part for price, part in zip(self.memory.per_byte_s, parts, strict=True))
 
     first_cut = FIRST_CUT
@@ -298,14 +302,19 @@ class PricedSteps:
         """A code of ways by a ratio vector."""
         return at_vertex(code, vertex, self._vertices)
 
-    def parts(self, code: int, *, static: bool = False) -> tuple[float, ...]:
-        """Of the bytes of a value what each lane holds for a micro-batch. static: of parameters alone."""
+    def parts(self, code: int, cuts: Sequence[ValueCut] = (), *, static: bool = False) -> tuple[float, ...]:
+        """Of the bytes of a value what each lane holds for a micro-batch.
+
+        cuts: of the value, () where its units are not counted. static: of parameters alone.
+        """
         machine = self.prices.machine
-        vertex = cut_of(code, self._vertices)[1] if is_cut(code) else None
+        shares: Shares = (1.0,) * len(machine.lanes)
+        if is_cut(code):
+            place, vertex = cut_of(code, self._vertices)
+            shares = machine.shares(vertex, self.space.units_of(cuts[place]) if cuts else ANY)
         return tuple(
-            (1.0 if static else lane.batch / machine.micro_batches)
-            * (1.0 if vertex is None else lane.shares[vertex])
-            for lane in machine.lanes
+            share * (1.0 if static else lane.batch / machine.micro_batches)
+            for lane, share in zip(machine.lanes, shares, strict=True)
         )
 
 

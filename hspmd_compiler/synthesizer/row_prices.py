@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from ..cost_models.compute import LAUNCH_S
@@ -34,7 +34,7 @@ class RowPrices:
         key = (*self._alike(row), id(self.backward(row)), id(way), vertex, whole)
         found = self._known.get(key)
         if found is None:
-            longest = max(self._on(lane, row, way, vertex, whole) for lane in self.machine.lanes)
+            longest = max(self._on(lane, row, way, share, whole) for lane, share in self._lanes(way, vertex))
             found = self._known[key] = longest + self._inside(way)
         return found
 
@@ -49,8 +49,8 @@ class RowPrices:
         key = (*self._alike(row), id(way), vertex)
         found = self._known.get(key)
         if found is None:
-            longest = max(self._forward(lane, row, way, vertex) for lane in self.machine.lanes)
-            found = self._known[key] = longest
+            found = max(self._forward(lane, row, way, share) for lane, share in self._lanes(way, vertex))
+            self._known[key] = found
         return found
 
     def _alike(self, row: Row) -> tuple[int, bool]:
@@ -66,24 +66,29 @@ class RowPrices:
         price = self.machine.reduces.seconds(way.inside * self.machine.batch)
         return INSIDE_REDUCES * self.machine.micro_batches * price
 
-    def _forward(self, lane: Lane, row: Row, way: RowWay, vertex: int) -> float:
-        share = _share(lane, way, vertex)
+    def _lanes(self, way: RowWay, vertex: int) -> Iterator[tuple[Lane, float]]:
+        """Each with its share of the work of a group."""
+        lanes = self.machine.lanes
+        shares = self.machine.shares(vertex, way.units) if way.shared else (1.0,) * len(lanes)
+        return zip(lanes, shares, strict=True)
+
+    def _forward(self, lane: Lane, row: Row, way: RowWay, share: float) -> float:
         work = self.works.work(row)
-        size = self._bytes(lane, row, way, vertex)
+        size = self._bytes(lane, row, way, share)
         return self.machine.micro_batches * self._call(lane, work, share * self._batch(lane, row), size)
 
     def gathered_s(self, way: RowWay, vertex: int) -> float:
         """What it takes to gather the factors of a weight's gradient."""
         machine = self.machine
-        parts = [machine.gathers[vertex].seconds(size * machine.batch) for size in way.factors]
+        gather = machine.gather(vertex, way.units)
+        parts = [gather.seconds(size * machine.batch) for size in way.factors]
         return machine.micro_batches * sum(parts)
 
-    def _on(self, lane: Lane, row: Row, way: RowWay, vertex: int, whole: frozenset[int]) -> float:
-        share = _share(lane, way, vertex)
+    def _on(self, lane: Lane, row: Row, way: RowWay, share: float, whole: frozenset[int]) -> float:
         batch = self._batch(lane, row)
         total = sum(way.moved) or 1
-        part = self._bytes(lane, row, way, vertex) / total
-        found = self._forward(lane, row, way, vertex)
+        part = self._bytes(lane, row, way, share) / total
+        found = self._forward(lane, row, way, share)
         for number, count in self.backward(row):
             work = self.works.works[number]
             if number in whole:
@@ -93,9 +98,8 @@ class RowPrices:
             found += self.machine.micro_batches * count * again
         return found
 
-    def _bytes(self, lane: Lane, row: Row, way: RowWay, vertex: int) -> float:
+    def _bytes(self, lane: Lane, row: Row, way: RowWay, share: float) -> float:
         whole = sum(way.moved) or 1
-        share = _share(lane, way, vertex)
         return self.works.work(row).bytes * way.moved.bytes(share, self._batch(lane, row)) / whole
 
     def _batch(self, lane: Lane, row: Row) -> float:
@@ -107,10 +111,3 @@ class RowPrices:
         if rates.measured or work.of is OperatorClass.VIEW:
             return found
         return max(found, LAUNCH_S[rates.family])
-
-
-def _share(lane: Lane, way: RowWay, vertex: int) -> float:
-    """Of the work of a group."""
-    if not way.shared:
-        return 1.0
-    return (lane.of_samples if way.samples and lane.of_samples else lane.shares)[vertex]

@@ -61,7 +61,9 @@ class StaticTables:
         product = self.space.products.get(value) if self.options.factors else None
         factored: StaticWay | None = None
         prices = ParamPrices(self.prices.machine, self.options)
-        for way in prices.ways(info, self.space.walk.param_places(value), factors=product is not None):
+        units = [cut.units for cut in self.space.walk.ways.cuts(value)]
+        places = self.space.walk.param_places(value)
+        for way in prices.ways(info, places, units, factors=product is not None):
             price = way.objective(self.memory)
             if way.factors and product is not None:
                 if factored is None or price < factored.price:

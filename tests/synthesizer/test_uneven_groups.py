@@ -13,6 +13,7 @@ from hspmd_compiler.cluster.cluster import ClusterSpec
 from hspmd_compiler.synthesizer.link_prices import SearchGroup, rings_across
 from hspmd_compiler.synthesizer.machine import machine_of
 from hspmd_compiler.synthesizer.planner.plan import Plan
+from hspmd_compiler.synthesizer.whole_shares import SAMPLES as SAMPLES_OF_GROUPS
 from tests.cost_models.priced import cluster, device
 
 WIDTH, TOKENS, SAMPLES = 24, 128, 2
@@ -79,9 +80,10 @@ def test_each_group_has_its_own_shares_and_samples() -> None:
     ratios = [[(2.0, 1.0, 1.0)], [(1.0,)]]
     machine = machine_of(spec, [slots[:3], slots[3:]], ratios=ratios, batches=[2, 3], samples=[2, 3])
     assert not machine.is_even and machine.copies == 4 and machine.ranks == 3
-    assert [(lane.shares, lane.of_samples, lane.batch) for lane in machine.lanes] == [
-        ((0.5,), (0.5,), 0.4),
-        ((0.25,), (0.5,), 0.4),
-        ((0.25,), (0.0,), 0.4),
-        ((1.0,), (1.0,), 0.6),
+    assert [(lane.shares, lane.batch) for lane in machine.lanes] == [
+        ((0.5,), 0.4),
+        ((0.25,), 0.4),
+        ((1.0,), 0.6),
     ]
+    assert machine.shares(0) == (0.5, 0.25, 1.0)
+    assert machine.shares(0, SAMPLES_OF_GROUPS) == (0.5, 0.5, 1.0)  # of two slow ranks one has none

@@ -9,13 +9,13 @@ from statistics import fmean
 from ...base.log import task
 from ...errors import HspmdError, InternalError
 from ...strategy.strategy import Strategy
-from ..link_prices import Shares
 from ..machine import machine_of
 from ..options import SearchOptions
 from ..ratios import vertices
 from ..search import search
 from ..space.search_space import SearchSpace
 from ..value_types import FoundProgram
+from ..whole_shares import Shares
 from .batches import samples_by_speed, shares_by_speed, strategy_of
 from .candidates import PlanCandidate
 from .found_to_strategy import realise

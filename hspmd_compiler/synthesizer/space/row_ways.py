@@ -17,6 +17,7 @@ from ...rules.call_rule import CallRule, has_fractions
 from ...rules.in_code.lookup_rules import EMBEDDING
 from ...rules.op_rule import OP_RULES, Dims, Linear, beside
 from ...rules.unknown_operators import Treatment, treatment
+from ..whole_shares import ANY, SAMPLES
 from .codes import FIRST_CUT, PENDING, REPLICATE, WHOLE
 from .cuts import CutBook, ValueCut, is_identity
 
@@ -41,9 +42,9 @@ class RowWay(NamedTuple):
     """needs: a code of each operand with a gradient; gives: of each result, with the first ratio vector.
 
     letter: what is cut. shared: whether ranks share the work. moved: bytes read and written. inside: bytes of
-    what ranks reduce within the operator. samples: whether it is samples that are cut. factors: bytes of the
-    operand and of the result's gradient that are gathered if a whole weight's gradient is made of them; ()
-    where it can't be.
+    what ranks reduce within the operator. units: that the ranks share out whole, see `whole_shares`. factors:
+    bytes of the operand and of the result's gradient that are gathered if a whole weight's gradient is made
+    of them; () where it can't be.
     """
 
     needs: tuple[int, ...]
@@ -53,7 +54,7 @@ class RowWay(NamedTuple):
     moved: Moved
     inside: int = 0
     factors: tuple[int, ...] = ()
-    samples: bool = False
+    units: int = ANY
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class WayBook:
         ]
         atoms = self.book.atoms
         letters = [
-            [number.get(one[0], NOTHING) for one in atoms(term)]
+            [(number.get(key, NOTHING), units) for key, units, *_ in atoms(term)]
             for term in self.book.letters[row.id].values()
         ]
         given = self.book.facts.operands[row.id]
@@ -174,8 +175,8 @@ class _Letters:
         seen: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
         for letter, size in self.call.sizes.items():
             if size > 1 and letter not in self.call.whole and letter not in self.call.inside:
-                for key, *_ in self.book.atoms(self.terms[letter]):
-                    way = self._cut(letter, key)
+                for key, units, *_ in self.book.atoms(self.terms[letter]):
+                    way = self._cut(letter, key, units)
                     if way is not None and (way.needs, way.gives) not in seen:
                         seen.add((way.needs, way.gives))
                         yield way
@@ -194,7 +195,7 @@ class _Letters:
         needs = (need,) * len(self.active)
         return RowWay(needs, (give,) * len(self.outs), letter, False, self.moved)
 
-    def _cut(self, letter: str, key: int) -> RowWay | None:
+    def _cut(self, letter: str, key: int, units: int) -> RowWay | None:
         call = self.call
         names = {letter, *(beside(letter) if "|" in letter else ())}
         names |= {name for name in call.joins if names & set(beside(name))}
@@ -220,8 +221,8 @@ class _Letters:
         cut |= {place for place, code in enumerate(gives, len(self.operands)) if code >= FIRST_CUT}
         inside = self._inside(letter) if letter in call.pattern else 0
         moved = self._moved(frozenset(cut))
-        samples = key in self.book.samples
-        return RowWay(tuple(needs), gives, letter, True, moved, inside, self._factors(needs), samples)
+        units = SAMPLES if key in self.book.samples else units
+        return RowWay(tuple(needs), gives, letter, True, moved, inside, self._factors(needs), units)
 
     def _gives(self, letter: str, names: set[str], key: int) -> tuple[int, ...] | None:
         call = self.call
@@ -325,9 +326,9 @@ class _Pointwise:
                     break
                 needs.append(FIRST_CUT + found.index((dim, cut.key)))
             else:
-                moved, samples = Moved(self.bytes), cut.key in self.ways_of.book.samples
-                gives = (FIRST_CUT + place,)
-                yield RowWay(tuple(needs), gives, f"dim {cut.dim}", True, moved, samples=samples)
+                units = SAMPLES if cut.key in self.ways_of.book.samples else cut.units
+                moved, gives = Moved(self.bytes), (FIRST_CUT + place,)
+                yield RowWay(tuple(needs), gives, f"dim {cut.dim}", True, moved, units=units)
 
 
 def _tensor(ways: WayBook, row: Row, place: int | None, dims: Dims, at: int) -> Tensor:

@@ -13,6 +13,7 @@ from ...base.collection import without_collection
 from ...cost_models.operator_classes import OperatorClass
 from ...ir.graph import LogicalGraph, Phase
 from ...passes.deduction.placement import GraphFacts
+from ..whole_shares import SAMPLES
 from .cuts import CutBook, ValueCut, is_identity
 from .expressible import is_run
 from .forward_rows import ForwardWalk, RowStep, blocks
@@ -72,6 +73,10 @@ class SearchSpace:
         """The rows of the walk."""
         return self.walk.steps
 
+    def units_of(self, cut: ValueCut) -> int:
+        """What a cut's pieces are handed out in, as `whole_shares` has it."""
+        return SAMPLES if cut.key in self.samples else cut.units
+
     def holds_samples(self, cuts: Sequence[ValueCut], cut: ValueCut) -> bool:
         """Whether each unit of a cut has all samples, so that those of a micro-batch lie among others: where
         a step has several, no layout splits such a dim."""
@@ -115,7 +120,10 @@ class SearchSpace:
             step.order,
             step.starts,
             self.wanted.get(step.results[0]) if step.moves else None,
-            tuple((cut.dim, cut.repeats, is_run(cut), self.holds_samples(cuts, cut)) for cut in cuts),
+            tuple(
+                (cut.dim, cut.repeats, is_run(cut), self.holds_samples(cuts, cut), self.units_of(cut))
+                for cut in cuts
+            ),
             (place.gives, place.saved, place.beside),
         )
         return self._number(key)
