@@ -124,7 +124,7 @@ class ActiveProgram:
     ) -> StepRun[Tensor]:
         """One step of the rank, as `run_step` has it. seed, step: what masks are drawn from."""
         assert self._plan is not None and self._segments is not None, "a process that is idle runs no step"
-        self.state.keys = step_keys(self.rows, seed, step)
+        self.state.keys = step_keys(self.own.drawn_rows, seed, step)
         return run_step(self._plan, self.state, micro_batches, self._segments, self._arrays, finished)
 
     def gradients(

@@ -133,7 +133,7 @@ class OneRank:
     @torch.no_grad()
     def step(self, segments: SegmentRunner[Tensor] | None = None) -> list[Part]:
         """One step, each instruction timed."""
-        self._state.keys = step_keys(self.plan.program.rows, 0, 0)
+        self._state.keys = step_keys(self.plan.program.drawn_rows, 0, 0)
         runner = self._compiled if segments is None else segments
         run = run_step(self.plan, self._state, self._batches, runner, self._arrays, self._timer.finished)
         self._timer.begins()

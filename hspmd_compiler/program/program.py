@@ -300,6 +300,14 @@ class RankProgram:
         """The tokens of a micro-batch's rows that it runs, None: all of them."""
         return self.pieces[mb] if self.pieces else self.piece
 
+    @property
+    def drawn_rows(self) -> list[tuple[int, int]]:
+        """Rows from the first sample, or token, on that this rank runs: there its random numbers begin."""
+        if not self.pieces:
+            return self.rows
+        pairs = zip(self.rows, self.pieces, strict=True)
+        return [(low + piece.runs[0][0], high) for (low, high), piece in pairs]
+
     def micro_shape(self, name: str, shape: tuple[int, ...], rows: int, mb: int = 0) -> tuple[int, ...]:
         """What a micro-batch of so many rows has of an input of this shape."""
         held, piece = (*shape[: self.row_dim], rows, *shape[self.row_dim + 1 :]), self.piece_of(mb)

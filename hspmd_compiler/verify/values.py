@@ -99,7 +99,7 @@ def lockstep_step(
 ) -> tuple[float, tuple[Event, ...]]:
     """One step of all ranks: the loss, and what was matched. step: of the random masks."""
     for rank in ranks:
-        rank.state.keys = step_keys(rank.plan.program.rows, SEED, step)
+        rank.state.keys = step_keys(rank.plan.program.drawn_rows, SEED, step)
     with torch.no_grad(), default_type(_width(ranks)):
         arrays = TorchArrays()
         runs = [_run(rank, batch, arrays) for rank in ranks]

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ...base.comm_plan import CostModel
-from ...base.context import member_runs
+from ...base.context import ContextCut, member_runs
 from ...base.devices import DeviceKind
 from ...ir.annotated import PipelineGraph
 from ...ir.graph import LogicalGraph
+from ...ir.own_names import RANDOM_MASK, RANDOM_NUMBERS
 from ...ir.type_text import dtype_name
 from ..compile_state import Deduced, Traced
 from ..context.attend import SharedMembers
@@ -21,11 +22,12 @@ from ..lower.lower import Lowered
 from ..pass_chain import Dump
 from ..pipeline import laying_out
 from .probes import Probe
-from .refusals import shared_attention
+from .refusals import balanced_random, shared_attention
 
 GraphAt = Callable[[int], LogicalGraph]
 """The traced step at a number of tokens, of as many rows as there are micro-batches."""
 ALONE = -1
+DRAWN = frozenset(name.removesuffix(".default") for name in (RANDOM_MASK, RANDOM_NUMBERS))
 
 
 def lower_shared(
@@ -64,6 +66,10 @@ def _marked(
     wrong = [row.where for row in graph.rows if row.op in OPERANDS and row.op not in DOCUMENTS]
     if wrong:
         raise shared_attention(list(dict.fromkeys(wrong)))
+    spec = probe.strategy.context_of(number)
+    drawn = [row.where for row in graph.rows if row.op in DRAWN]
+    if drawn and spec is not None and spec.cut is ContextCut.BALANCED:
+        raise balanced_random(list(dict.fromkeys(drawn)))
     own, tokens = graph_at(probe.plan.pipelines[number][0].tokens), probe.plan.pipelines[number][0].tokens
     whole = graph_at(probe.tokens)
     graphs = LengthGraphs(own, whole, whole, (tokens, probe.tokens, probe.tokens))

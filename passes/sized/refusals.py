@@ -141,6 +141,17 @@ def shared_attention(lines: Sequence[str]) -> HspmdError:
     )
 
 
+def balanced_random(lines: Sequence[str]) -> HspmdError:
+    """Random numbers of a member whose tokens are two runs of a row."""
+    return DeduceError(
+        "the model draws random numbers for tokens of a balanced cut",
+        at=lines,
+        rule="random numbers are numbered by token, from a micro-batch's first one on; a member of a balanced"
+        " cut has two runs of a row",
+        fix="set dropout to 0, or let the group's cut be contiguous",
+    )
+
+
 def random_tokens(lines: Sequence[str], texts: Sequence[str]) -> HspmdError:
     """Random numbers that have no place by token: of whole rows, or of pairs of tokens."""
     return DeduceError(

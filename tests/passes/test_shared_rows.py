@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import hspmd_compiler as hspmd
 from hspmd_compiler.base.context import ContextCut, member_runs
@@ -25,7 +26,8 @@ from hspmd_compiler.strategy.strategy import StageSpec as S
 from hspmd_compiler.verify.eager import whole_state
 
 from .sized_cases import SizedCase
-from .test_sized_compile import Attending, every_other, rows
+from .test_sized_compile import Attending, by_positions, every_other, rows
+from .test_sized_dropout import everywhere
 
 HIGH = 1200
 BOTH, ONE, TWO = (0, 2), (0, 1), (1, 2)
@@ -38,12 +40,18 @@ STAGES = (
 )
 RING, GATHER, HEADS = ContextChoice.RING, ContextChoice.GATHER, ContextChoice.HEADS
 SIZES = SizesSpec(tokens=(1, HIGH))
+Look = Callable[[Tensor, Tensor], Tensor]
 
 
 def of_triple(form: ContextChoice, cut: ContextCut = ContextCut.CONTIGUOUS, sp: bool = False) -> Strategy:
     return Strategy(
         TRIPLE, sequence_parallel=sp, context=(ContextSpec((0, 1, 2), form=form, cut=cut),), sizes=SIZES
     )
+
+
+def of_pair(form: ContextChoice, cut: ContextCut = ContextCut.CONTIGUOUS) -> Strategy:
+    beside = P((S((4,), BOTH),), (1,))
+    return Strategy((*TRIPLE[:2], beside), context=(ContextSpec((0, 1), form=form, cut=cut),), sizes=SIZES)
 
 
 CASES = {
@@ -187,3 +195,43 @@ def test_a_mask_of_no_kind_is_refused_for_members() -> None:
     with pytest.raises(DeduceError, match="not told which documents they hold") as error:
         hspmd.compile(Attending(every_other), rows(), strategy=of_triple(RING))
     assert "test_sized_compile.py" in str(error.value)
+
+
+class Squared(Attending):
+    """A loss that is divided by the number of all tokens of the step."""
+
+    def forward(self, ids: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = x + self.look(block(x), positions)
+        return nn.functional.mse_loss(self.head(x)[..., 0], labels.float())
+
+
+def attending(kind: type[Attending], look: Look, strategy: Strategy) -> SizedCase:
+    """A model whose tokens meet in `look`."""
+    torch.manual_seed(0)
+    model = kind(look)
+    program = hspmd.compile(model, rows(), strategy=strategy).artifact.program
+    state = {key: value.double() for key, value in whole_state(model).items()}
+    return SizedCase(lambda: kind(look), state, program, [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "look"),
+    [(Attending, everywhere), (Squared, by_positions)],
+    ids=["dropout", "mean of all tokens"],
+)
+def test_what_counts_tokens_of_the_step(kind: type[Attending], look: Look) -> None:
+    """Dropout is numbered by token of the step, and a mean is of all of them, wherever a row is cut."""
+    strategy = replace(of_pair(RING), sequence_parallel=True)
+    found = attending(kind, look, strategy)
+    for rings in [(7, 5), (0, 9)], [(30, 1)]:
+        plan = plan_of(strategy, rings, [11])
+        drawn = batch_of(plan)
+        ids, labels = (drawn[name] % 16 for name in ("input_ids", "labels"))
+        found.check(plan, {"ids": ids, "labels": labels, "positions": drawn["position_ids"]})
+
+
+def test_dropout_in_two_runs_of_a_row_is_refused() -> None:
+    with pytest.raises(DeduceError, match="random numbers for tokens of a balanced cut"):
+        attending(Attending, everywhere, of_pair(RING, ContextCut.BALANCED))
