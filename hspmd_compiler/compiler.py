@@ -36,7 +36,7 @@ from .passes.pipeline import planning, tracing
 from .passes.sized.lower_sized import lower_sized
 from .strategy.check import check
 from .strategy.form import form_of
-from .strategy.strategy import Strategy
+from .strategy.strategy import ScheduleKind, Strategy
 
 if TYPE_CHECKING:
     from .cluster.cluster import ClusterSpec
@@ -79,7 +79,8 @@ def compile_model(
     check(strategy)
     with without_collection():
         subject = without_masks(subject_of(model, example_inputs), _steps(capture, precision))
-        made = _compiled(subject, strategy, optimizer, device, Dump(dump), capture, precision, cost)
+        given = (subject, strategy, optimizer, device, Dump(dump), capture, precision, cost)
+        made = _compiled(*given, cluster=cluster)
     made.artifact.cluster = cluster
     return made
 
@@ -122,7 +123,16 @@ def compile_several(
             to = Dump(None if dump is None else dump / name)
             with task(f"compile {name}"):
                 made[name] = _compiled(
-                    subject, job.strategy, optimizer, device, to, capture, precision, job.cost, traces
+                    subject,
+                    job.strategy,
+                    optimizer,
+                    device,
+                    to,
+                    capture,
+                    precision,
+                    job.cost,
+                    traces,
+                    cluster,
                 )
             made[name].artifact.cluster = cluster
             if proves_loss:
@@ -177,8 +187,9 @@ def _compiled(
     precision: Precision,
     cost: CostModel | None,
     traces: Traces | None = None,
+    cluster: object = None,
 ) -> Compiled:
-    """traces: of other strategies of the same options; a new one is put there."""
+    """traces: of other strategies of the same options; a new one is put there. cluster: its form."""
     if strategy.sizes is not None:
         return _compiled_for_sizes(subject, strategy, optimizer, device, dump, capture, precision, cost)
     batch, anchors = strategy.global_batch, strategy.anchor_globs
@@ -190,6 +201,10 @@ def _compiled(
         traces[key] = traced
     graph = _bound(traced.graph, strategy, subject, capture, batch)
     check_optimizer(optimizer, graph.params)
+    if strategy.schedule is ScheduleKind.AUTO:
+        from .synthesizer.planner.schedules import choose_schedule
+
+        strategy = choose_schedule(graph, strategy, optimizer, device, cluster)
     if strategy.context:
         lowered = _shared(graph, subject, strategy, device, dump, cost, capture, precision)
     else:

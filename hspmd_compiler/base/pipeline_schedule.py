@@ -100,13 +100,15 @@ def zb_h1(stage: int, stages: int, micro_batches: int) -> Iterator[Action]:
 class ScheduleKind(Enum):
     """The schedules that a strategy can name, each with its order.
 
-    To add one, write an order above and a line here. Forwards, and backwards, run in the order of
-    micro-batches, so that gradients are added in one order; the pass checks that, and that none waits.
+    AUTO leaves it to a compile, which puts another in its place. To add one, write an order above and a
+    line here. Forwards, and backwards, run in the order of micro-batches, so that gradients are added in one
+    order; the pass checks that, and that none waits.
     """
 
     GPIPE = "gpipe", gpipe
     ONE_F_ONE_B = "1f1b", one_f_one_b
     ZB_H1 = "zb-h1", zb_h1
+    AUTO = "auto", one_f_one_b
 
     _value_: str
     order: Order

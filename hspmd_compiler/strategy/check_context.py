@@ -17,6 +17,8 @@ IN_ORDER = (
 
 def context_problems(strategy: Strategy, unread: Collection[str]) -> Iterator[Problem]:
     """Groups name pipelines, each once; their members run the same micro-batches in the same order."""
+    if strategy.context and strategy.schedule is ScheduleKind.AUTO:
+        yield Problem("schedule", "auto: with context members keep to one order; name a schedule instead")
     taken: dict[int, int] = {}
     for number, spec in enumerate(strategy.context):
         path = f"context[{number}]"

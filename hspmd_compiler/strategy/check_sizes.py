@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..base.bad_values import Problem
 from ..base.limits import MOST_SAMPLES
-from .strategy import Strategy
+from .strategy import ScheduleKind, Strategy
 
 
 def size_problems(strategy: Strategy) -> Iterator[Problem]:
@@ -25,6 +25,10 @@ def size_problems(strategy: Strategy) -> Iterator[Problem]:
     elif high > MOST_SAMPLES:
         yield Problem(path, f"[{low}, {high:,}]: at most {MOST_SAMPLES:,}")
     yield from _shared_problems(strategy)
+    if strategy.schedule is ScheduleKind.AUTO:
+        yield Problem(
+            "schedule", "auto: with sizes each step has other micro-batches; name a schedule instead"
+        )
     for index, pipeline in enumerate(strategy.pipelines):
         if pipeline.schedule is not None:
             rule = "with sizes each step chooses its number of micro-batches; name a schedule instead"

@@ -48,7 +48,7 @@ def train(strategy: Strategy) -> None:
         assert lines == grid(strategy.schedule_of(number)).splitlines()
 
 
-@pytest.mark.parametrize("kind", ScheduleKind)
+@pytest.mark.parametrize("kind", [kind for kind in ScheduleKind if kind is not ScheduleKind.AUTO])
 @pytest.mark.parametrize("zero", [0, 3])
 def test_every_named_schedule_is_exact(kind: ScheduleKind, zero: int) -> None:
     train(Strategy(PIPELINES, schedule=kind, zero=zero))
