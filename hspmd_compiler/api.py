@@ -13,6 +13,7 @@ from torch import nn
 from .base.devices import DeviceKind
 from .errors import OptionError, RunError
 from .options import (
+    Arithmetic,
     Capture,
     OptimizerConfig,
     PlanChoice,
@@ -299,6 +300,7 @@ def load(
     timeout: float = 300.0,
     start_timeout: float = 120.0,
     deterministic: bool = False,
+    torch_compile: bool = False,
 ) -> Engine:
     """The engine of this process's rank (from the environment that torchrun sets).
 
@@ -306,6 +308,7 @@ def load(
     timeout: seconds that one message between ranks may take, and that a rank may be silent, before all
     ranks end with an error that names it. start_timeout: seconds for all ranks to come up.
     deterministic: parameters get the bits of torch.optim's default, not those of its fused kernels.
+    torch_compile: runs of operators are compiled by torch.compile, and may round otherwise.
     """
     from .runtime.start.opening import StartOptions, open_engine
     from .runtime.start.rendezvous import Timeouts
@@ -323,7 +326,10 @@ def load(
         raise RunError("the ranks can't be started", details=wrong)
     timeouts = Timeouts(timedelta(seconds=start_timeout), timedelta(seconds=timeout))
     options = StartOptions(
-        timeouts=timeouts, check=check_rank, strategy=strategy, deterministic=deterministic
+        timeouts=timeouts,
+        check=check_rank,
+        strategy=strategy,
+        arithmetic=Arithmetic(deterministic, torch_compile),
     )
     return open_engine(path, options).engine
 

@@ -295,6 +295,26 @@ class OptimizerForm:
     schedule: ScheduleForm = ScheduleForm()
 
 
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """How a rank computes what its program says; its ranks do it alike.
+
+    deterministic: updates with the bits of torch.optim's default. torch_compile: runs of operators are
+    compiled by torch.compile, which may round otherwise.
+    """
+
+    deterministic: bool = False
+    torch_compile: bool = False
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """What all ranks must have alike, by name."""
+        return {f"--{item.name.replace('_', '-')}": str(getattr(self, item.name)) for item in fields(self)}
+
+
+PLAIN = Arithmetic()
+
+
 def raise_clashes(subject: str, clashes: Sequence[Clash]) -> None:
     """Raise one OptionError for these (name, text) pairs, each name once; none: return."""
     first: dict[str, str] = {}

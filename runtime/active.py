@@ -10,6 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from ..base.log import logger
 from ..errors import InternalError, RunError
 from ..program.arrays import TorchArrays
 from ..program.codegen import SegmentCache
@@ -24,6 +25,7 @@ from ..program.sized.micro_batches import as_read
 from ..program.sized.sized_run import SizedRun
 from ..program.sized.step_plan import StepPlan
 from ..program.state.state_elements import gradients_of
+from ..program.torch_compiled import compile_pieces
 from .batches.batch_check import BatchCheck
 from .batches.data import Batch, BatchShape
 from .transport import Transport
@@ -41,11 +43,16 @@ class ActiveProgram:
     state: what the rank holds, taken over. shape: what a batch must look like. rows: of the global batch
     that the rank takes, [low, high) per micro-batch. keys: inputs that its program reads. batches: compares
     what all ranks are given. sizes: of micro-batches that it takes, which each step chooses; None where it
-    has its own.
+    has its own. torch_compile: see Arithmetic.
     """
 
     def __init__(
-        self, program: Program, rank: int | None, transport: Transport, state: RankState[Tensor]
+        self,
+        program: Program,
+        rank: int | None,
+        transport: Transport,
+        state: RankState[Tensor],
+        torch_compile: bool = False,
     ) -> None:
         self.program = program
         self.rank = rank
@@ -58,11 +65,14 @@ class ActiveProgram:
         self._segments: SegmentRunner[Tensor] | None = None
         self._sized: SizedRun | None = None
         if self._plan is not None and self.sizes is not None:
+            if torch_compile:
+                logger.warning("sizes change with every step: the program runs as it stands, not compiled")
             self._segments = self._sized = SizedRun(
                 program, self._plan.program, str(transport.device), starts=True
             )
         elif self._plan is not None:
-            self._segments = CompiledSegments(self._plan, SegmentCache(str(transport.device), starts=True))
+            cache = SegmentCache(str(transport.device), True, compile_pieces if torch_compile else None)
+            self._segments = CompiledSegments(self._plan, cache)
         self.rows: list[tuple[int, int]] = [] if self._plan is None else self._plan.program.rows
         self._all_rows = sorted({rows for own in program.ranks for rows in own.rows})
         self.keys = inputs_read(self.shared)

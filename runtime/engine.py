@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..artifact.proved_loss import LossKind
 from ..errors import HspmdError
-from ..options import OptimizerConfig
+from ..options import PLAIN, Arithmetic, OptimizerConfig
 from ..program.execute import RankState
 from ..program.kernels.index_check import outside_error
 from ..program.program import ClassProgram, Program, RankProgram, Shard
@@ -48,7 +48,7 @@ class Engine(WholeState):
     this one held before its parameters, where a launcher knows. timing: told what a step does; it may be set
     between steps. strategies: those that it can switch between, if there are several. strategy: the one
     under which it takes steps. active: its program, and what this rank holds of it. hot: what `hot_step` has
-    made ready. transaction: the end of each step. deterministic: see ShardOptimizer.
+    made ready. transaction: the end of each step. arithmetic: how it computes.
     """
 
     def __init__(
@@ -59,10 +59,11 @@ class Engine(WholeState):
         params: dict[str, Tensor] | HeldState,
         strategies: Strategies | None = None,
         strategy: str = "",
-        deterministic: bool = False,
+        arithmetic: Arithmetic = PLAIN,
     ) -> None:
         self.transport = transport
-        self.optimizer = ShardOptimizer(optimizer, deterministic)
+        self.arithmetic = arithmetic
+        self.optimizer = ShardOptimizer(optimizer, arithmetic.deterministic)
         self.lr = optimizer.lr
         self.seed = 0
         self.grad_norm: float | None = None
@@ -270,7 +271,9 @@ class Engine(WholeState):
         known = self._known.get(name)
         if known is None or known.program is not target.program:
             rank = None if target.own is None else target.own.rank
-            known = self._known[name] = ActiveProgram(target.program, rank, self.transport, RankState({}))
+            known = self._known[name] = ActiveProgram(
+                target.program, rank, self.transport, RankState({}), self.arithmetic.torch_compile
+            )
         return known
 
     def _idle(self, checks: StepChecks) -> float:

@@ -23,6 +23,7 @@ from .requests import SegmentRun
 from .sized.sizes import Size
 
 SegmentFunction: TypeAlias = Callable[..., SegmentRun[Tensor]]
+MakeSegment: TypeAlias = Callable[[Segment, Sequence[object], str, bool], SegmentFunction]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +45,21 @@ class Code:
 class SegmentCache:
     """Compiled segments; ranks with the same segment and the same literals share one function.
 
-    starts: what drives them answers requests to start an exchange.
+    starts: what drives them answers requests to start an exchange. make: as `compile_segment`, or another
+    that gives the same.
     """
 
-    def __init__(self, device: str = "cpu", starts: bool = False) -> None:
+    def __init__(self, device: str = "cpu", starts: bool = False, make: MakeSegment | None = None) -> None:
         self.device = device
         self.starts = starts
+        self._make = make or compile_segment
         self._made: dict[tuple[int, tuple[str, ...]], tuple[Segment, SegmentFunction]] = {}
 
     def get(self, segment: Segment, literals: Sequence[object]) -> SegmentFunction:
         """The function of `segment` with `literals` in its holes."""
         key = (id(segment), tuple(repr(literals[index]) for index in segment_holes(segment)))
         if key not in self._made:
-            self._made[key] = (segment, compile_segment(segment, literals, self.device, self.starts))
+            self._made[key] = (segment, self._make(segment, literals, self.device, self.starts))
         return self._made[key][1]
 
 
@@ -77,21 +80,28 @@ def compile_segment(
 
 def generate(segment: Segment, literals: Sequence[object], device: str = "cpu", starts: bool = False) -> Code:
     """The text of `compile_segment`, and the kernels and literals that it names."""
-    writer = _Writer(device, starts)
-    lines = _release(unread_inputs(segment))
-    for call in read_rows(segment, literals):
-        lines.append(f"{_name(call.row.out)} = {writer.expression(call)}")
-        lines += _release(call.dead)
-    outputs = "".join(f"{_name(output.value)}, " for output in segment.outputs)
-    lines += [f"return ({outputs})", "yield"]
-    inputs = dict.fromkeys(_name(item.value) for item in segment.inputs)
-    arguments = ", ".join([*writer.sizes.values(), *inputs])
-    body = "\n".join(f"    {line}" for line in lines)
-    return Code(f"def segment({arguments}):\n{body}\n", writer.names, tuple(writer.sizes))
+    writer = RowWriter(device, starts)
+    lines = [line for call in read_rows(segment, literals) for line in writer.lines(call)]
+    return generator(segment, writer, lines)
 
 
-class _Writer:
-    """Turns rows into expressions and gathers the names they need."""
+def generator(segment: Segment, writer: RowWriter, lines: Sequence[str]) -> Code:
+    """A segment whose rows are these lines."""
+    outputs = "".join(f"{value_name(output.value)}, " for output in segment.outputs)
+    inputs = dict.fromkeys(value_name(item.value) for item in segment.inputs)
+    body = [*released(unread_inputs(segment)), *lines, f"return ({outputs})", "yield"]
+    text = function_text([*writer.sizes.values(), *inputs], body)
+    return Code(text, writer.names, tuple(writer.sizes))
+
+
+def function_text(arguments: Sequence[str], body: Sequence[str]) -> str:
+    """What `Code.function` defines."""
+    lines = "".join(f"    {line}\n" for line in body)
+    return f"def segment({', '.join(arguments)}):\n{lines}"
+
+
+class RowWriter:
+    """Turns rows into expressions and gathers the names they need. sizes: with their arguments' names."""
 
     def __init__(self, device: str, starts: bool) -> None:
         self._starts = starts
@@ -99,6 +109,10 @@ class _Writer:
         self.sizes: dict[Size, str] = {}
         self._device = device
         self._kernels: dict[str, str] = {}
+
+    def lines(self, call: RowCall) -> list[str]:
+        """A row, and what is let go of behind it."""
+        return [f"{value_name(call.row.out)} = {self.expression(call)}", *released(call.dead)]
 
     def expression(self, call: RowCall) -> str:
         """The right-hand side of a row's assignment."""
@@ -126,7 +140,7 @@ class _Writer:
 
     def _text(self, argument: object) -> str:
         if isinstance(argument, Value):
-            return _name(argument)
+            return value_name(argument)
         if argument is None or isinstance(argument, (bool, int)):
             return repr(argument)
         if isinstance(argument, Size):
@@ -138,7 +152,8 @@ class _Writer:
         return name
 
 
-def _name(value: Value) -> str:
+def value_name(value: Value) -> str:
+    """A value's name in the text."""
     if type(value.id) is not int or value.id < 0:
         raise ArtifactError(f"{value.id!r} is no value id", rule="value ids are natural numbers")
     return f"v{value.id}"
@@ -150,5 +165,6 @@ def _keyword(name: str) -> str:
     return name
 
 
-def _release(values: Sequence[int]) -> list[str]:
+def released(values: Sequence[int]) -> list[str]:
+    """The line that lets go of values, if there are any."""
     return [f"del {', '.join(f'v{value}' for value in values)}"] if values else []

@@ -294,8 +294,8 @@ class ElasticTraining:
     ) -> Engine:
         optimizer, name = artifact.manifest.optimizer, order.strategy
         strategies = Strategies({name: strategy}, round_bytes=self._run.options.round_bytes)
-        same = self._run.options.deterministic
-        return Engine(strategy.program, optimizer, transport, held, strategies, name, same)
+        arithmetic = self._run.options.arithmetic
+        return Engine(strategy.program, optimizer, transport, held, strategies, name, arithmetic)
 
     def _train(self) -> str:
         assert self._state is not None, "it has arrived"

@@ -11,6 +11,7 @@ from ...artifact.bundle import folder_of, read_bundle
 from ...artifact.bundle_paths import BUNDLE, is_bundle
 from ...artifact.manifest import Manifest
 from ...artifact.store import Artifact, load, read_manifest
+from ...options import PLAIN, Arithmetic
 from ...program.program import Program
 from ..engine import Engine
 from ..members import ProgramMembers
@@ -31,7 +32,7 @@ class StartOptions:
     weights: a safetensors file to start from. threads: torch threads of each rank started here.
     flags: what else all ranks must be started with alike, by name. check: looks at the program of a rank
     before it meets the others. strategy: of a bundle, to begin with; its first by default. round_bytes: of
-    the messages of a rank in one round of a switch. deterministic: see ShardOptimizer.
+    the messages of a rank in one round of a switch. arithmetic: how they compute.
     """
 
     seed: int = 0
@@ -42,7 +43,7 @@ class StartOptions:
     check: Callable[[Program, int], None] | None = None
     strategy: str | None = None
     round_bytes: int = ROUND_BYTES
-    deterministic: bool = False
+    arithmetic: Arithmetic = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ def open_engine(
             params,
             found.strategies,
             found.start,
-            options.deterministic,
+            options.arithmetic,
         )
     except Exception:
         connected.transport.close()  # what was wrong with a file can be mended, and the engine opened again
@@ -156,7 +157,7 @@ def _same(found: _Found) -> dict[str, str]:
 def _flags(options: StartOptions, start: str) -> dict[str, str]:
     """Groups are made in the order of the strategies, so that all begin with the same one."""
     flags = {"seed": str(options.seed), "round of a switch": str(options.round_bytes)}
-    flags |= {"--deterministic": str(options.deterministic), **options.flags}
+    flags |= {**options.arithmetic.flags, **options.flags}
     flags |= {"first strategy": start} if start else {}
     return flags if options.weights is None else flags | {"--init": files_digest([options.weights])}
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hspmd_compiler.options import OptimizerConfig, OptimizerName
+from hspmd_compiler.options import Arithmetic, OptimizerConfig, OptimizerName
 from hspmd_compiler.runtime.engine import Engine
 from hspmd_compiler.runtime.gradient_norm import clip
 from hspmd_compiler.runtime.optimizer import ShardOptimizer
@@ -203,7 +203,7 @@ def test_a_run_updates_as_it_is_asked(tmp_path: Path, deterministic: bool) -> No
         emit({"gap": gap})
 
     wait = Timeouts(timedelta(seconds=60), timedelta(seconds=60))
-    options = StartOptions(timeouts=wait, deterministic=deterministic)
+    options = StartOptions(timeouts=wait, arithmetic=Arithmetic(deterministic=deterministic))
     launch(artifact, job, options, on_record=lambda record: gaps.append(cast(float, record["gap"])))
     assert len(gaps) == 1
     assert gaps[0] == 0.0 if deterministic else gaps[0] < 1e-14
