@@ -39,16 +39,18 @@ def main() -> None:
     torch.set_num_threads(1)
     case = CASES[given["case"]]
     if given["side"] == "both":
-        found = in_turns(case, Path(given["folder"]), given["turns"])
+        found = in_turns(case, Path(given["folder"]), given["turns"], given["compiled"])
     else:
         found = alone(case, Path(given["folder"]), given["side"])
     rank = os.environ["RANK"]
     Path(given["out"], f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
 
 
-def in_turns(case: Case, folder: Path, turns: int) -> dict[str, list[dict[str, float]]]:
+def in_turns(
+    case: Case, folder: Path, turns: int, compiled: bool = False
+) -> dict[str, list[dict[str, float]]]:
     """Pairs of steps; what runs second finds warmer caches, so each side does in half of them."""
-    sides = both(case, folder)
+    sides = both(case, folder, compiled)
     taken: dict[str, list[Taken]] = {name: [] for name in sides}
     for turn in range(WARM_UP + turns):
         batch = models.batch(case.model, case.batch, turn)
@@ -57,11 +59,11 @@ def in_turns(case: Case, folder: Path, turns: int) -> dict[str, list[dict[str, f
     return {name: [asdict(each) for each in of[WARM_UP:]] for name, of in taken.items()}
 
 
-def both(case: Case, folder: Path) -> dict[str, Step]:
+def both(case: Case, folder: Path, compiled: bool = False) -> dict[str, Step]:
     """Ours meets the others first, and its weights are those of both."""
     import hspmd_compiler as hspmd
 
-    engine = hspmd.load(folder)
+    engine = hspmd.load(folder, torch_compile=compiled)
     theirs = case.trainer(engine.state_dict())
     joined = partial(whole_loss, case.loss)
     return {OURS: engine.step, THEIRS: lambda batch: joined(theirs(batch))}

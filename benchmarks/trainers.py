@@ -1,6 +1,6 @@
 """A step of ours beside torch's own trainers: wall and CPU time, bytes on the wire, most memory, as ratios.
 
-    python benchmarks/trainers.py [--only NAME[,NAME]] [--turns N] [--link 1gbit] [--json FILE]
+    python benchmarks/trainers.py [--only NAME[,NAME]] [--turns N] [--link RATE] [--torch-compile] [--json OUT]
 
 Each pair trains the same model on the same batches in the same processes, gloo between them, in turns, the
 optimizer included; one thread per rank. Times are medians, ratios medians of pairs' ratios; wall is that of
@@ -55,7 +55,7 @@ def main() -> int:
     if problem:
         console.print(f"--link {args.link} is skipped: {problem}")
         return 0
-    found = {name: _measured(name, CASES[name], args.turns) for name in args.only}
+    found = {name: _measured(name, CASES[name], args) for name in args.only}
     console.print(_table(found, args))
     if args.json is not None:
         args.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
@@ -70,6 +70,9 @@ def _arguments() -> Namespace:
     parser.add_argument("--only", type=_names, default=[*CASES], metavar="NAME[,NAME]", help=", ".join(CASES))
     parser.add_argument("--turns", type=int, default=TURNS, metavar="N", help=f"pairs (default: {TURNS})")
     parser.add_argument("--link", metavar="RATE", help="of the network between ranks, as tc says it: 1gbit")
+    parser.add_argument(
+        "--torch-compile", action="store_true", help="of our side, but not where memory is measured"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
     return parser.parse_args()
 
@@ -111,7 +114,7 @@ def _failed(command: list[str]) -> str:
     return "" if done.returncode == 0 else done.stderr.strip() or f"{command[0]} failed"
 
 
-def _measured(name: str, case: Case, turns: int) -> Found:
+def _measured(name: str, case: Case, args: Namespace) -> Found:
     import hspmd_compiler as hspmd
 
     with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +124,8 @@ def _measured(name: str, case: Case, turns: int) -> Found:
             partial(models.build, case.model), strategy=case.strategy, optimizer=optimizer
         )
         program.save(built)
-        steps = _run(case, {"case": name, "folder": str(built), "side": "both", "turns": turns})
+        how = {"side": "both", "turns": args.turns, "compiled": args.torch_compile}
+        steps = _run(case, {"case": name, "folder": str(built), **how})
         peaks = {
             side: max(
                 rank["peak_bytes"] for rank in _run(case, {"case": name, "folder": str(built), "side": side})
