@@ -1,6 +1,6 @@
 """A step of ours beside torch's own trainers: wall and CPU time, bytes on the wire, most memory, as ratios.
 
-    python benchmarks/trainers.py [--only NAME[,NAME]] [--turns N] [--link RATE] [--torch-compile] [--json OUT]
+    python benchmarks/trainers.py [--only NAME[,NAME]] [--turns N] [--link RATE] [--torch-compile] [--json F]
 
 Each pair trains the same model on the same batches in the same processes, gloo between them, in turns, the
 optimizer included; one thread per rank. Times are medians, ratios medians of pairs' ratios; wall is that of
