@@ -14,6 +14,7 @@ from ..base.log import logger
 from ..errors import InternalError, RunError
 from ..program.arrays import TorchArrays
 from ..program.codegen import SegmentCache
+from ..program.compiled.torch_compiled import compile_pieces
 from ..program.context.row_piece import PADDING, RowPiece
 from ..program.execute import RankPlan, RankState, SegmentRunner, Walk, plan_rank, run_step
 from ..program.kernels.random_kernels import step_keys
@@ -25,7 +26,6 @@ from ..program.sized.micro_batches import as_read
 from ..program.sized.sized_run import SizedRun
 from ..program.sized.step_plan import StepPlan
 from ..program.state.state_elements import gradients_of
-from ..program.torch_compiled import compile_pieces
 from .batches.batch_check import BatchCheck
 from .batches.data import Batch, BatchShape
 from .transport import Transport

@@ -80,12 +80,12 @@ def compile_segment(
 
 def generate(segment: Segment, literals: Sequence[object], device: str = "cpu", starts: bool = False) -> Code:
     """The text of `compile_segment`, and the kernels and literals that it names."""
-    writer = RowWriter(device, starts)
+    writer = TextWriter(device, starts)
     lines = [line for call in read_rows(segment, literals) for line in writer.lines(call)]
     return generator(segment, writer, lines)
 
 
-def generator(segment: Segment, writer: RowWriter, lines: Sequence[str]) -> Code:
+def generator(segment: Segment, writer: TextWriter, lines: Sequence[str]) -> Code:
     """A segment whose rows are these lines."""
     outputs = "".join(f"{value_name(output.value)}, " for output in segment.outputs)
     inputs = dict.fromkeys(value_name(item.value) for item in segment.inputs)
@@ -100,7 +100,7 @@ def function_text(arguments: Sequence[str], body: Sequence[str]) -> str:
     return f"def segment({', '.join(arguments)}):\n{lines}"
 
 
-class RowWriter:
+class TextWriter:
     """Turns rows into expressions and gathers the names they need. sizes: with their arguments' names."""
 
     def __init__(self, device: str, starts: bool) -> None:

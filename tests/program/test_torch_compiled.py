@@ -15,8 +15,9 @@ from torch import nn
 
 import hspmd_compiler as hspmd
 from hspmd_compiler.options import Arithmetic, OptimizerConfig
-from hspmd_compiler.program import torch_compiled
 from hspmd_compiler.program.codegen import SegmentCache
+from hspmd_compiler.program.compiled import torch_compiled
+from hspmd_compiler.program.compiled.torch_compiled import Compiler, RowsFunction, by_torch, compile_pieces
 from hspmd_compiler.program.program import (
     InputKind,
     LocalRow,
@@ -28,7 +29,6 @@ from hspmd_compiler.program.program import (
     Value,
 )
 from hspmd_compiler.program.segments import CompiledSegments
-from hspmd_compiler.program.torch_compiled import Compiler, Piece, by_torch, compile_pieces
 from hspmd_compiler.runtime.engine import Engine
 from hspmd_compiler.runtime.start.launch import launch
 from hspmd_compiler.runtime.start.opening import StartOptions
@@ -99,7 +99,7 @@ def check_same_bits(given: Any, compiler: Compiler) -> None:
 def test_runs_are_cut_where_ranks_meet(compiled: Any) -> None:
     called: list[str] = []
 
-    def counting(piece: Piece) -> Piece:
+    def counting(piece: RowsFunction) -> RowsFunction:
         def count(*given: Any) -> tuple[Any, ...]:
             called.append("")
             return piece(*given)
@@ -119,7 +119,7 @@ def test_what_cannot_be_compiled_runs_as_it_stands(
 ) -> None:
     monkeypatch.setattr(torch_compiled, "_told", set())
 
-    def failing(piece: Piece) -> Piece:
+    def failing(piece: RowsFunction) -> RowsFunction:
         def fail(*given: Any) -> tuple[Any, ...]:
             raise RuntimeError("no compiler here\nat all")
 
@@ -141,7 +141,7 @@ def test_equal_results_stay_apart() -> None:
         [LocalRow(c, "aten.add.Tensor", (a, b), {}), LocalRow(d, "aten.add.Tensor", (a, b), {})],
         [SegmentOutput(OutputKind.GRAD, c, "c"), SegmentOutput(OutputKind.GRAD, d, "d")],
     )
-    merging: Callable[[Piece], Piece] = lambda piece: lambda *given: (piece(*given)[0],) * 2  # noqa: E731
+    merging: Callable[[RowsFunction], RowsFunction] = lambda piece: lambda *given: (piece(*given)[0],) * 2  # noqa: E731
     run = compile_pieces(segment, [], compiler=merging)(torch.ones(2), torch.ones(2))
     with pytest.raises(StopIteration) as end:
         next(run)
@@ -166,7 +166,7 @@ def test_a_run_is_compiled_where_it_is_asked(tmp_path: Path, monkeypatch: pytest
     """Real ranks; each run of operators is called as its compiler has made it."""
     called: list[str] = []
 
-    def counting(piece: Piece) -> Piece:
+    def counting(piece: RowsFunction) -> RowsFunction:
         return lambda *given: (called.append(""), piece(*given))[1]
 
     def job(engine: Engine, emit: Emit) -> None:

@@ -16,15 +16,15 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from ..base.log import logger
-from ..errors import ArtifactError, HspmdError, first_line
-from .codegen import Code, RowWriter, SegmentFunction, function_text, generator, released, value_name
-from .interpret import RowCall, read_rows
-from .lifetimes import FRESH_OPS, VIEW_OPS
-from .program import ALIASES, COMM, COMM_START, GETITEM, Segment, Value
+from ...base.log import logger
+from ...errors import ArtifactError, HspmdError, first_line
+from ..codegen import Code, SegmentFunction, TextWriter, function_text, generator, released, value_name
+from ..interpret import RowCall, read_rows
+from ..lifetimes import FRESH_OPS, VIEW_OPS
+from ..program import ALIASES, COMM, COMM_START, GETITEM, Segment, Value
 
-Piece: TypeAlias = Callable[..., tuple[Any, ...]]
-Compiler: TypeAlias = Callable[[Piece], Piece]
+RowsFunction: TypeAlias = Callable[..., tuple[Any, ...]]
+Compiler: TypeAlias = Callable[[RowsFunction], RowsFunction]
 TRACED = frozenset(
     {"hspmd.full", "hspmd.take", "hspmd.factor_take", "hspmd.place", "hspmd.zero_unless"}
     | {"hspmd.vocab_embedding", "hspmd.vocab_embedding_backward", "hspmd.row_max", "hspmd.exp_sum"}
@@ -37,9 +37,9 @@ LEAST_ROWS = 2
 _told: set[str] = set()
 
 
-def by_torch(piece: Piece) -> Piece:
+def by_torch(piece: RowsFunction) -> RowsFunction:
     """torch.compile of all of a function; what is compiled is kept on disk, by its own cache."""
-    compiled: Piece = torch.compile(piece, fullgraph=True)
+    compiled: RowsFunction = torch.compile(piece, fullgraph=True)
     return compiled
 
 
@@ -51,7 +51,7 @@ def compile_pieces(
     compiler: Compiler | None = None,
 ) -> SegmentFunction:
     """As `compile_segment`. compiler: of a run, by default torch.compile."""
-    writer = RowWriter(device, starts)
+    writer = TextWriter(device, starts)
     lines: list[str] = []
     for is_run, group in groupby(read_rows(segment, literals), _is_traced):
         calls = [*group]
@@ -75,7 +75,7 @@ def _is_traced(call: RowCall) -> bool:
     return op in ALIASES or op == GETITEM or op in TRACED or op.startswith("aten.")
 
 
-def _call_of(calls: Sequence[RowCall], writer: RowWriter, device: str, compiler: Compiler) -> Iterator[str]:
+def _call_of(calls: Sequence[RowCall], writer: TextWriter, device: str, compiler: Compiler) -> Iterator[str]:
     """The line that calls a run, and what is let go of behind it."""
     made = {call.row.out.id: call.row.op for call in calls}
     reads = [*dict.fromkeys(value for call in calls for value in call.reads if value not in made)]
@@ -91,9 +91,9 @@ def _call_of(calls: Sequence[RowCall], writer: RowWriter, device: str, compiler:
     yield from released([value for value in reads if value in dead])
 
 
-def _plain(calls: Sequence[RowCall], reads: Sequence[int], gives: Sequence[int], device: str) -> Piece:
+def _plain(calls: Sequence[RowCall], reads: Sequence[int], gives: Sequence[int], device: str) -> RowsFunction:
     """The rows as a function."""
-    writer = RowWriter(device, False)
+    writer = TextWriter(device, False)
     rows = [line for call in calls for line in writer.lines(call)]
     result = "".join(f"{value_name(Value(value))}, " for value in gives)
     text = function_text([f"v{value}" for value in reads], [*rows, f"return ({result})"])
@@ -104,10 +104,10 @@ def _plain(calls: Sequence[RowCall], reads: Sequence[int], gives: Sequence[int],
 class CompiledRun:
     """Rows that run at once. plain: as they stand. fresh: which of its results have memory of their own."""
 
-    def __init__(self, plain: Piece, fresh: Sequence[int], compiler: Compiler) -> None:
+    def __init__(self, plain: RowsFunction, fresh: Sequence[int], compiler: Compiler) -> None:
         self._plain = plain
         self._fresh = fresh
-        self._function: Piece | None = compiler(plain)
+        self._function: RowsFunction | None = compiler(plain)
 
     def __call__(self, *given: Any) -> tuple[Any, ...]:
         if self._function is None:
