@@ -28,6 +28,7 @@ from hspmd_compiler.strategy.form import form_of, strategy_from
 from hspmd_compiler.strategy.strategy import ExpertForm, LayoutWish, Override, SizesSpec, Strategy
 
 from ..quick import quick_are
+from ..trace.test_expert_rows import ALONE_ROWS, Inside, Layer
 from ..training.equal_to_eager import Case
 from ..training.test_end_to_end_gloo import CONFIG, train_like_eager
 from ..training.training_cases import SUBJECTS, Subject
@@ -51,9 +52,9 @@ from .test_experts import (
 class Mlp(nn.Module):
     """Behind it tokens are cut among ranks, under sequence parallelism."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
-        self.up, self.down = nn.Linear(WIDTH, 12), nn.Linear(12, WIDTH)
+        self.up, self.down = nn.Linear(width, 12), nn.Linear(12, width)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.down(self.up(x).tanh())
@@ -162,6 +163,24 @@ def test_every_row_is_that_of_one_device() -> None:
             program.verify(rows=True)
 
 
+class Between(nn.Module):
+    """Something is done to the rows of experts between products of theirs."""
+
+    def __init__(self, inside: Inside) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList([nn.Sequential(Mlp(6), Layer(inside, ids=6)), Mlp(6)])
+
+    forward = Mixed.forward
+
+
+@pytest.mark.parametrize("inside", quick_are([*ALONE_ROWS], ["parts of rows"]))
+def test_what_is_done_to_rows(inside: str) -> None:
+    """Norms and their weights, slices, matrices' biases by expert; some rows go to none of the experts."""
+    given = {key: value[..., :6] for key, value in batch().items()}
+    assert counted(Case.of(lambda: Between(ALONE_ROWS[inside]), given).check(exchanging(3, 1, 1)))
+
+
 @dataclass(frozen=True)
 class Flat:
     """Costs of bytes, and of each exchange."""
@@ -191,20 +210,17 @@ def test_the_cheaper_form_is_taken() -> None:
 
 
 FAMILIES = {
-    "mixtral": {"num_local_experts": 5, "num_experts_per_tok": 2, "num_key_value_heads": 3},
-    "qwen2_moe": {
-        "num_experts": 5,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 10,
-        "num_key_value_heads": 3,
-    },
+    "mixtral": {"num_local_experts": 5},
+    "qwen2_moe": {"num_experts": 5, "moe_intermediate_size": 10},
+    "gpt_oss": {"num_local_experts": 5, "head_dim": 8},
 }
+TWO = {"num_experts_per_tok": 2, "num_key_value_heads": 3}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", quick_are([*FAMILIES], ["mixtral"]))
 def test_library_models(family: str) -> None:
     """Several choices of each token, weights of them, attention beside."""
-    build = FromConfig(family, CAUSAL, {**DECODER, **FAMILIES[family]})
+    build = FromConfig(family, CAUSAL, {**DECODER, **TWO, **FAMILIES[family]})
     made = Case.of(build, tokens(torch.Generator().manual_seed(0)))
     stages = (S((0, 1), (0, 1), experts=(3, 1)), S((2, 3, 4), (1, 2), experts=(1, 0, 2)))
     strategy = Strategy((P(stages, (1, 1)), P((S((5,), (0, 2)),), (1,))), sequence_parallel=True)

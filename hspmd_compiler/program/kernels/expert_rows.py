@@ -55,6 +55,21 @@ def rows_placed(rows: Tensor, places: Tensor, size: int) -> Tensor:
     return rows.new_zeros((size, *rows.shape[1:])).index_copy(0, places, rows)
 
 
+def rows_slice_backward(
+    grad: Tensor, sizes: Sequence[int], dim: int, low: int, high: int, step: int
+) -> Tensor:
+    """The gradient of a slice of each row: as many rows as there are, where sizes have -1."""
+    known = [own if size == -1 else size for size, own in zip(sizes, grad.shape, strict=True)]
+    return torch.ops.aten.slice_backward(grad, known, dim, low, high, step)  # type: ignore[no-any-return]
+
+
+def rows_select_backward(grad: Tensor, sizes: Sequence[int], dim: int, index: int) -> Tensor:
+    """The gradient of one entry of each row: as many rows as there are, where sizes have -1."""
+    held = (*grad.shape[:dim], 1, *grad.shape[dim:])
+    known = [own if size == -1 else size for size, own in zip(sizes, held, strict=True)]
+    return torch.ops.aten.select_backward(grad, known, dim, index)  # type: ignore[no-any-return]
+
+
 def owner_of(experts: Tensor, owners: ExpertOwners) -> Tensor:
     """[rows]: the rank that each row goes to."""
     count = max(high for held in owners for _, high in held)

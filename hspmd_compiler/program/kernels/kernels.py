@@ -84,6 +84,8 @@ OWN_KERNELS: dict[str, Kernel] = {
     "hspmd.own_rows": expert_rows.own_rows,
     "hspmd.rows_back": expert_rows.rows_back,
     "hspmd.rows_placed": expert_rows.rows_placed,
+    "hspmd.rows_slice_backward": expert_rows.rows_slice_backward,
+    "hspmd.rows_select_backward": expert_rows.rows_select_backward,
     "hspmd.vocab_embedding": vocab_kernels.vocab_embedding,
     "hspmd.vocab_embedding_backward": vocab_kernels.vocab_embedding_backward,
     "hspmd.row_max": vocab_kernels.row_max,

@@ -7,7 +7,7 @@ from itertools import accumulate
 from ...ir.annotated import AnnotatedValue, PerCoordinate
 from ...ir.graph import Row
 from ...layout.intervals import Intervals, within
-from ...layout.layout import Axis, Coordinate, Dim, Factor, Layout, dim_cut, make_layout
+from ...layout.layout import Axis, Coordinate, Dim, Factor, Layout, dim_cut, make_layout, routing_of
 from ...layout.view_maps import at_places, flat_factor, slice_factor
 from ..call_rule import argument_of
 from ..cuts import dim_argument, exact, single_factor, whole_dim
@@ -105,7 +105,8 @@ def select_backward(ctx: RuleContext, row: Row) -> Result:
     dims = list(value.layout.dims)
     dims.insert(dim, (Factor(sizes[dim]),))
     layout = value.layout.with_dims(dims)
-    return ctx.emit(row.op, (value, local_shape(layout), dim, row.args[3]), layout)
+    op = row.op if routing_of(layout) is None else "hspmd.rows_select_backward"
+    return ctx.emit(op, (value, local_shape(layout), dim, row.args[3]), layout)
 
 
 def slice_backward(ctx: RuleContext, row: Row) -> Result:
@@ -124,7 +125,8 @@ def slice_backward(ctx: RuleContext, row: Row) -> Result:
             return padded
     value = whole_dim(ctx, value, dim)
     layout = value.layout.with_dim(dim, (Factor(size),))
-    return ctx.emit(row.op, (value, local_shape(layout), dim, low, high, step), layout)
+    op = row.op if routing_of(layout) is None else "hspmd.rows_slice_backward"
+    return ctx.emit(op, (value, local_shape(layout), dim, low, high, step), layout)
 
 
 def _shift_into(

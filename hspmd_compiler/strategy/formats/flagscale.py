@@ -23,6 +23,7 @@ SUBJECT = "a FlagScale configuration"
 MESHES = "hetero_process_meshes"
 SPLIT = "hetero_pipeline_layer_split"
 TYPES = "hetero_device_types"
+EXPERT_TP = "expert_tensor_parallel_size_per_process_mesh"
 WIDTH = 5
 
 
@@ -77,6 +78,10 @@ def expand_flagscale(content: Mapping[str, object], choices: Choices, at: str = 
     meshes = _meshes(hetero, values)
     counts = _numbers(SPLIT, hetero, values)
     _check_split(counts, meshes, _find(content, "num_layers"), choices, values)
+    split = hetero.get(EXPERT_TP)
+    if is_list(split) and any(degree != 1 for degree in split):
+        rule = "an expert is whole on its device, 1 for each mesh"
+        values.bad(EXPERT_TP, f"{split}: experts in tensor parallelism, {rule}")
     if hetero.get("standalone_embedding_stage") is True:
         values.bad("standalone_embedding_stage", "true: a stage without layers comes later, false only")
     types = hetero.get(TYPES)

@@ -109,6 +109,11 @@ BAD = {
     "split": config([1, 1, 1, 2, 2, 2, 1, 1, 1, 1], [2, 2], num_layers=8),
     "sum": config([1, 1, 1, 1, 2], [2, 2], num_layers=8),
     "degrees": config([1, 1, 2, 1, 1, 1, 2, 1, 1, 1], [2, 2]),
+    "expert_tp": {
+        "hetero_process_meshes": [2, 1, 2, 1, 1],
+        "hetero_pipeline_layer_split": [2],
+        "expert_tensor_parallel_size_per_process_mesh": [2],
+    },
     "batch": config([1, 1, 1, 2, 1], [2], micro_batch_size=2, global_batch_size=6),
     "standalone": {
         "hetero_process_meshes": [1, 1, 1, 1, 1],
