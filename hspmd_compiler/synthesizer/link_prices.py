@@ -23,8 +23,6 @@ SMALL_BYTES, LARGE_BYTES = 1 << 12, 1 << 30
 _HUGE = (1 << 40, 1 << 41)
 """Bytes of which a NIC that several rings share takes longest, if it does of any."""
 ALIKE = 1e-6
-COUNTS = 0.005
-"""By how much whole units must make the largest part larger to be priced apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +45,13 @@ class LinkPrice:
     def half(self) -> LinkPrice:
         """Of a sum's scatter alone, or of its gather."""
         return self.times(0.5)
+
+    def larger(self, factor: float) -> LinkPrice:
+        """Of so many times the bytes."""
+        if factor == 1:
+            return self
+        lines = tuple((fixed, per_byte * factor) for fixed, per_byte in self.lines)
+        return LinkPrice(lines, self.least, (self.shared[0], self.shared[1] * factor))
 
     def times(self, count: float) -> LinkPrice:
         """Of so many of them."""
@@ -150,7 +155,7 @@ CutUnits = tuple[int, int]
 class MovePrices:
     """Prices of exchanges in all groups at once; of those that differ in bytes alone one is worked out.
 
-    Where whole units make no difference that counts, parts are as the ratio vectors have them.
+    Whole units make pieces longer than a ratio vector has them: bytes count as often as the longest piece is.
     """
 
     cost: ClusterCost
@@ -166,47 +171,46 @@ class MovePrices:
 
     def gather(self, cut: CutUnits) -> LinkPrice:
         """Of the bytes of the whole value, in its cheapest form."""
-        return self._price(CommKind.ALL_GATHER, _gathered, cut)
+        return self._price(CommKind.ALL_GATHER, _gathered, cut[0]).larger(self.whole.longer(*cut))
 
     def scatter(self, cut: CutUnits) -> LinkPrice:
         """Of a sum."""
-        return self._price(CommKind.REDUCE_SCATTER, _scattered, cut)
+        return self._price(CommKind.REDUCE_SCATTER, _scattered, cut[0]).larger(self.whole.longer(*cut))
 
     def exchange(self, before: CutUnits, after: CutUnits) -> LinkPrice:
         """From a cut of one dim to one of another."""
-        return self._price(CommKind.ALL_TO_ALL, _exchanged, before, after)
+        price = self._price(CommKind.ALL_TO_ALL, _exchanged, before[0], after[0])
+        return price.larger(self.whole.longer(*before) * self.whole.longer(*after))
 
     def reslice(self, before: CutUnits, after: CutUnits) -> LinkPrice:
         """From a cut of a dim to another of the same."""
-        return self._price(CommKind.ALL_TO_ALL, _overlaps, before, after)
+        price = self._price(CommKind.ALL_TO_ALL, _overlaps, before[0], after[0])
+        return price.larger(max(self.whole.longer(*before), self.whole.longer(*after)))
 
-    def _vectors(self, cut: CutUnits) -> tuple[Shares, ...]:
-        ideal, whole = self.whole.vectors(cut[0]), self.whole.vectors(*cut)
-        pairs = zip(ideal, whole, strict=True)
-        return whole if any(max(b) > max(a) * (1 + COUNTS) for a, b in pairs) else ideal
-
-    def _price(self, kind: CommKind, parts_of: Callable[..., SentParts], *cuts: CutUnits) -> LinkPrice:
-        key = (kind, parts_of, cuts)
+    def _price(self, kind: CommKind, parts_of: Callable[..., SentParts], *vertices: int) -> LinkPrice:
+        key = (kind, parts_of, vertices)
         if key not in self._known:
-            self._known[key] = self._found(kind, parts_of, [self._vectors(cut) for cut in cuts])
+            self._known[key] = self._found(kind, parts_of, vertices)
         return self._known[key]
 
     def _found(
-        self, kind: CommKind, parts_of: Callable[..., SentParts], vectors: Sequence[Sequence[Shares]]
+        self, kind: CommKind, parts_of: Callable[..., SentParts], vertices: Sequence[int]
     ) -> LinkPrice:
-        """vectors: of each cut, by group, by which `parts_of` says what is sent."""
+        """vertices: places of the ratio vectors by which `parts_of` says what is sent."""
         parts = [
-            _scaled(parts_of(*(each[at] for each in vectors)), group.part)
-            for at, group in enumerate(self.groups)
+            _scaled(parts_of(*(group.vertices[one] for one in vertices)), group.part) for group in self.groups
         ]
         sent = [part for each in parts for i, row in enumerate(each) for j, part in enumerate(row) if i != j]
         most = max(sent, default=0.0)
         if not most:
             return NO_LINK
         shape = tuple(tuple(tuple(round(part / most, 9) for part in row) for row in each) for each in parts)
-        if (kind, shape) not in self._known:
-            self._known[kind, shape] = _lines(lambda size: self._seconds(kind, shape, size), least=False)
-        lines = self._known[kind, shape].lines
+        calibration = self.cost.cluster.calibration
+        measured = calibration is not None and calibration.collectives
+        told = kind if measured or len({round(part / most, 9) for part in sent}) > 1 else None
+        if (told, shape) not in self._known:
+            self._known[told, shape] = _lines(lambda size: self._seconds(kind, shape, size), least=False)
+        lines = self._known[told, shape].lines
         return LinkPrice(tuple((fixed, per_byte * most) for fixed, per_byte in lines))
 
     def _seconds(self, kind: CommKind, parts: Sequence[SentParts], size: int) -> float:

@@ -22,16 +22,16 @@ class WholeShares:
     lanes: Sequence[Sequence[tuple[int, int]]]
     _known: dict[tuple[int, int], tuple[Shares, ...]] = field(default_factory=dict)
     _of_lanes: dict[tuple[int, int], Shares] = field(default_factory=dict)
+    _longer: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def vectors(self, vertex: int, units: int = ANY) -> tuple[Shares, ...]:
         """The shares of each group's ranks."""
         key = (vertex, units)
         if key not in self._known:
             counts = self.samples if units == SAMPLES else [units] * len(self.vertices)
-            self._known[key] = tuple(
-                tuple(one / count for one in assign_units(count, own[vertex])) if count else own[vertex]
-                for own, count in zip(self.vertices, counts, strict=True)
-            )
+            pairs = [(own[vertex], count) for own, count in zip(self.vertices, counts, strict=True)]
+            made = {pair: _handed_out(*pair) for pair in dict.fromkeys(pairs)}
+            self._known[key] = tuple([made[pair] for pair in pairs])
         return self._known[key]
 
     def of_lanes(self, vertex: int, units: int = ANY) -> Shares:
@@ -40,6 +40,18 @@ class WholeShares:
         if key not in self._of_lanes:
             vectors = self.vectors(vertex, units)
             self._of_lanes[key] = tuple(
-                max(vectors[group][place] for group, place in ranks) for ranks in self.lanes
+                [max([vectors[group][place] for group, place in ranks]) for ranks in self.lanes]
             )
         return self._of_lanes[key]
+
+    def longer(self, vertex: int, units: int) -> float:
+        """How many times as long the longest piece is as the ratio vector has it."""
+        key = (vertex, units)
+        if key not in self._longer:
+            pairs = {*zip(self.vectors(vertex), self.vectors(vertex, units), strict=True)}
+            self._longer[key] = max(max(whole) / max(ideal) for ideal, whole in pairs)
+        return self._longer[key]
+
+
+def _handed_out(shares: Shares, units: int) -> Shares:
+    return tuple([one / units for one in assign_units(units, shares)]) if units else shares
