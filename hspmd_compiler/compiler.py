@@ -31,9 +31,11 @@ from .passes.losses.prove import LEAST, LossOfGraph, prove_loss
 from .passes.lower.lower import Lowered
 from .passes.optimizer_check import check_optimizer
 from .passes.packed.left_out_mask import StepOf, with_left_out, without_masks
-from .passes.pass_chain import Dump
+from .passes.pass_chain import Dump, begin
 from .passes.pipeline import planning, tracing
 from .passes.sized.lower_sized import lower_sized
+from .passes.sized.probe_graphs import StepSource
+from .passes.trace import Trace
 from .strategy.check import check
 from .strategy.form import form_of
 from .strategy.strategy import ScheduleKind, Strategy
@@ -225,21 +227,17 @@ def _compiled_for_sizes(
 ) -> Compiled:
     """One program for micro-batches of any size; the graph is that of its first probe."""
 
-    def trace(inputs: Inputs, batch: int, is_dumped: bool) -> Traced:
-        traced = trace_graph(
-            subject.model,
-            inputs,
-            batch,
-            capture,
-            precision,
-            dump if is_dumped else None,
-            strategy.anchor_globs,
-        )
-        graph = _bound(traced.graph, strategy, replace(subject, inputs=inputs), capture, batch)
-        check_optimizer(optimizer, graph.params)
-        return replace(traced, graph=graph)
+    def trace(inputs: Inputs, batch: int, to: Dump) -> Traced:
+        chain = begin(Trace(capture, precision, strategy.anchor_globs))
+        return chain.run(Example(subject.model, inputs, batch), to)
 
-    traced, lowered = lower_sized(subject.inputs, strategy, trace, device, cost, dump)
+    def bound(graph: LogicalGraph, inputs: Inputs, batch: int) -> LogicalGraph:
+        made = _bound(graph, strategy, replace(subject, inputs=inputs), capture, batch)
+        check_optimizer(optimizer, made.params)
+        return made
+
+    step = StepSource(subject.inputs, trace, bound)
+    traced, lowered = lower_sized(step, strategy, device, cost, dump)
     return _described(subject, traced, lowered, strategy, optimizer, precision)
 
 

@@ -7,9 +7,10 @@ buffer stays: what buffers hold is not known here, and may be loaded later.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import prod
 
 import torch
 from torch import Tensor
@@ -28,6 +29,11 @@ from .row_checks import graph_problems
 MASK = "attn_mask"
 WHERE, SCALAR = "aten.where.self", "aten.scalar_tensor.default"
 CAUSAL_POSITION = {FLASH: 4, FLASH_BACKWARD: 7}
+MOST_ELEMENTS = 2**25
+"""Of a mask that is computed at its own size, where a shorter one tells what it is."""
+LARGEST_DIM = 4
+ENDLESS = 2**31
+"""From here on a number is the end of a slice, not a window."""
 POINTWISE = frozenset((*SETTLING, *SUMS, *PRODUCTS, *LINEAR))
 
 
@@ -39,24 +45,79 @@ class MaskKind(Enum):
     OTHER = "other"
 
 
-def retarget_masks(graph: LogicalGraph) -> LogicalGraph:
-    """The graph with constant causal masks given as flags; any other mask stays as it was traced."""
+def retarget_masks(graph: LogicalGraph, kinds: Mapping[int, MaskKind] | None = None) -> LogicalGraph:
+    """The graph with constant causal masks given as flags; any other mask stays as it was traced.
+
+    kinds: of its masks, where they are known.
+    """
+    kinds = mask_kinds(graph) if kinds is None else kinds
+    rows = list(graph.rows)
+    for number, kind in kinds.items():
+        if kind is not MaskKind.OTHER and not _is_causal(rows[number]):
+            rows[number] = _retargeted(rows[number], kind)
+    return prune(replace(graph, rows=rows)) if kinds else graph
+
+
+def mask_kinds(graph: LogicalGraph, longer: LogicalGraph | None = None) -> dict[int, MaskKind]:
+    """By attention row, what its constant mask does.
+
+    longer: the same step on longer rows, whose masks do the same. Their own are computed only where a number
+    in them is one that short rows may not reach; where that takes too much memory they are any others.
+    """
     constant = _made_from_nothing(graph)
     values = ConstantValues(graph)
     kinds: dict[int, MaskKind] = {}
-    rows = list(graph.rows)
+    found: dict[int, MaskKind] = {}
     for row in graph.rows:
         mask = row.kwargs.get(MASK)
         if row.op not in CAUSAL_POSITION or not isinstance(mask, Ref) or not constant[mask.id]:
             continue
         first = values.same_as(mask.id)
         if first not in kinds:
-            kinds[first] = mask_kind(values.of(passing(graph, mask.id)))
-        if kinds[first] is not MaskKind.OTHER and not _is_causal(row):
-            rows[row.id] = _retargeted(row, kinds[first])
-    if not kinds:
-        return graph
-    return prune(replace(graph, rows=rows))
+            kinds[first] = _kind_of(graph, values, passing(graph, mask.id), longer)
+        found[row.id] = kinds[first]
+    return found
+
+
+def _kind_of(graph: LogicalGraph, values: ConstantValues, mask: int, longer: LogicalGraph | None) -> MaskKind:
+    kind = mask_kind(values.of(mask))
+    if longer is None or kind is MaskKind.OTHER:
+        return kind
+    shape = longer.rows[mask].shape or ()
+    near = {longer.batch, *(size * count for size in shape[-2:] for count in (1, longer.batch))}
+    rows = [longer.rows[each] for each in needed_rows(graph, mask)]
+    if not far_numbers(rows, near | {size + more for size in shape[-2:] for more in (-1, 1)}):
+        return kind
+    if prod(shape[-2:]) > MOST_ELEMENTS:
+        return MaskKind.OTHER
+    return kind if mask_kind(ConstantValues(longer).of(mask)) is kind else MaskKind.OTHER
+
+
+def needed_rows(graph: LogicalGraph, row: int, known: Container[int] = ()) -> set[int]:
+    """The row and all that it is made of, but what is known."""
+    needed: set[int] = set()
+    queue = [row]
+    while queue:
+        each = queue.pop()
+        if each not in needed and each not in known:
+            needed.add(each)
+            queue += row_inputs(graph.rows[each])
+    return needed
+
+
+def far_numbers(rows: Iterable[Row], near: set[int]) -> set[int | float]:
+    """Numbers that short rows may never reach: windows, or parts of one. near: numbers of rows and tokens."""
+    every = {number for row in rows for number in numbers_in(row.args)}
+    return {each for each in every if LARGEST_DIM < abs(each) < ENDLESS and each not in near}
+
+
+def numbers_in(value: object) -> Iterator[int | float]:
+    """All numbers of an argument."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from numbers_in(item)
 
 
 def _made_from_nothing(graph: LogicalGraph) -> list[bool]:
@@ -126,7 +187,7 @@ class ConstantValues:
 
     def same_as(self, row: int) -> int:
         """The first row that computes the same from the same, so that layers share one mask."""
-        for each in sorted(self._needed(row, known=self._same)):
+        for each in sorted(needed_rows(self._graph, row, self._same)):
             found = self._graph.rows[each]
             args = tuple(map_refs(argument, self._canonical) for argument in found.args)
             kwargs = tuple((key, map_refs(value, self._canonical)) for key, value in found.kwargs.items())
@@ -139,7 +200,7 @@ class ConstantValues:
     def of(self, row: int) -> Tensor:
         """The value of a constant row. What it is made of is dropped after its last use."""
         wanted = self.same_as(row)
-        order = list(dict.fromkeys(self._same[each] for each in sorted(self._needed(row))))
+        order = list(dict.fromkeys(self._same[each] for each in sorted(needed_rows(self._graph, row))))
         last = {self._same[read]: each for each in order for read in row_inputs(self._graph.rows[each])}
         for each in order:
             if each not in self._known:
@@ -150,17 +211,6 @@ class ConstantValues:
 
     def _value(self, ref: Ref) -> Tensor:
         return self._known[self._same[ref.id]]
-
-    def _needed(self, row: int, known: Container[int] = ()) -> set[int]:
-        """The row and all that it is made of, but what is known."""
-        needed: set[int] = set()
-        queue = [row]
-        while queue:
-            each = queue.pop()
-            if each not in needed and each not in known:
-                needed.add(each)
-                queue += row_inputs(self._graph.rows[each])
-        return needed
 
     def _compute(self, row: Row) -> Tensor:
         args = [map_refs(argument, self._value) for argument in row.args]
@@ -196,10 +246,12 @@ def _first_sample(argument: object, shape: tuple[int, ...]) -> object:
 
 @dataclass(frozen=True, slots=True)
 class CausalMask(Pass[Traced, Traced]):
-    """A mask that is not the causal one, or reads a buffer, stays."""
+    """A mask that is not the causal one, or reads a buffer, stays. kinds: of masks, where they are known."""
+
+    kinds: Mapping[int, MaskKind] | None = None
 
     def run(self, state: Traced) -> Traced:
-        return replace(state, graph=retarget_masks(state.graph))
+        return replace(state, graph=retarget_masks(state.graph, self.kinds))
 
     def text(self, before: Traced, after: Traced) -> str:
         return format_graph(after.graph)

@@ -6,15 +6,15 @@ sample, which is a third length, is held to it. What isn't is refused: a model t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...errors import StrategyError
-from ...ir.graph import LogicalGraph, Ref, Row
+from ...ir.alike_graphs import NoLine, Number, UnlikeRow, joined_rows
+from ...ir.graph import LogicalGraph, Row
 
 TOKEN_DIM = 1
 PROBES = (5, 8)
@@ -23,13 +23,6 @@ RULE = (
     "members of a context group run some tokens of a sample each, so that a model does the same at any length"
 )
 FIX = "leave out the strategy's `context`, or change that line of the model"
-
-Number = Callable[[int, int, int], int]
-"""Of an integer that the three graphs have in one place, where they differ."""
-
-
-class NoLine(Exception):
-    """What three graphs say in one place, which no length explains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +38,8 @@ class LengthGraphs:
         """The graph at a number of tokens; StrategyError where no line goes there."""
         low = self.tokens[0]
 
-        def number(one: int, other: int, whole: int) -> int:
-            slope = self._slope(one, other, whole)
-            return one + slope * (tokens - low)
+        def number(given: tuple[int, ...]) -> int:
+            return given[0] + self._slope(*given) * (tokens - low)
 
         rows = self._rows(number)
         inputs = {
@@ -74,31 +66,12 @@ class LengthGraphs:
                 f"{count} rows at {at} tokens" for count, at in zip(counts, self.tokens, strict=True)
             )
             raise _refused("it is not the same code", details=[("rows", shown)])
-        return [self._row(number, *three) for three in zip(*(graph.rows for graph in graphs), strict=True)]
-
-    def _row(self, number: Number, one: Row, other: Row, whole: Row) -> Row:
         try:
-            said = [
-                _joined(number, *three) for three in zip(_said(one), _said(other), _said(whole), strict=True)
-            ]
-        except NoLine as error:
-            details = [("row", f"{one.op}: {error}"), ("tokens", ", ".join(map(str, self.tokens)))]
+            return joined_rows(graphs, number)
+        except UnlikeRow as unlike:
+            one = unlike.row
+            details = [("row", f"{one.op}: {unlike.text}"), ("tokens", ", ".join(map(str, self.tokens)))]
             raise _refused("a row is not the same at every length", one.where, details) from None
-        op, args, kwargs, shape, dtype, outs = said
-        return Row(
-            one.id,
-            op,
-            args,
-            kwargs,
-            shape,
-            dtype,
-            outs,
-            one.layer,
-            one.module,
-            one.phase,
-            one.origin,
-            one.where,
-        )
 
     def _slope(self, one: int, other: int, whole: int) -> int:
         """By how much a number grows with a token."""
@@ -156,26 +129,3 @@ def probes_below(whole: int) -> tuple[int, int]:
     if whole > high:
         return PROBES
     return (low, high) if whole < 4 else (whole - 2, whole - 1) if whole > 4 else (2, 3)
-
-
-def _said(row: Row) -> tuple[object, ...]:
-    return row.op, row.args, row.kwargs, row.shape, row.dtype, row.outs
-
-
-def _joined(number: Number, one: Any, other: Any, whole: Any) -> Any:
-    """What all three say, with `number` of integers that differ."""
-    if type(one) is int and type(other) is int and type(whole) is int:
-        return one if one == other else number(one, other, whole)
-    if isinstance(one, (tuple, list)) and all(isinstance(each, (tuple, list)) for each in (other, whole)):
-        if len(one) == len(other) == len(whole):
-            return tuple(_joined(number, *three) for three in zip(one, other, whole, strict=True))
-    elif isinstance(one, dict) and isinstance(other, dict) and isinstance(whole, dict):
-        if one.keys() == other.keys() == whole.keys():
-            return {key: _joined(number, one[key], other[key], whole[key]) for key in one}
-    elif type(one) is type(other) is type(whole) and repr(one) == repr(other) == repr(whole):
-        return one
-    raise NoLine(f"{_text(one)}, {_text(other)} and {_text(whole)}")
-
-
-def _text(value: object) -> str:
-    return f"%{value.id}" if isinstance(value, Ref) else str(value)

@@ -23,7 +23,15 @@ from ...ir.prune import prune
 from ...program.kernels.packed_kernels import DocumentMask, document_starts
 from ...program.operator_names import known_operator
 from ...rules.lines.attention_lines import FLASH, FLASH_BACKWARD
-from ..causal_mask import CAUSAL_POSITION, MASK, passing
+from ..causal_mask import (
+    CAUSAL_POSITION,
+    MASK,
+    MOST_ELEMENTS,
+    far_numbers,
+    needed_rows,
+    numbers_in,
+    passing,
+)
 from ..compile_state import Traced
 from ..deduction.stages import classify
 from ..pass_chain import Pass
@@ -34,11 +42,6 @@ SHORT = 9
 """Rows of up to so many tokens are compared for all ways to cut them into documents."""
 LONGEST = 48
 """Longer rows are compared at SHORT."""
-MOST_ELEMENTS = 2**25
-"""Of a mask that is computed at its own size."""
-LARGEST_DIM = 4
-ENDLESS = 2**31
-"""From here on a number is the end of a slice, not a window."""
 ARBITRARY = 24
 """Rows of positions that are no documents."""
 POSITION_TYPES = (torch.int64, torch.int32)
@@ -73,12 +76,12 @@ class MaskRows:
         return {int(found) for found in self._numbers() if type(found) is int}
 
     def _numbers(self) -> set[int | float]:
-        return {found for each in self.order for found in _numbers(self.graph.rows[each].args)}
+        return {found for each in self.order for found in numbers_in(self.graph.rows[each].args)}
 
     def far(self) -> set[int | float]:
         """Numbers that rows of SHORT tokens may never reach: windows, or parts of one."""
         near = {self.count, self.count * self.length, *(self.length + more for more in (-1, 0, 1))}
-        return {each for each in self._numbers() if LARGEST_DIM < abs(each) < ENDLESS and each not in near}
+        return far_numbers([self.graph.rows[each] for each in self.order], near)
 
     def passes(self, positions: Tensor, other: Mapping[int, int]) -> Tensor | None:
         """[count, heads, query, key] for these positions, with other literals; None where it is no mask."""
@@ -95,19 +98,32 @@ class MaskRows:
         return passes if bool(((mask == float("-inf")) | passes).all()) else None
 
 
-def retarget_packed(graph: LogicalGraph) -> LogicalGraph:
-    """The graph with attention under masks of packed rows as an operator that takes positions."""
-    finder = MaskFinder(graph)
+Kinds = Mapping[int, tuple[DocumentMask, int]]
+"""By attention row, what its mask passes, and the input that tells where documents begin."""
+
+
+def retarget_packed(graph: LogicalGraph, kinds: Kinds | None = None) -> LogicalGraph:
+    """The graph with attention under masks of packed rows as an operator that takes positions.
+
+    kinds: of its masks, where they are known.
+    """
+    kinds = packed_kinds(graph) if kinds is None else kinds
     rows = list(graph.rows)
+    for number, found in kinds.items():
+        rows[number] = _retargeted(graph, rows[number], *found)
+    return prune(replace(graph, rows=rows)) if kinds else graph
+
+
+def packed_kinds(graph: LogicalGraph, longer: LogicalGraph | None = None) -> Kinds:
+    """The masks of packed rows. longer: the same step on longer rows, whose masks do the same, see
+    `packed_kind`."""
+    finder = MaskFinder(graph, longer)
+    found = {}
     for row in graph.rows:
         mask = row.kwargs.get(MASK)
         if row.op in CAUSAL_POSITION and isinstance(mask, Ref) and not _drops(row):
-            found = finder.kind(passing(graph, mask.id))
-            if found is not None:
-                rows[row.id] = _retargeted(graph, row, *found)
-    if rows == graph.rows:
-        return graph
-    return prune(replace(graph, rows=rows))
+            found[row.id] = finder.kind(passing(graph, mask.id))
+    return {number: kind for number, kind in found.items() if kind is not None}
 
 
 def _drops(row: Row) -> bool:
@@ -126,9 +142,10 @@ def _retargeted(graph: LogicalGraph, row: Row, kind: DocumentMask, positions: in
 
 @dataclass(slots=True)
 class MaskFinder:
-    """Kinds of masks, each found once."""
+    """Kinds of masks, each found once. longer: see `packed_kind`."""
 
     graph: LogicalGraph
+    longer: LogicalGraph | None = None
     known: dict[int, tuple[DocumentMask, int] | None] = field(default_factory=dict)
     pure: Sequence[bool] = ()
 
@@ -140,8 +157,11 @@ class MaskFinder:
 
     def _kind(self, mask: int) -> tuple[DocumentMask, int] | None:
         rows = self.rows(mask)
-        found = None if rows is None else packed_kind(rows)
-        return None if found is None or rows is None else (found, rows.positions)
+        if rows is None:
+            return None
+        longer = None if self.longer is None else replace(rows, graph=self.longer)
+        found = packed_kind(rows, longer)
+        return None if found is None else (found, rows.positions)
 
     def rows(self, mask: int, dtypes: Collection[torch.dtype] = POSITION_TYPES) -> MaskRows | None:
         """The rows of a mask that one input tells, of one of these types; None for any other."""
@@ -161,27 +181,38 @@ class MaskFinder:
         return MaskRows(graph, tuple(sorted(needed)), given[0].id, mask)
 
 
-def needed_rows(graph: LogicalGraph, row: int) -> set[int]:
-    """The row and all that it is made of."""
-    needed: set[int] = set()
-    queue = [row]
-    while queue:
-        each = queue.pop()
-        if each not in needed:
-            needed.add(each)
-            queue += row_inputs(graph.rows[each])
-    return needed
+def packed_kind(rows: MaskRows, longer: MaskRows | None = None) -> DocumentMask | None:
+    """The kind of mask that the rows make of any positions.
 
-
-def packed_kind(rows: MaskRows) -> DocumentMask | None:
-    """The kind of mask that the rows make of any positions."""
+    longer: the same for longer rows, of which the kind is to be true, too. Their mask is computed only where
+    a number in it is one that short rows may not reach.
+    """
     length, other = rows.length, dict[int, int]()
     if length > LONGEST:
         length, other = SHORT, {rows.length: SHORT}
     for kind, instead in candidates(rows, length):
         if _same(rows, kind, length, {**other, **instead}):
-            return _at_own_size(rows, named(kind, instead), bool(rows.far() - instead.keys()))
+            full = named(kind, instead)
+            found = _at_own_size(rows, full, bool(rows.far() - instead.keys()))
+            if found is None or longer is None:
+                return found
+            if any(_follows(rows, longer, literal) for literal in instead):
+                return None  # a window that follows the length
+            is_far = bool(longer.far() - instead.keys())
+            return _at_own_size(longer, full, True) if is_far else found
     return None
+
+
+def _follows(rows: MaskRows, longer: MaskRows, literal: int) -> bool:
+    """Whether what is this number in short rows is another in longer ones."""
+    pairs = [
+        pair
+        for each in rows.order
+        for pair in zip(
+            numbers_in(rows.graph.rows[each].args), numbers_in(longer.graph.rows[each].args), strict=True
+        )
+    ]
+    return any(one == literal != two for one, two in pairs)
 
 
 def named(kind: DocumentMask, instead: Mapping[int, int]) -> DocumentMask:
@@ -280,20 +311,14 @@ def _swapped(value: object, other: Mapping[int, int]) -> object:
     return tuple(_swapped(item, other) for item in value) if isinstance(value, (tuple, list)) else value
 
 
-def _numbers(value: object) -> Iterator[int | float]:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _numbers(item)
-
-
 @dataclass(frozen=True, slots=True)
 class PackedMask(Pass[Traced, Traced]):
-    """A mask that is no kind of packed one stays, and is exact."""
+    """A mask that is no kind of packed one stays, and is exact. kinds: of masks, where they are known."""
+
+    kinds: Kinds | None = None
 
     def run(self, state: Traced) -> Traced:
-        return replace(state, graph=retarget_packed(state.graph))
+        return replace(state, graph=retarget_packed(state.graph, self.kinds))
 
     def text(self, before: Traced, after: Traced) -> str:
         return format_graph(after.graph)

@@ -13,10 +13,10 @@ from fractions import Fraction
 from ...ir.graph import LogicalGraph, OriginKind, Ref, Row, row_inputs
 from ...rules.call_rule import CallRule
 from ...rules.lines.attention_lines import FLASH
-from ..causal_mask import MASK
+from ..causal_mask import MASK, needed_rows
 from ..context.lengths import LengthGraphs
 from ..context.token_rows import ATTENTION, TokenMeetings
-from ..packed.packed_mask import MaskFinder, keeps_apart, needed_rows
+from ..packed.packed_mask import MaskFinder, keeps_apart
 from .refusals import random_tokens, shifted_in_rows, tokens_meet
 
 SCALES = frozenset({f"aten.{name}.{form}" for name in ("div", "mul") for form in ("Tensor", "Scalar")})

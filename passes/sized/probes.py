@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
+from math import gcd
 from random import Random
 
 from ...errors import StrategyError
@@ -19,6 +20,9 @@ from .shared_probes import drawn_ring, least_row, member_tokens
 LEAST = 11
 """The first probe, unless the range, or cuts into many pieces, ask for more."""
 TRIES = 64
+PRIMES = 2 * 3 * 5 * 7 * 11 * 13
+COUNTS = {Count.TOKENS: (2, 4, 3), Count.SAMPLES: (3, 2, 3)}
+"""Micro-batches of the first pipeline at each probe; the others have 2. Rows are odd at one end alone."""
 Cuts = tuple[tuple[int, ...], ...]
 
 
@@ -41,11 +45,10 @@ def probes_of(strategy: Strategy, unit: Count, low: int, high: int) -> list[Prob
     """The compiles; a StrategyError where the range has too few sizes to tell sums of pieces apart."""
     degrees = degrees_of(strategy, unit)
     least = max(low, _least(strategy, degrees))
-    for attempt in range(TRIES):
-        one = least + 2 * attempt
+    for attempt, one in enumerate(_first_sizes(least, high)):
         two = one + one // 2 + 2 + (one + attempt) % 2
         if two >= high and attempt:
-            break
+            continue
         sizes = [size for size in (one, two) if size < high] + [high]
         if len(sizes) < 3:
             sizes = sorted({max(low, 1), (low + high) // 2, high})
@@ -64,6 +67,13 @@ def probes_of(strategy: Strategy, unit: Count, low: int, high: int) -> list[Prob
         rule="numbers that vary are told apart by compiles at three sizes of the range",
         fix=f"end the range later, above {2 * least + 4}, or give micro-batches of one size without `sizes`",
     )
+
+
+def _first_sizes(least: int, high: int) -> Iterator[int]:
+    """Sizes to begin with: those that leave other rests than `high` go first. Code that rounds to a multiple,
+    or asks for a rest, does not do the same at both ends then."""
+    every = range(least, least + 2 * TRIES)
+    yield from sorted(every, key=lambda size: gcd(high - size, PRIMES) != 1)
 
 
 def coincidences(
@@ -138,7 +148,7 @@ def _probe(
     micros: list[tuple[MicroSizes, ...]] = []
     end = 0
     for index, head in enumerate(strategy.own_rows):
-        count = 2 + number * (head == strategy.own_rows[0])
+        count = COUNTS[unit][number] if head == strategy.own_rows[0] else 2
         firsts.append(end if head == index else firsts[head])
         end += size * count if head == index else 0
         one = shared.get(index, MicroSizes(samples, tokens, tuple(cuts.values())))
