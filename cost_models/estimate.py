@@ -20,7 +20,11 @@ from ..errors import EstimateError
 from ..options import OptimizerConfig
 from ..program.lifetimes import COMPUTE_OPS
 from ..program.program import Op, Program, RankProgram
-from ..program.sized.instantiate import plain
+from ..program.sized.instantiate import instantiate
+from ..program.sized.plan_check import check_plan
+from ..program.sized.sizes import Count
+from ..program.sized.spread import uniform_plan
+from ..program.sized.step_plan import StepPlan, planned_sizes
 from ..strategy.form import strategy_from
 from .compute import DeviceRates, SegmentPrices
 from .links import ClusterCost
@@ -129,10 +133,13 @@ def estimate(
         return StepEstimator(program, cluster, optimizer, devices, layers or {}, semantics, at).run(advise)
 
 
-def estimate_artifact(artifact: Artifact, cluster: ClusterSpec, at: str = "") -> Estimate:
-    """Price the step of an artifact that holds all ranks; of one for any size, that of its first compile.
+def estimate_artifact(
+    artifact: Artifact, cluster: ClusterSpec, at: str = "", plan: StepPlan | None = None
+) -> Estimate:
+    """Price the step of an artifact that holds all ranks.
 
-    at: where the cluster comes from, for errors.
+    at: where the cluster comes from, for errors. plan: of a program for any size, what the step runs; None:
+    as many micro-batches as the strategy has, each of the range's end.
     """
     if artifact.manifest.rank is not None:
         raise EstimateError(
@@ -146,16 +153,27 @@ def estimate_artifact(artifact: Artifact, cluster: ClusterSpec, at: str = "") ->
         for number, pipeline in enumerate(strategy.pipelines)
         for place, stage in enumerate(pipeline.stages)
     }
-    sizes = artifact.program.sizes
+    program, sizes = artifact.program, artifact.program.sizes
+    if sizes is not None:
+        plan = plan_of_size(artifact, sizes.high) if plan is None else plan
+        check_plan(plan, sizes)
+        program = instantiate(program, plan)
     made = estimate(
-        plain(artifact.program),
-        cluster,
-        artifact.manifest.optimizer,
-        devices=strategy.devices,
-        layers=layers,
-        at=at,
+        program, cluster, artifact.manifest.optimizer, devices=strategy.devices, layers=layers, at=at
     )
-    return made if sizes is None else replace(made, notes=(*made.notes, f"sizes: {sizes.text}"))
+    if sizes is None or plan is None:
+        return made
+    rows = len(plan.rows(sizes.unit)) if sizes.unit is Count.TOKENS else made.samples
+    note = f"micro-batches by pipeline: {planned_sizes(plan, sizes.unit)}"
+    return replace(made, samples=rows, notes=(*made.notes, note))
+
+
+def plan_of_size(artifact: Artifact, size: int) -> StepPlan:
+    """As many micro-batches as the strategy has, all of one size."""
+    sizes, strategy = artifact.program.sizes, strategy_from(artifact.strategy)
+    assert sizes is not None, "a program for micro-batches of any size"
+    counts = [len(each.micro_batches) * strategy.accumulation for each in strategy.pipelines]
+    return uniform_plan(sizes, size, counts)
 
 
 class StepEstimator:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .models.compile_subject import Factory
     from .models.models import ModelSource
     from .pages.sections import Section
+    from .program.sized.step_plan import StepPlan
     from .runtime.engine import Engine
     from .synthesizer.planner.plan import Plan
     from .verify.artifact import VerifyReport
@@ -108,12 +109,18 @@ class CompiledProgram:
             batches=_given(self.artifact, batch),
         )
 
-    def estimate(self, cluster: ClusterSpec | str | Path | Mapping[str, object]) -> Estimate:
-        """The price of a step on a cluster, given as a file, its form or a ClusterSpec."""
+    def estimate(
+        self, cluster: ClusterSpec | str | Path | Mapping[str, object], plan: StepPlan | None = None
+    ) -> Estimate:
+        """The price of a step on a cluster, given as a file, its form or a ClusterSpec.
+
+        plan: what the step runs, where sizes vary; None: the strategy's numbers of micro-batches, each of the
+        range's end.
+        """
         from .compiler import cluster_from
         from .cost_models.estimate import estimate_artifact
 
-        return estimate_artifact(self.artifact, *cluster_from(cluster))
+        return estimate_artifact(self.artifact, *cluster_from(cluster), plan)
 
     def fx(self, rank: int) -> torch.fx.GraphModule:
         """The program of one rank as a runnable GraphModule."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 S = TypeVar("S")
+KeptShapes = tuple[tuple[int, ...], ...]
+"""Of each value that is kept for backward the bytes of an element, and its local shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +139,13 @@ class Scheduled(Resolved):
 
 @dataclass(frozen=True, slots=True)
 class Measured(Scheduled):
-    """Bytes that each rank of a stage keeps of each micro-batch, in the order of `stages`."""
+    """Bytes that each rank of a stage keeps of each micro-batch, in the order of `stages`.
+
+    kept: of the first micro-batch, for programs of any size.
+    """
 
     saved: Sequence[Sequence[list[int]]]
+    kept: Sequence[Sequence[KeptShapes]] = ()
 
 
 def grown(kind: type[S], state: Deduced, **more: object) -> S:

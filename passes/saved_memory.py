@@ -15,7 +15,7 @@ import torch
 from ..ir.annotated import AnnotatedRow, AnnotatedValue
 from ..ir.graph import Phase
 from ..layout.layout import Coordinate, Layout
-from .compile_state import Measured, Scheduled, grown
+from .compile_state import KeptShapes, Measured, Scheduled, grown
 from .liveness import StageRows
 from .pass_chain import Pass
 from .segments import StagePlan
@@ -120,12 +120,17 @@ class SavedMemory(Pass[Scheduled, Measured]):
     """Bytes only: what is kept follows from the rows."""
 
     def run(self, state: Scheduled) -> Measured:
-        known: dict[tuple[int, bool], LayoutCounts] = {}
+        values: dict[tuple[int, bool], list[AnnotatedValue]] = {}
         for plan in state.stages:
-            if _key(plan) not in known:
+            if _key(plan) not in values:
                 later = kept_for_weights(plan.rows, plan.weights)
-                known[_key(plan)] = alike_values([*saved_values(plan.rows), *later])
-        return grown(Measured, state, saved=[_saved(plan, known[_key(plan)]) for plan in state.stages])
+                values[_key(plan)] = [*saved_values(plan.rows), *later]
+        alike = {key: alike_values(held) for key, held in values.items()}
+        saved = [_saved(plan, alike[_key(plan)]) for plan in state.stages]
+        if state.strategy.sizes is None:
+            return grown(Measured, state, saved=saved)
+        kept = {_key(plan): _kept(plan, values[_key(plan)]) for plan in state.stages}
+        return grown(Measured, state, saved=saved, kept=[kept[_key(plan)] for plan in state.stages])
 
     def text(self, before: Scheduled, after: Measured) -> str:
         return saved_text(after.stages, after.saved)
@@ -150,3 +155,11 @@ def _saved(plan: StagePlan, kept: LayoutCounts) -> list[list[int]]:
         of_variant = [saved_bytes(kept, Coordinate(index, at)) for at in plan.first_of]
         found.append([of_variant[variant] for variant in plan.variants])
     return found
+
+
+def _kept(plan: StagePlan, values: Sequence[AnnotatedValue]) -> list[KeptShapes]:
+    """Of each rank; the same values in the same order whatever the sizes."""
+    places = [Coordinate(index, plan.first_of[0]) for index in range(len(plan.ranks))]
+    return [
+        tuple([(value.dtype.itemsize, *value.layout.local_shape(at)) for value in values]) for at in places
+    ]

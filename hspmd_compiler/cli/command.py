@@ -65,6 +65,14 @@ def add_strategy_name(parser: ArgumentParser) -> None:
     )
 
 
+def add_size(parser: ArgumentParser) -> None:
+    given = parser.add_mutually_exclusive_group()
+    for unit in ("tokens", "samples"):
+        given.add_argument(
+            f"--{unit}", type=int, metavar="N", help=f"where {unit} vary: figures of micro-batches of so many"
+        )
+
+
 def add_json(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON for scripts")
 

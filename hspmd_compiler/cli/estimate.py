@@ -15,6 +15,7 @@ from .command import (
     add_capture,
     add_json,
     add_model_arguments,
+    add_size,
     add_strategy_name,
     model_arguments,
 )
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ..cluster.cluster import ClusterSpec
     from ..cost_models.estimate import Estimate
     from ..pages.sections import Section
+    from ..program.sized.step_plan import StepPlan
 
 
 def add_flags(parser: ArgumentParser) -> None:
@@ -61,6 +63,14 @@ def add_flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--against", type=Path, metavar="FILE", help="a measured timeline, of hspmd run --trace"
     )
+    parser.add_argument(
+        "--plan",
+        type=Path,
+        metavar="FILE",
+        help="where sizes vary: price the step of this plan"
+        " (default: the strategy's numbers of micro-batches, each as long as the range)",
+    )
+    add_size(parser)
     add_strategy_name(parser)
     add_model_arguments(parser)
     add_capture(parser)
@@ -77,6 +87,7 @@ def run(args: Namespace) -> int:
     from ..cluster.read import read_cluster
     from ..cost_models.estimate import estimate_artifact
     from ..pages.estimate_page import estimate_sections
+    from ..pages.memory_page import kept_table
 
     cluster = read_cluster(args.cluster)
     with progress():
@@ -85,8 +96,11 @@ def run(args: Namespace) -> int:
             if args.directory is None
             else load(folder_of(args.directory, args.strategy_name), with_graph=False)
         )
-        found = estimate_artifact(artifact, cluster, str(args.cluster))
-    sections = [*estimate_sections(found, for_scripts=args.json), *_compared(args.against, found)]
+        plan, size = _plan(args, artifact)
+        found = estimate_artifact(artifact, cluster, str(args.cluster), plan)
+    sizes = artifact.program.sizes
+    kept = [] if sizes is None else [kept_table(artifact.program, sizes, size)]
+    sections = [*estimate_sections(found, for_scripts=args.json), *kept, *_compared(args.against, found)]
     _write(args, found)
     show_sections(sections, args.json)
     return 0
@@ -131,6 +145,24 @@ def _compiled(args: Namespace, cluster: ClusterSpec) -> Artifact:
         precision=args.precision,
     )
     return program.artifact
+
+
+def _plan(args: Namespace, artifact: Artifact) -> tuple[StepPlan | None, int | None]:
+    """What the step runs, where it is told, and the size of its micro-batches where all have one."""
+    from ..cost_models.estimate import plan_of_size
+    from ..pages.memory_page import asked_size
+    from ..program.sized.plan_file import read_plan
+
+    size = asked_size(artifact.program, args.tokens, args.samples)
+    if args.plan is None:
+        return (None if size is None else plan_of_size(artifact, size)), size
+    if size is not None or artifact.program.sizes is None:
+        raise OptionError(
+            "--plan is given " + ("and a size, too" if size is not None else "for a program of one size"),
+            rule="a plan says the size of each micro-batch of a step, of a program for any size",
+            fix="leave --plan out" if size is None else "give one of the two",
+        )
+    return read_plan(args.plan), None
 
 
 def _compared(against: Path | None, found: Estimate) -> list[Section]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import OptionError
 from ..program.switch_plan import SwitchScope
-from .command import Command, add_json, add_strategy_name
+from .command import Command, add_json, add_size, add_strategy_name
 from .show import progress, show_sections
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def add_flags(parser: ArgumentParser) -> None:
         "--switch", metavar="A:B", help="the switch from A to B, of a bundle of several strategies"
     )
     add_strategy_name(parser)
+    add_size(parser)
     parser.add_argument(
         "--scope",
         choices=[scope.value for scope in SwitchScope],
@@ -95,6 +96,7 @@ def _bundle_page(args: Namespace) -> list[Section]:
 
 def _page(artifact: Artifact, args: Namespace) -> list[Section]:
     from ..pages.inspect import comm_page, overview, rank_page
+    from ..pages.memory_page import asked_size
     from ..pages.schedule_page import schedule_page
 
     if args.rank is not None:
@@ -105,7 +107,9 @@ def _page(artifact: Artifact, args: Namespace) -> list[Section]:
         return tensor_sections(artifact, args.tensor)
     if args.comm:
         return comm_page(artifact)
-    return schedule_page(artifact) if args.schedule else overview(artifact)
+    if args.schedule:
+        return schedule_page(artifact)
+    return overview(artifact, asked_size(artifact.program, args.tokens, args.samples))
 
 
 COMMAND = Command(

@@ -16,7 +16,7 @@ from ..program.check_segment import comm_slots
 from ..program.exchange_plan import moved_volumes
 from ..program.program import ClassProgram, InputKind, Op, OutputKind, RankProgram, Shard
 from ..program.program_text import comm_text, instruction_lines, segment_lines
-from .memory_page import memory_table
+from .memory_page import memory_tables
 from .sections import Cell, Listing, Section, Table
 from .training_page import decay_table, narrow_warning, optimizer_text
 
@@ -24,8 +24,8 @@ GRADIENT = "gradient"
 NAMES_SHOWN = 5
 
 
-def overview(artifact: Artifact) -> list[Section]:
-    """What was compiled, and a line per rank."""
+def overview(artifact: Artifact, size: int | None = None) -> list[Section]:
+    """What was compiled, and a line per rank. size: of a micro-batch, where any may be run."""
     manifest, program = artifact.manifest, artifact.program
     warning = narrow_warning(program)
     facts: list[tuple[Cell, ...]] = [
@@ -62,7 +62,7 @@ def overview(artifact: Artifact) -> list[Section]:
         Table("artifact", "artifact", ("fact", "value"), tuple(facts)),
         Table("ranks", f"{len(ranks)} of {program.world_size} ranks", columns, ranks),
         *([decay_table(program, manifest.optimizer)] if manifest.optimizer.weight_decay else []),
-        memory_table(artifact),
+        *memory_tables(artifact, size),
     ]
 
 

@@ -245,7 +245,7 @@ class SizedRank:
     instructions of one micro-batch (mb 0), their tags being numbers of crossings; of `counts`, each
     STEP_COMPUTE is done for all micro-batches before what follows it. weights: what backward leaves to later.
     scatters: gradients are handed over inside a step. saved: bytes that are kept from a micro-batch's forward
-    to its backward, the sum of these.
+    to its backward, the sum of these products.
     """
 
     comms: list[Overlay]
@@ -256,7 +256,7 @@ class SizedRank:
     backward: list[Instruction]
     end: list[Instruction]
     scatters: bool = False
-    saved: list[Size] = field(default_factory=list)
+    saved: list[tuple[Size, ...]] = field(default_factory=list)
     weights: list[Instruction] = field(default_factory=list)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from ...program.program import ClassProgram, Program, RankProgram, Segment, Shar
 from ...program.program_text import program_text
 from ...program.receipts import with_receipts
 from ...rules.rules import uncut
-from ..compile_state import Measured
+from ..compile_state import KeptShapes, Measured
 from ..pass_chain import Pass
 from ..resolve_comm import StageComm
 from ..segments import StagePlan
@@ -54,10 +54,12 @@ class ClassPrograms:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A program, and the layouts of its logical values."""
+    """A program, and the layouts of its logical values. kept: by rank, what it keeps of a micro-batch; of
+    programs that are made for any size."""
 
     program: Program
     layouts: ValueLayouts
+    kept: Mapping[int, KeptShapes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,12 @@ class Lowering:
             for program in self._rank_programs(plan, comm, saved, shards)
         ]
         programs.sort(key=lambda program: program.rank)
-        return Lowered(self._program(with_receipts(programs)), self._value_layouts())
+        kept = {
+            rank: shapes
+            for plan, own in zip(state.stages, state.kept, strict=False)
+            for rank, shapes in zip(plan.ranks, own, strict=True)
+        }
+        return Lowered(self._program(with_receipts(programs)), self._value_layouts(), kept)
 
     def _stage(self, plan: StagePlan, comm: StageComm) -> LoweredStage:
         """A stage's segments; those of one plan are lowered once."""

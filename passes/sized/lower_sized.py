@@ -57,7 +57,8 @@ def lower_sized(
             check_variants(lowered.program, first)
         programs = [lowered.program for lowered in made]
         sizes = range_of(strategy, unit, low, high, probes)
-        program = unify(programs, sizes, [row.where for row in first.rows])
+        kept = [lowered.kept for lowered in made]
+        program = unify(programs, sizes, [row.where for row in first.rows], kept)
     return Traced(first, graphs.how), replace(made[0], program=program)
 
 

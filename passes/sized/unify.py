@@ -10,18 +10,26 @@ from ...base.comm_plan import CommStep
 from ...program.program import ClassProgram, LocalRow, Program, RankProgram, Segment
 from ...program.sized.comm_numbers import frame_of, numbers_of
 from ...program.sized.size_range import SizeRange
-from ...program.sized.sizes import Overlay
+from ...program.sized.sizes import Overlay, Size
 from ...program.sized.template import check_template, first_tags, template_of
+from ..compile_state import KeptShapes
 from .explain import AmbiguousSize, Explainer, explainer_of
 from .refusals import Unlike, ambiguous_sizes, unexplained_size, unlike_programs
+from .saved_sizes import saved_sizes
 
 
-def unify(programs: Sequence[Program], sizes: SizeRange, lines: Sequence[str] = ()) -> Program:
+def unify(
+    programs: Sequence[Program],
+    sizes: SizeRange,
+    lines: Sequence[str] = (),
+    kept: Sequence[Mapping[int, KeptShapes]] = (),
+) -> Program:
     """The program of all sizes in a range; an HspmdError where the compiles differ in more than sizes.
 
-    programs: by `sizes.probes`, which see. lines: the user's line of each row of the logical graph.
+    programs: by `sizes.probes`, which see. lines: the user's line of each row of the logical graph. kept: by
+    rank of each program, see `Lowered`.
     """
-    return Unifier(programs, sizes, lines).run()
+    return Unifier(programs, sizes, lines, kept).run()
 
 
 @dataclass(slots=True)
@@ -31,8 +39,10 @@ class Unifier:
     programs: Sequence[Program]
     sizes: SizeRange
     lines: Sequence[str] = ()
+    kept: Sequence[Mapping[int, KeptShapes]] = ()
     explainers: list[Explainer] = field(init=False)
     tags: list[dict[int, int]] = field(init=False)
+    products: dict[tuple[int, ...], list[tuple[Size, ...]]] = field(default_factory=dict)
     overlays: dict[tuple[int, ...], tuple[Overlay, object]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -136,10 +146,21 @@ class Unifier:
             steps = [getattr(each, name) for each in given]
             self.alike([len(each) for each in steps], Unlike(where, f"its {name}"))
             setattr(sized, name, [self.overlay(each, first.pipeline) for each in zip(*steps, strict=True)])
+        if self.kept:
+            sized.saved = self.saved([held[first.rank] for held in self.kept], first)
         made = replace(first, literals=list(literals), sized=sized)
         for own, probe in zip(given, self.sizes.probes, strict=True):
             check_template(replace(own, sized=sized), self.sizes, probe.counts)
         return made
+
+    def saved(self, given: Sequence[KeptShapes], own: RankProgram) -> list[tuple[Size, ...]]:
+        """What a rank keeps of a micro-batch; ranks that keep the same share it."""
+        key = (own.pipeline, *map(id, given))
+        if key not in self.products:
+            place = Unlike(f"rank {own.rank}", "what it keeps for backward")
+            self.alike([[len(shape) for shape in shapes] for shapes in given], place)
+            self.products[key] = saved_sizes(given, lambda numbers: self.number(numbers, own.pipeline, place))
+        return self.products[key]
 
     def overlay(self, given: tuple[CommStep, ...], pipeline: int) -> Overlay:
         """What varies of a step; the same steps are compared once."""

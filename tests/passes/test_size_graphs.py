@@ -44,6 +44,14 @@ def graphs_of(model: nn.Module, batch: Inputs, strategy: Strategy, sizes: SizesS
     return ProbeGraphs.of(step, probes_of(sized, unit, low, high), unit, Dump(None))
 
 
+def resized_to(batch: Inputs, tokens: int) -> dict[str, Tensor]:
+    """Inputs with rows of so many tokens; 0: as they are."""
+    return {
+        name: value[:, :1].expand(-1, tokens, *value.shape[2:]) if tokens else value
+        for name, value in batch.items()
+    }
+
+
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The samples of every trace from here on."""
     found: list[int] = []
@@ -76,11 +84,7 @@ def test_graphs_between_the_ends_are_those_of_a_trace(case: str, monkeypatch: py
     found = graphs_of(model, batch, PIECES if case == "packed" else UNEQUAL, sizes)
     made = [found.at(*each) for each in asked]
     for graph, (tokens, samples) in zip(made, asked, strict=True):
-        given = {
-            name: value[:, :1].expand(-1, tokens, *value.shape[2:]) if tokens else value
-            for name, value in batch.items()
-        }
-        assert graph == tracing().run(Example(model, given, samples)).graph
+        assert graph == tracing().run(Example(model, resized_to(batch, tokens), samples)).graph
 
 
 def test_a_compile_traces_both_ends_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def test_a_size_that_was_left_a_number_is_caught() -> None:
 
 @pytest.mark.parametrize(("unit", "high"), [("tokens", 200), ("samples", 64)])
 def test_pages_say_at_which_size_their_figures_are(unit: str, high: int) -> None:
-    """Kept bytes and prices are those of the first compile, none is left out."""
+    """Kept bytes are told of any size, and of the range's end, as prices are."""
     inputs = {"x": torch.randn(2, 5, 6), "y": torch.randn(2, 5, 6)}
     program = hspmd.compile(Tokens(), inputs, strategy={**FORM, "sizes": {unit: [1, high]}})
     sizes = program.artifact.program.sizes
@@ -92,6 +92,10 @@ def test_pages_say_at_which_size_their_figures_are(unit: str, high: int) -> None
     assert sizes.text in str(program.inspect())
     two = {"kind": "cuda A100-SXM4-80GB", "count": 2}
     found = program.estimate({"version": 1, "nodes": [{"address": "here", "devices": [two]}]})
-    assert f"sizes: {sizes.text}" in found.notes
+    assert f"micro-batches by pipeline: {high} | {high}" in found.notes
     first = as_compiled(program.artifact.program)
-    assert all(all(own.saved) and len(own.saved) == len(own.rows) for own in first.ranks)
+    assert [own.saved for own in first.ranks] == [own.saved for own in program.artifact.program.ranks]
+    assert all(all(own.saved) for own in first.ranks)
+    kept = next(section for section in program.inspect() if section.key == "kept")
+    letter = "T" if unit == "tokens" else "n"
+    assert f"*{letter}" in kept.to_text() and f"at {high} {unit}" in kept.to_text()

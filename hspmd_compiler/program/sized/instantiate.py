@@ -24,6 +24,7 @@ from ..program import (
 )
 from ..receipts import with_receipts
 from .comm_numbers import filled
+from .saved_bytes import saved_bytes
 from .shared_rows import own_pieces
 from .size_range import SizeRange
 from .sizes import Count, MicroSizes, Overlay, Size
@@ -67,8 +68,6 @@ def as_compiled(program: Program) -> Program:
     pipelines share them."""
     assert program.sizes is not None, "a program for micro-batches of any size"
     made = instantiate(program, program.sizes.probes[0])
-    saved = {own.rank: own.saved for own in program.ranks}
-    made = replace(made, ranks=[replace(own, saved=saved[own.rank]) for own in made.ranks])
     if program.sizes.unit is Count.SAMPLES or program.sizes.groups:
         return made
     micros = sorted(
@@ -198,7 +197,7 @@ class _Instance:
             grad_buckets=[_moved(each, held, more) for each in own.grad_buckets],
             param_buckets=[_moved(each, held, more) for each in own.param_buckets],
             row_dim=1 if self.sizes.unit is Count.TOKENS else 0,
-            saved=[sum(size.at(micro, self.total) for size in sized.saved) for micro in micros],
+            saved=[saved_bytes(own, micro, self.total) for micro in micros],
             sized=None,
         )
 

@@ -16,6 +16,8 @@ from .template import step_instructions
 
 MOST_COUNTED = 256
 """Micro-batches of a pipeline in the first compile, whose instructions are made again."""
+MOST_FACTORS = 4
+"""Sizes whose product is a number of bytes."""
 TAGGED = frozenset({Op.SEND, Op.RECV})
 
 
@@ -108,7 +110,9 @@ def _rank_problems(own: RankProgram, sizes: SizeRange, has_range: bool) -> Itera
     if own.sized is None:
         yield "nothing says what varies"
         return
-    for size in (*_sizes_in(own.literals), *own.sized.saved):
+    if any(not 0 < len(product) <= MOST_FACTORS for product in own.sized.saved):
+        yield f"bytes that are kept: products of more than {MOST_FACTORS} sizes, or of none"
+    for size in (*_sizes_in(own.literals), *(size for product in own.sized.saved for size in product)):
         yield from _size_problems(size, sizes)
     yield from _overlay_problems("comm", own.comms, own.sized.comms, sizes)
     yield from _overlay_problems("transfer", own.transfers, own.sized.transfers, sizes)

@@ -8,6 +8,7 @@ knows devices makes plans of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from ...base.context import row_pieces
@@ -57,6 +58,22 @@ def spread_samples(count: int, sizes: SizeRange) -> StepPlan:
                 micros.append(MicroSizes(size, first=first))
             first += size
         pipelines.append(tuple(micros))
+    return StepPlan(tuple(pipelines))
+
+
+def uniform_plan(sizes: SizeRange, size: int, counts: Sequence[int]) -> StepPlan:
+    """The plan of so many micro-batches of each pipeline, all of one size; members of a group share a row."""
+    shares, first = _shares(sizes), 0
+    pipelines: list[tuple[MicroSizes, ...]] = [()] * len(counts)
+    for taker in dict.fromkeys(sizes.group_of(number) for number in range(len(counts))):
+        pieces = _pieces(size, [shares[member] for member in taker])
+        ring = row_pieces(pieces, sizes.cut_of(taker[0])) if len(taker) > 1 else ()
+        for member, piece in zip(taker, pieces, strict=True):
+            one = MicroSizes(1, piece, ring=ring) if sizes.unit is Count.TOKENS else MicroSizes(size)
+            pipelines[member] = tuple(
+                replace(one, first=first + size * number) for number in range(counts[taker[0]])
+            )
+        first += size * counts[taker[0]]
     return StepPlan(tuple(pipelines))
 
 

@@ -44,3 +44,18 @@ def rows_of(micro: MicroSizes, unit: Count) -> tuple[int, int]:
 def whole_row(micro: MicroSizes) -> int:
     """Tokens of the row that a micro-batch is, or has a piece of."""
     return sum(micro.ring) if micro.ring else micro.tokens
+
+
+def planned_sizes(plan: StepPlan, unit: Count) -> str:
+    """The sizes of a step's micro-batches, by pipeline."""
+    return " | ".join(
+        ", ".join(_micro_text(micro, unit) for micro in micros) or "none" for micros in plan.pipelines
+    )
+
+
+def _micro_text(micro: MicroSizes, unit: Count) -> str:
+    if unit is Count.SAMPLES:
+        return str(micro.samples)
+    cuts = "; ".join("+".join(map(str, cut)) for cut in micro.cuts)
+    own = f"{micro.tokens} of {sum(micro.ring)}" if micro.ring else str(micro.tokens)
+    return f"{own} ({cuts})" if cuts else own

@@ -121,21 +121,6 @@ def examples_of(examples: Batch | None, tokens: int) -> Batch | None:
     }
 
 
-def plan_text(plan: StepPlan, unit: Count) -> str:
-    """The sizes of a step's micro-batches, by pipeline."""
-    return " | ".join(
-        ", ".join(_micro_text(micro, unit) for micro in micros) or "none" for micros in plan.pipelines
-    )
-
-
-def _micro_text(micro: MicroSizes, unit: Count) -> str:
-    if unit is Count.SAMPLES:
-        return str(micro.samples)
-    cuts = "; ".join("+".join(map(str, cut)) for cut in micro.cuts)
-    own = f"{micro.tokens} of {sum(micro.ring)}" if micro.ring else str(micro.tokens)
-    return f"{own} ({cuts})" if cuts else own
-
-
 def _drawn(
     graph: LogicalGraph,
     examples: Batch | None,

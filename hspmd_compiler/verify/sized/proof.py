@@ -17,6 +17,7 @@ from ...program.program import Program
 from ...program.sized.instantiate import instantiate
 from ...program.sized.size_range import SizeRange
 from ...program.sized.sizes import Count
+from ...program.sized.step_plan import planned_sizes
 from ..eager import eager_model
 from ..equality import without_numbers
 from ..lockstep.tensors import TensorNames
@@ -27,7 +28,7 @@ from ..shape.fit import check_fit
 from ..training import BothSides, EagerUpdate, ShardUpdate, ValuesReport, compare_saved
 from ..values import Rank, ranks_from, start_ranks
 from ..widen import widen_program
-from .plans import ProofPlan, plan_text
+from .plans import ProofPlan
 
 NOT_PROVED = (
     "not proved: code of the model that looks at a size between those of the compiles; that an operator"
@@ -52,7 +53,7 @@ class SizesReport:
         return {
             "unit": self.sizes.unit.value,
             "range": [self.sizes.low, self.sizes.high],
-            "compiled": [plan_text(plan, self.sizes.unit) for plan in self.sizes.probes],
+            "compiled": [planned_sizes(plan, self.sizes.unit) for plan in self.sizes.probes],
             "shapes": list(self.shapes),
             "values": list(self.values),
             "longest": self.longest,
@@ -80,10 +81,10 @@ def check_sizes(
     """All ranks fit at these steps, too; a VerifyError says at which they don't."""
     unit = _range(program).unit
     for step in steps:
-        with task(f"check that ranks fit at {plan_text(step.plan, unit)}"), _told_at(step, unit):
+        with task(f"check that ranks fit at {planned_sizes(step.plan, unit)}"), _told_at(step, unit):
             made = instantiate(program, step.plan)
             check_fit(made, names(made))
-    return tuple(plan_text(step.plan, unit) for step in steps)
+    return tuple(planned_sizes(step.plan, unit) for step in steps)
 
 
 def compare_plans(
@@ -129,7 +130,7 @@ def _told_at(step: ProofPlan, unit: Count) -> Iterator[None]:
     except EagerNotFinite:
         raise
     except VerifyError as error:
-        sizes = (f"{unit.value} by pipeline", plan_text(step.plan, unit))
+        sizes = (f"{unit.value} by pipeline", planned_sizes(step.plan, unit))
         raise VerifyError(
             error.what, at=error.at, details=[*error.details, sizes], rule=error.rule, fix=error.fix
         ) from error
