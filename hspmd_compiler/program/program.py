@@ -364,4 +364,6 @@ class Program:
     @property
     def cuts_samples(self) -> bool:
         """Whether some rank runs some tokens of its samples only."""
+        if self.sizes is not None and self.sizes.groups:
+            return True
         return any(own.piece is not None or own.pieces for own in self.ranks)

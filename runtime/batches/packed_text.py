@@ -21,6 +21,8 @@ IGNORED = -100
 """A label that the loss leaves out: of the last token of a document, and of what fills a row up."""
 
 
+FIXED = "compile the model with packed=1 and seq=TOKENS, as long as the longest file"
+SIZED = "compile the model with packed=1, end sizes.tokens at the longest file or later, and pack as much"
 FILLING = 64
 """Tokens of a document that fills a row up: one long one costs attention, many short ones cost calls."""
 
@@ -143,7 +145,7 @@ def check_packing(
             "the text can't be packed for this program",
             details=wrong,
             rule=f"rows of --pack tokens hold whole files; the model takes {', '.join(PACKED_INPUTS)}",
-            fix="compile the model with packed=1 and seq=TOKENS, as long as the longest file",
+            fix=FIXED if sizes is None else SIZED,
         )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import hspmd_compiler as hspmd
 from hspmd_compiler.errors import ArtifactError
 from hspmd_compiler.program.check import check
+from hspmd_compiler.program.context.row_piece import RowPiece
 from hspmd_compiler.program.program import Op, Program, SizedRank
 from hspmd_compiler.program.sized.instantiate import instantiate
 from hspmd_compiler.program.sized.sizes import RING, Count, Size
@@ -68,6 +69,14 @@ def of_range(**fields: object) -> Change:
     return changed
 
 
+def of_piece(piece: RowPiece) -> Change:
+    def changed(program: Program) -> Program:
+        own = program.ranks[0]
+        return replace(program, ranks=[replace(own, pieces=[piece]), *program.ranks[1:]])
+
+    return changed
+
+
 def plain(program: Program) -> Program:
     assert program.sizes is not None
     return instantiate(program, program.sizes.probes[0])
@@ -116,6 +125,10 @@ def test_a_compiled_program_is_whole(sized: Program) -> None:
         (of_range(stages=(2, 1)), "are not of 2 pipelines"),
         (of_range(stages=(1,), probes=()), "are not of 1 pipelines"),
         (of_range(groups=((0, 5),)), "is not of the 1 pipelines"),
+        (of_range(groups=((0, 0),)), "rows are not cut among the pipelines that share them"),
+        (of_range(shares=(1.0, 2.0)), r"shares \[1.0, 2.0\] are not of 1 pipelines"),
+        (of_range(shares=(float("nan"),)), "are not of 1 pipelines"),
+        (of_piece(RowPiece((), ("x",))), "pieces of rows, or pieces of nothing, in"),
     ],
 )
 def test_what_is_not_there_is_refused(sized: Program, change: Change, problem: str) -> None:

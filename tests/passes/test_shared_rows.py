@@ -183,7 +183,7 @@ def test_probes_tell_all_pieces_apart() -> None:
 def test_a_probe_gives_its_own_program() -> None:
     """Steps of exchanges that begin before they end keep their slots; every rank has its piece."""
     program = case("ring").program
-    assert program.sizes is not None
+    assert program.sizes is not None and program.cuts_samples
     for probe in program.sizes.probes:
         made = instantiate(program, probe)
         for own in made.ranks:

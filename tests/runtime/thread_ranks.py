@@ -17,7 +17,16 @@ from torch import Tensor
 from hspmd_compiler.base.comm_plan import Combine, CommStep
 from hspmd_compiler.errors import InternalError
 from hspmd_compiler.program.arrays import TorchArrays
-from hspmd_compiler.program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Request, Send
+from hspmd_compiler.program.requests import (
+    AllReduce,
+    Exchange,
+    ExchangeStart,
+    GradReduce,
+    LossReduce,
+    Recv,
+    Request,
+    Send,
+)
 from hspmd_compiler.runtime.members import ProgramMembers
 from hspmd_compiler.runtime.transport import PeerLost
 
@@ -76,6 +85,8 @@ class ThreadTransport:
                 return self.sum_over_ranks(share)
             case Exchange(step, source):
                 return self._exchange(self._members.step(step), source)
+            case ExchangeStart(_, value):
+                return value  # all of it is done where it ends
             case Send(step, value, tag):
                 for peer, row in self._arrays.cut(self._members.step(step), value).items():
                     self._put(peer, tag, row.clone())
