@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 import runpy
@@ -21,6 +22,7 @@ from hspmd_compiler.annotations.text import parse_states
 from hspmd_compiler.cli.main import main
 from hspmd_compiler.cluster.form import cluster_from
 from hspmd_compiler.cluster.hostfile import read_hostfile
+from hspmd_compiler.program.sized.plan_file import plan_from_text
 from hspmd_compiler.strategy.formats.read import read_text
 from tests.docs.page_blocks import ROOT, Block, blocks, commands, link_checkout, with_this_python, write_files
 
@@ -98,7 +100,7 @@ def run(block: Block, typed: Callable[[str], None]) -> None:
         case "python":
             exec(compile(f"import hspmd_compiler\n{block.text}", "page", "exec"), dict(GIVEN))
         case "json":
-            read_text(block.text)
+            read_json_text(block.text)
         case "yaml":
             read_yaml(block.text)
         case "hosts":
@@ -112,6 +114,12 @@ def run(block: Block, typed: Callable[[str], None]) -> None:
             pass
         case other:
             pytest.fail(f"nobody knows how to run a block of {other!r}")
+
+
+def read_json_text(text: str) -> None:
+    """A step's plan where pipelines have lists of micro-batches, else a strategy."""
+    is_plan = all(isinstance(each, list) for each in json.loads(text).get("pipelines", [{}]))
+    assert (plan_from_text(text) if is_plan else read_text(text)).pipelines
 
 
 def read_yaml(text: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...base.context import ContextCut
 from ...base.pipeline_schedule import ScheduleKind
 from .sizes import Count
-from .step_plan import StepPlan
+from .step_plan import StepPlan, whole_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,5 +51,5 @@ class SizeRange:
         """The range, and at which size numbers of a page stand."""
         unit = "tokens" if self.unit is Count.TOKENS else "samples"
         first = self.probes[0].pipelines[0][0]
-        shown = first.tokens if self.unit is Count.TOKENS else first.samples
+        shown = whole_row(first) if self.unit is Count.TOKENS else first.samples
         return f"{self.low:,} to {self.high:,} {unit} a micro-batch; figures are those of {shown} {unit}"

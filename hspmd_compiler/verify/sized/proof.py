@@ -16,8 +16,8 @@ from ...options import OptimizerConfig
 from ...program.program import Program
 from ...program.sized.instantiate import instantiate
 from ...program.sized.size_range import SizeRange
-from ...program.sized.sizes import Count
-from ...program.sized.step_plan import planned_sizes
+from ...program.sized.sizes import Count, MicroSizes
+from ...program.sized.step_plan import planned_sizes, whole_row
 from ..eager import eager_model
 from ..equality import without_numbers
 from ..lockstep.tensors import TensorNames
@@ -118,8 +118,8 @@ def _range(program: Program) -> SizeRange:
     return program.sizes
 
 
-def _size(micro: object, unit: Count) -> int:
-    return int(getattr(micro, "tokens" if unit is Count.TOKENS else "samples"))
+def _size(micro: MicroSizes, unit: Count) -> int:
+    return whole_row(micro) if unit is Count.TOKENS else micro.samples
 
 
 @contextmanager
