@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .runtime.engine import Engine
     from .synthesizer.planner.plan import Plan
     from .verify.artifact import VerifyReport
+    from .verify.proof_data import GivenBatches
 
 Inputs = Mapping[str, torch.Tensor]
 
@@ -87,12 +88,12 @@ class CompiledProgram:
         values: bool = False,
         rows: bool = False,
         model: ModelSource | Factory | nn.Module | None = None,
-        batch: Inputs | Iterable[Inputs] | None = None,
+        batch: Inputs | GivenBatches | Iterable[Inputs] | None = None,
     ) -> VerifyReport:
         """Step all ranks in this process; VerifyError at the first misfit or wrong number.
 
         model: to be compared with, instead of what was compiled. batch: a global batch, or several, instead
-        of random ones.
+        of random ones; of a program with `sizes` as its steps take them, rows or a pair with a plan.
         """
         from .models.compile_subject import source_of
         from .verify.artifact import verify_artifact
@@ -277,7 +278,7 @@ def verify(
     rows: bool = False,
     model: ModelSource | Factory | nn.Module | None = None,
     trust_model: bool = False,
-    batch: Inputs | Iterable[Inputs] | None = None,
+    batch: Inputs | GivenBatches | Iterable[Inputs] | None = None,
 ) -> VerifyReport:
     """Prove an artifact: that all ranks fit, and with `values` or `rows` that they compute the model.
 
@@ -341,7 +342,7 @@ def load(
     return open_engine(path, options).engine
 
 
-def _given(artifact: Artifact, batch: Inputs | Iterable[Inputs] | None) -> list[Inputs]:
+def _given(artifact: Artifact, batch: Inputs | GivenBatches | Iterable[Inputs] | None) -> GivenBatches:
     from .verify.artifact import STEPS
     from .verify.proof_data import given_to
 

@@ -89,7 +89,7 @@ def _epoch(
         before_step(engine.steps + 1)
         if engine.active is not active:
             _check_batch(active.program, engine.program)
-            data.take_rows(engine.rows, engine.keys)
+            data.take_rows(engine.rows, engine.keys, engine.active.sizes)
             batches = iter(data)
         batch = next(batches, None)
         if batch is None:
@@ -117,7 +117,7 @@ def counted(engine: Engine, plan: StepPlan | None) -> tuple[int, int | None]:
 
 
 def _check_batch(before: Program, after: Program) -> None:
-    if before.sizes is not None and after.sizes is not None:
+    if before.sizes is not None and after.sizes is not None and before.sizes.unit is after.sizes.unit:
         return
     if before.batch != after.batch or before.inputs != after.inputs:
         raise RunError(

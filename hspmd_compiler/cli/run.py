@@ -138,6 +138,13 @@ def run(args: Namespace) -> int:
 
     def check(program: Program, rank: int) -> None:
         sizes = program.sizes
+        if sizes is not None and args.pace is not None:
+            raise OptionError(
+                "a pace is given for a program whose steps have other instructions each",
+                details=[("--pace", str(args.pace))],
+                rule="a pace has seconds of each instruction of a step, by its place",
+                fix="leave it out, or compile for one size",
+            )
         check_rank(program if sizes is None else instantiate(program, sizes.probes[0]), rank)
         own = next(each for each in program.ranks if each.rank == rank)
         check_pace(pace, program.world_size, rank, len(own.instructions), str(args.pace))

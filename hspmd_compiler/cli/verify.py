@@ -20,7 +20,7 @@ from .show import progress, show_json, show_rendered
 if TYPE_CHECKING:
     from ..artifact.store import Artifact
     from ..verify.artifact import VerifyReport
-    from ..verify.proof_data import Batch
+    from ..verify.proof_data import GivenBatches
     from ..verify.twin.twin import TwinReport
 
 
@@ -136,7 +136,7 @@ def _is_given(args: Namespace, flag: str) -> bool:
     return bool(getattr(args, flag.removeprefix("--")))
 
 
-def _data(artifact: Artifact, name: str) -> list[Batch]:
+def _data(artifact: Artifact, name: str) -> GivenBatches:
     from ..verify.artifact import STEPS
     from ..verify.proof_data import made_for
 

@@ -13,22 +13,24 @@ from torch import nn
 from ..artifact.store import Artifact
 from ..artifact.value_layouts import from_json
 from ..base.log import task
-from ..errors import ArtifactError, OptionError, VerifyError
+from ..errors import ArtifactError, VerifyError
 from ..ir import graph_json
 from ..ir.graph import LogicalGraph
 from ..models.models import ModelSource
 from ..program.sized.instantiate import as_compiled
+from ..program.sized.step_plan import planned_sizes
 from .batches import Batch, Batches, blanked, checked_padding, drawn_batches, given_batches
 from .lockstep.report import LockstepReport
 from .lockstep.tensors import TensorNames
 from .not_finite import EagerNotFinite, explained
+from .proof_data import GivenBatches
 from .reference import SEED, Reference, find_reference
 from .rows import FIX, RowsReport, compare_rows
 from .same_model import check_graph
 from .saved import check_owned
 from .shape.fit import check_fit, check_memory
 from .sized.plans import ProofPlan, batches_of, longest, of_graph, proof_plans
-from .sized.proof import SizesReport, check_sizes, compare_plans
+from .sized.proof import SizesReport, check_sizes, compare_plans, size_of
 from .start import checked_start
 from .tables import check_tables
 from .training import ValuesReport, compare_training
@@ -73,7 +75,7 @@ def verify_artifact(
     trust_model: bool = False,
     from_file: bool = False,
     examples: Batch | None = None,
-    batches: Sequence[Batch] = (),
+    batches: GivenBatches = (),
 ) -> VerifyReport:
     """Step all ranks in this process; a VerifyError at the first misfit or wrong number.
 
@@ -81,18 +83,14 @@ def verify_artifact(
     rows: every value is that of the single-device graph. model: instead of building it again.
     trust_model: a factory that the artifact names may be imported and called. from_file: the graph was
     read, so that it must be the model's, too. examples: what a live model was compiled with. batches: global
-    ones to step on, instead of random ones.
+    ones to step on, instead of random ones; of a program for micro-batches of any size, with their plans.
     """
     _check_whole(artifact)
     whole = artifact
     if artifact.program.sizes is not None:
         artifact = replace(artifact, program=as_compiled(artifact.program))
-        if batches:
-            raise OptionError(
-                "batches are given to the proof of a program for micro-batches of any size",
-                rule="it is proved on random batches of sizes of its range",
-                fix="verify without --data, or batch=",
-            )
+    planned = [(_read(each[0], whole), each[1]) for each in batches if isinstance(each, tuple)]
+    given = [_read(each, whole) for each in batches if not isinstance(each, tuple)]
     if rows and artifact.program.cuts_samples:
         raise VerifyError(
             "the values inside of samples that ranks cut are not compared",
@@ -105,7 +103,8 @@ def verify_artifact(
     check_tables(whole.program, graph)
     check_owned(artifact.program)
     steps = [] if whole is artifact else proof_plans(whole.program, SEED)
-    sizes = _checked_sizes(whole, steps) if steps else None
+    stepped = [ProofPlan(plan) for _, plan in planned] or steps
+    sizes = _checked_sizes(whole, steps, stepped) if steps else None
     if not (values or rows):
         return VerifyReport(fit, sizes=sizes)
     check_memory(sum(fit.peak), "all ranks together")
@@ -115,35 +114,48 @@ def verify_artifact(
         reference = replace(reference, examples=examples)
     if steps:
         reference = replace(reference, examples=of_graph(graph, reference.examples))
-    batches = [{key: each[key] for key in each if key not in whole.program.left_out} for each in batches]
-    used = given_batches(batches, STEPS) if batches else _drawn(graph, reference)
-    used = blanked(used, artifact.program) if not batches else checked_padding(used, artifact.program)
+    used = given_batches(given, STEPS) if given else _drawn(graph, reference)
+    used = blanked(used, artifact.program) if not given else checked_padding(used, artifact.program)
     if from_file:
         with task("trace the model"):
             check_graph(artifact, graph, reference, used.steps[0])
     reference, start = checked_start(artifact, reference)
     proved = None
     if values and sizes is not None:
-        drawn = batches_of(graph, reference.examples, steps, sizes.sizes.unit)
-        proved = compare_plans(whole.program, reference, steps, drawn, artifact.manifest.optimizer)
-        sizes = replace(sizes, values=sizes.shapes)
+        unit = sizes.sizes.unit
+        drawn = [batch for batch, _ in planned] or batches_of(graph, reference.examples, steps, unit)
+        proved = compare_plans(whole.program, reference, stepped, drawn, artifact.manifest.optimizer)
+        sizes = replace(sizes, values=tuple(planned_sizes(step.plan, unit) for step in stepped))
     elif values:
         proved = prove_values(artifact, graph, reference, used.steps, used.inputs)
     return VerifyReport(
         fit,
         None if proved is None else replace(proved, start=start),
         compare_rows(artifact, graph, reference.state, used.steps[0]) if rows else None,
-        used.inputs,
+        given_batches([batch for batch, _ in planned], len(planned)).inputs if planned else used.inputs,
         sizes,
     )
 
 
-def _checked_sizes(artifact: Artifact, steps: Sequence[ProofPlan]) -> SizesReport:
-    """All ranks fit at the steps; of a program for micro-batches of any size."""
+def _checked_sizes(
+    artifact: Artifact, steps: Sequence[ProofPlan], stepped: Sequence[ProofPlan]
+) -> SizesReport:
+    """All ranks fit at the steps, of a program for micro-batches of any size. stepped: with values."""
     program = artifact.program
     assert program.sizes is not None, "asked of such a program only"
-    shapes = check_sizes(program, steps, lambda made: names_of(replace(artifact, program=made)))
-    return SizesReport(program.sizes, shapes, longest(program))
+    every = list(dict.fromkeys((*steps, *stepped)))
+    shapes = check_sizes(program, every, lambda made: names_of(replace(artifact, program=made)))
+    ran = [
+        size_of(micro, program.sizes.unit) for step in stepped for own in step.plan.pipelines for micro in own
+    ]
+    return SizesReport(
+        program.sizes, shapes, max(ran, default=0) if stepped is not steps else longest(program)
+    )
+
+
+def _read(batch: Batch, artifact: Artifact) -> Batch:
+    """What of a batch the model is called with."""
+    return {key: value for key, value in batch.items() if key not in artifact.program.left_out}
 
 
 def names_of(artifact: Artifact) -> TensorNames:

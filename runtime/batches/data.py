@@ -17,6 +17,7 @@ from ...base.names.named_import import import_named
 from ...base.source_lines import lines_of_error
 from ...errors import HspmdError, RunError
 from ...program.program import Program
+from ...program.sized.size_range import SizeRange
 from ...program.sized.sizes import Count
 from ...program.sized.step_plan import StepPlan
 
@@ -73,10 +74,11 @@ class DataSource(Protocol):
 
     def __iter__(self) -> Iterator[Batch]: ...
 
-    def take_rows(self, rows: SampleRanges, keys: frozenset[str]) -> None:
+    def take_rows(self, rows: SampleRanges, keys: frozenset[str], sizes: SizeRange | None = None) -> None:
         """Give other rows from the next batch on, of other inputs: this rank's of another program.
 
-        Whoever iterates begins to anew, at the same place.
+        Whoever iterates begins to anew, at the same place. sizes: of the other program's micro-batches, where
+        each step chooses them; `plan` is one for it from now on.
         """
 
     def state_dict(self) -> dict[str, object]: ...
@@ -258,7 +260,7 @@ class FactoryData(Epochs):
         self._inner = None
         self._end_epoch()
 
-    def take_rows(self, rows: SampleRanges, keys: frozenset[str]) -> None:
+    def take_rows(self, rows: SampleRanges, keys: frozenset[str], sizes: SizeRange | None = None) -> None:
         """See DataSource. A factory that names `rows` is called anew; batches that were used are skipped."""
         if self.local:
             self._shape = self._whole.of_rows(rows, keys)

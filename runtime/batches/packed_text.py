@@ -58,7 +58,7 @@ class PackedText(Epochs):
             yield self._batch([*chosen, *([()] * (self._shape.batch - len(chosen)))])
         self._end_epoch()
 
-    def take_rows(self, rows: SampleRanges, keys: frozenset[str]) -> None:
+    def take_rows(self, rows: SampleRanges, keys: frozenset[str], sizes: SizeRange | None = None) -> None:
         """See DataSource."""
         self._rows, self._keys = rows, keys
 

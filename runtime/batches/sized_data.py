@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -12,9 +14,10 @@ from ...program.sized.size_range import SizeRange
 from ...program.sized.sizes import Count
 from ...program.sized.spread import spread_rows, spread_samples
 from ...program.sized.step_plan import StepPlan
-from .data import END, Batch, BatchFactory, BatchShape, FactoryData, count_samples
+from .data import END, Batch, BatchFactory, BatchShape, FactoryData, SampleRanges, count_samples
 
 SHOWN_ROWS = 10
+POSITIONS = "position_ids"
 RULE = (
     "a batch of packed tokens is a list of rows, each a dict of tensors [tokens, ...] of any length in the"
     " program's range; one of samples is a dict of tensors [samples, ...]; or either is a pair of one dict"
@@ -38,6 +41,7 @@ class SizedFactoryData(FactoryData):
                 fix="leave `rows` out of the factory's arguments",
             )
         self._sizes = sizes
+        self._taken: GivenSizes | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         if self._inner is None:
@@ -46,36 +50,76 @@ class SizedFactoryData(FactoryData):
                 if self._next(self._inner) is END:
                     break
         while (given := self._next(self._inner)) is not END:
-            batch, self.plan = planned_batch(given, self._sizes)
+            batch, self._taken = sized_batch(given, self._sizes.unit)
+            self.plan = self._taken.plan_for(self._sizes)
             self._batches += 1
             yield batch
         self._inner = None
         self._end_epoch()
 
+    def take_rows(self, rows: SampleRanges, keys: frozenset[str], sizes: SizeRange | None = None) -> None:
+        """See DataSource."""
+        self._sizes = sizes or self._sizes
+        self.plan = None if self._taken is None else self._taken.plan_for(self._sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSizes:
+    """What a batch has: samples, or rows of so many tokens and their documents; or a plan of its own."""
+
+    samples: int = 0
+    rows: tuple[int, ...] = ()
+    documents: tuple[tuple[int, ...], ...] = ()
+    plan: StepPlan | None = None
+
+    def plan_for(self, sizes: SizeRange) -> StepPlan:
+        """How the pipelines of a program take it."""
+        if self.plan is not None:
+            return self.plan
+        if self.rows:
+            return spread_rows(self.rows, sizes, self.documents)
+        return spread_samples(self.samples, sizes)
+
 
 def planned_batch(given: object, sizes: SizeRange) -> tuple[Batch, StepPlan]:
     """The whole step's batch, and how its micro-batches lie in it; RunError for anything else."""
+    batch, found = sized_batch(given, sizes.unit)
+    return batch, found.plan_for(sizes)
+
+
+def sized_batch(given: object, unit: Count) -> tuple[Batch, GivenSizes]:
+    """The whole step's batch, and what a plan follows from; RunError for anything else."""
     match given:
         case (Mapping() as batch, StepPlan() as plan):
-            return dict(batch), plan
-        case Mapping() as batch if sizes.unit is Count.SAMPLES and count_samples(batch):
-            return dict(batch), spread_samples(count_samples(batch), sizes)
-        case Mapping() as row if sizes.unit is Count.TOKENS:
-            return _of_rows([row], sizes)
-        case list() | tuple() if given and sizes.unit is Count.TOKENS:
-            return _of_rows(given, sizes)
+            return dict(batch), GivenSizes(plan=plan)
+        case Mapping() as batch if unit is Count.SAMPLES and count_samples(batch):
+            return dict(batch), GivenSizes(count_samples(batch))
+        case Mapping() as row if unit is Count.TOKENS:
+            return _of_rows([row])
+        case list() | tuple() if given and unit is Count.TOKENS:
+            return _of_rows(given)
     raise RunError(f"a batch is a {type(given).__name__} that is none", rule=RULE)
 
 
-def _of_rows(given: Sequence[object], sizes: SizeRange) -> tuple[Batch, StepPlan]:
+def _of_rows(given: Sequence[object]) -> tuple[Batch, GivenSizes]:
     rows = [row for row in given if isinstance(row, Mapping)]
     keys = list(rows[0]) if rows else []
     problems = [(f"row {number}", _problem(row, keys)) for number, row in enumerate(given)]
     wrong = [(row, problem) for row, problem in problems if problem]
     if wrong:
         raise RunError("rows of a batch don't fit each other", details=wrong[:SHOWN_ROWS], rule=RULE)
-    lengths = [len(row[keys[0]]) for row in rows]
-    return {key: torch.cat([row[key] for row in rows])[None] for key in keys}, spread_rows(lengths, sizes)
+    lengths = tuple([len(row[keys[0]]) for row in rows])
+    batch = {key: torch.cat([row[key] for row in rows])[None] for key in keys}
+    return batch, GivenSizes(rows=lengths, documents=tuple([documents_of(row) for row in rows]))
+
+
+def documents_of(row: Mapping[str, Tensor]) -> tuple[int, ...]:
+    """Lengths of a row's documents, if positions tell them: one begins where these don't go on by one."""
+    positions = row.get(POSITIONS)
+    if positions is None or positions.dim() != 1 or positions.is_floating_point():
+        return ()
+    begins = 1 + torch.nonzero(positions[1:] != positions[:-1] + 1).flatten()
+    return tuple([high - low for low, high in pairwise([0, *begins.tolist(), len(positions)])])
 
 
 def _problem(row: object, keys: Sequence[str]) -> str:

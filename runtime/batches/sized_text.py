@@ -1,16 +1,20 @@
-"""Text files as whole documents, packed into rows as long as they are: a program of any size runs them."""
+"""Text files for a program of any size: whole documents, in rows as long as they are; or samples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
 from ...program.sized.size_range import SizeRange
-from ...program.sized.spread import spread_rows
-from .data import Batch, Epochs, SampleRanges, epoch_seed
+from ...program.sized.spread import spread_samples
+from .data import Batch, BatchShape, Epochs, SampleRanges, epoch_seed
 from .packed_text import FILLING, PACKED_INPUTS, first_fit, packed_row
+from .sized_data import GivenSizes
+from .text_data import TextData
 from .tokens import Tokens
+
+ROWS = "rows"
 
 
 class SizedPackedText(Epochs):
@@ -30,6 +34,7 @@ class SizedPackedText(Epochs):
         self._sizes, self._room = sizes, room
         self._keys = [key for key in PACKED_INPUTS if key in inputs]
         self._rows = rows_of_step(sizes)
+        self._taken: GivenSizes | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         rows = self._packed()
@@ -39,8 +44,20 @@ class SizedPackedText(Epochs):
             yield self._batch(chosen)
         self._end_epoch()
 
-    def take_rows(self, rows: SampleRanges, keys: frozenset[str]) -> None:
+    def take_rows(self, rows: SampleRanges, keys: frozenset[str], sizes: SizeRange | None = None) -> None:
+        """See DataSource; a step's batch is the same for all ranks."""
+        self._sizes = sizes or self._sizes
+        self.plan = None if self._taken is None else self._taken.plan_for(self._sizes)
+
+    def state_dict(self) -> dict[str, object]:
+        """See DataSource; `rows` of a step, so that another strategy goes on at the same place."""
+        return {**super().state_dict(), ROWS: self._rows}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """See DataSource."""
+        super().load_state_dict(state)
+        rows = state.get(ROWS)
+        self._rows = rows if type(rows) is int and rows > 0 else self._rows
 
     def _packed(self) -> list[tuple[int, ...]]:
         """The documents of each row of this epoch, the same on every rank."""
@@ -57,8 +74,23 @@ class SizedPackedText(Epochs):
             packed_row([self._documents[each].read(0, len(self._documents[each])) for each in chosen], total)
             for chosen, total in zip(rows, totals, strict=True)
         ]
-        self.plan = spread_rows(totals, self._sizes, filled)
+        self._taken = GivenSizes(rows=tuple(totals), documents=tuple(map(tuple, filled)))
+        self.plan = self._taken.plan_for(self._sizes)
         return {key: torch.cat([row[key] for row in made])[None] for key in self._keys}
+
+
+class SizedTextData(TextData):
+    """As many samples a step as the program was first compiled with, by a plan; whole batches."""
+
+    local = False
+
+    def __init__(self, tokens: Tokens, shape: BatchShape, sizes: SizeRange, seed: int = 0) -> None:
+        super().__init__(tokens, shape, [(0, shape.batch)], frozenset(shape.inputs), seed)
+        self.plan = spread_samples(shape.batch, sizes)
+
+    def take_rows(self, rows: SampleRanges, keys: frozenset[str], sizes: SizeRange | None = None) -> None:
+        """See DataSource; a step's batch is the same for all ranks."""
+        self.plan = self.plan if sizes is None else spread_samples(self._shape.batch, sizes)
 
 
 def rows_of_step(sizes: SizeRange) -> int:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ...errors import RunError
 from ...program.program import COMM, ClassProgram, InputKind, Segment, Shard, Value
+from ...program.sized.sizes import Count
 from ..engine import Engine
 from .copied_labels import check_labels
 from .data import FactoryData, epoch_seed, load_factory, seed_generators
 from .packed_text import PackedText, check_packing, check_shifted
 from .sized_data import SizedFactoryData
-from .sized_text import SizedPackedText
+from .sized_text import SizedPackedText, SizedTextData
 from .text_data import IDS, LABELS, TextData, open_text
 
 EMBEDDINGS = frozenset({"aten.embedding.default", "hspmd.vocab_embedding"})
@@ -35,11 +37,21 @@ def text_source(
 ) -> TextData:
     """This rank's rows of text; every rank calls this, or one `alone` where the others have theirs.
 
-    RunError where the model would learn to copy; or its vocabulary is too small, if this rank sees it.
+    RunError where the model would learn to copy; or its vocabulary is too small, if this rank sees it. Where
+    each step chooses its samples, all steps have those of the first compile.
     """
+    sizes = engine.active.sizes
+    if sizes is not None and sizes.unit is Count.TOKENS:
+        raise RunError(
+            "the text is not packed, and the program takes packed rows",
+            rule="with sizes.tokens a row holds whole documents, which are files",
+            fix=f"give --pack TOKENS, at most {sizes.high}, or batches by --data module:factory",
+        )
     if LABELS in engine.shape.inputs and not alone:
         check_labels(engine.class_program, engine.transport, IDS, LABELS, engine.active.piece)
     tokens = open_text(files, vocabulary_of(engine.class_program, engine.shards), tokenizer)
+    if sizes is not None:
+        return SizedTextData(tokens, engine.shape, sizes, seed)
     return TextData(tokens, engine.shape, engine.rows, engine.keys, seed)
 
 

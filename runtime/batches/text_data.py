@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ...errors import RunError
+from ...program.sized.size_range import SizeRange
 from .data import Batch, BatchShape, Epochs, SampleRanges, epoch_seed
 from .tokens import BYTE_VALUES, ByteTokens, FileTokens, Tokens, tokenized
 
@@ -55,7 +56,7 @@ class TextData(Epochs):
         self.left_out += self.sequences % self._shape.batch
         self._end_epoch()
 
-    def take_rows(self, rows: SampleRanges, keys: frozenset[str]) -> None:
+    def take_rows(self, rows: SampleRanges, keys: frozenset[str], sizes: SizeRange | None = None) -> None:
         """See DataSource."""
         self._rows, self._keys = rows, keys
 

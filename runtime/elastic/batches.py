@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ...program.sized.size_range import SizeRange
 from ...program.sized.step_plan import StepPlan
 from ..batches.data import Batch, DataSource, SampleRanges
 from .messages import RunPosition
@@ -61,9 +62,9 @@ class ReturnedBatches:
             self._drawn = batch
             yield batch
 
-    def take_rows(self, rows: SampleRanges, keys: frozenset[str]) -> None:
+    def take_rows(self, rows: SampleRanges, keys: frozenset[str], sizes: SizeRange | None = None) -> None:
         """See DataSource."""
-        self._inner.take_rows(rows, keys)
+        self._inner.take_rows(rows, keys, sizes)
 
     def state_dict(self) -> dict[str, object]:
         """See DataSource."""
@@ -78,7 +79,13 @@ class ReturnedBatches:
         """The step of the batch that was drawn last is complete."""
         self._drawn = None
 
-    def go_on(self, position: RunPosition, rows: SampleRanges, keys: frozenset[str]) -> None:
+    def go_on(
+        self,
+        position: RunPosition,
+        rows: SampleRanges,
+        keys: frozenset[str],
+        sizes: SizeRange | None = None,
+    ) -> None:
         """Stand behind the last completed step, with these rows. Whole batches need no reading again."""
         if self._inner.local or not self._stands_at(position):
             at = {"epoch": position.epoch, "batches": position.batches, "seed": position.data_seed}
@@ -86,7 +93,7 @@ class ReturnedBatches:
             self._left_out_before = position.left_out - self._inner.left_out
         elif self._drawn is not None:
             self._returned, self._drawn = self._drawn, None
-        self._inner.take_rows(rows, keys)
+        self._inner.take_rows(rows, keys, sizes)
 
     def position(self) -> tuple[int, int, int]:
         """Epoch, batches used of it and samples left out, behind the last completed step."""

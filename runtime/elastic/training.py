@@ -266,7 +266,7 @@ class ElasticTraining:
             data = ReturnedBatches(self._run.data(engine, alone=True))
         else:
             data = self._state.data
-        data.go_on(order.position, engine.rows, engine.keys)
+        data.go_on(order.position, engine.rows, engine.keys, engine.active.sizes)
         return _State(order.generation, engine, data, order.position.begun)
 
     def _before(self) -> HeldState:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ...base.pace import Pace
+from ...errors import OptionError
 from . import checkpoint_flags, switch_flags
 from .training_view import LEFT_OUT
 
@@ -87,6 +88,14 @@ def data_of(engine: Engine, args: Namespace, alone: bool = False) -> DataSource:
 
     if args.text is None:
         return factory_source(engine, args.data, args.seed)
+    if args.pack is not None and args.elastic and engine.active.sizes is not None:
+        raise OptionError(
+            "the run can't start as asked",
+            details=[("--pack", "with --elastic, of a program for rows of any length")],
+            rule="a step has as many packed rows as the strategy was compiled with, and the run goes on under"
+            " another one",
+            fix="give batches by --data module:factory",
+        )
     if args.pack is not None:
         return packed_source(engine, args.text, args.pack, args.tokenizer, args.seed)
     return text_source(engine, args.text, args.tokenizer, args.seed, alone)

@@ -9,9 +9,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ...base.quantities import BYTE_COUNT
+from ...program.sized.sizes import Count
 
 if TYPE_CHECKING:
     from ...artifact.bundle import Bundle
+    from ...artifact.store import ProgramHead
     from ...runtime.engine import Engine
     from ...runtime.start.rank_process import Emit
 
@@ -92,13 +94,26 @@ def _of_other_batches(bundle: Bundle, args: Namespace) -> Iterator[tuple[str, st
     """Switches between strategies that take unlike batches, of which the data has one kind only."""
     for step, source, target in _hops(bundle, args):
         before, after = (bundle.head(name).program for name in (source, target))
-        if before.batch != after.batch:
-            what = f"takes {after.batch} samples a step, {source} takes {before.batch}"
-        elif before.inputs != after.inputs:
+        if _amount(before) != _amount(after):
+            what = f"takes {_amount(after)} a step, {source} takes {_amount(before)}"
+        elif _one(before) != _one(after):
             what = f"takes inputs of other shapes or types than {source}"
         else:
             continue
         yield "--switch-at", f"{step}:{target}: {what}; a run has one kind of batches"
+
+
+def _amount(program: ProgramHead) -> str:
+    """What a batch has."""
+    if program.sizes is None:
+        return f"{program.batch} samples"
+    return "packed rows" if program.sizes.unit is Count.TOKENS else "any number of samples"
+
+
+def _one(program: ProgramHead) -> dict[str, tuple[tuple[int, ...], str]]:
+    """What each sample, or token, has of an input."""
+    counted = 0 if program.sizes is None else 1 + (program.sizes.unit is Count.TOKENS)
+    return {name: (shape[counted:], dtype) for name, (shape, dtype) in program.inputs.items()}
 
 
 def _hops(bundle: Bundle, args: Namespace) -> Iterator[tuple[int, str, str]]:

@@ -62,7 +62,7 @@ class SizesReport:
     def rendered(self) -> RenderableType:
         """For people."""
         unit, sizes = self.sizes.unit.value, self.sizes
-        compiled = ", ".join(str(_size(plan.pipelines[0][0], sizes.unit)) for plan in sizes.probes)
+        compiled = ", ".join(str(size_of(plan.pipelines[0][0], sizes.unit)) for plan in sizes.probes)
         lines = [
             f"sizes: micro-batches of {sizes.low:,} to {sizes.high:,} {unit}: compiled at {compiled}, where"
             " each number that varies has one explanation",
@@ -118,7 +118,8 @@ def _range(program: Program) -> SizeRange:
     return program.sizes
 
 
-def _size(micro: MicroSizes, unit: Count) -> int:
+def size_of(micro: MicroSizes, unit: Count) -> int:
+    """What of a micro-batch varies."""
     return whole_row(micro) if unit is Count.TOKENS else micro.samples
 
 

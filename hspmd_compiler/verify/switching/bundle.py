@@ -19,6 +19,7 @@ from ...base.log import task
 from ...ir import graph_json
 from ...models.models import ModelSource
 from ...pages.units import bytes_text
+from ...program.sized.instantiate import plain
 from ...program.switch_plan import SwitchPlan, SwitchScope
 from ..artifact import STEPS, VerifyReport, verify_artifact
 from ..batches import drawn_batches
@@ -128,7 +129,8 @@ def verify_bundle(
     """A VerifyError at the first misfit of a strategy or a switch, or the first wrong number.
 
     values: also that a switch keeps every bit, and that training with a switch after each step is that of one
-    device. loss: what it was proved to be, with a home.
+    device. loss: what it was proved to be, with a home. A program for micro-batches of any size takes the
+    steps between switches as it was first compiled: what it holds is the same.
     """
     chosen = choice or ModelChoice()
     check_alike(artifacts)
@@ -144,6 +146,7 @@ def verify_bundle(
                 from_file=chosen.from_file,
                 examples=chosen.examples.get(name),
             )
+    artifacts = {name: replace(each, program=plain(each.program)) for name, each in artifacts.items()}
     strategies = ProvenStrategies.of({name: each.program for name, each in artifacts.items()})
     moments = next(iter(artifacts.values())).manifest.optimizer.moments
     memory = {}
