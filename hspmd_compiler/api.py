@@ -64,7 +64,7 @@ class CompiledProgram:
     ) -> None:
         """Write the artifact; weights: those of a live model too. rank: only what this rank needs."""
         from .artifact.write import write
-        from .compiler import whole_weights
+        from .models.compile_subject import whole_weights
 
         live = self._compiled.live
         held = whole_weights(live) if live is not None and weights else None

@@ -12,9 +12,9 @@ from torch import nn
 from .artifact.alike import check_alike
 from .artifact.bundle import no_plan, no_strategy
 from .artifact.write_bundle import BundleContent, check_names, write_bundle
-from .compiler import CompileJob, compile_several, whole_weights
+from .compiler import CompileJob, compile_several
 from .errors import OptionError
-from .models.compile_subject import Factory, Inputs
+from .models.compile_subject import Factory, Inputs, whole_weights
 from .passes.losses.prove import of_all
 from .program.switch_plan import SwitchPlan, SwitchScope
 from .strategy.formats.read import read_strategy

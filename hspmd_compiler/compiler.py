@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from .artifact.manifest import describe
@@ -124,18 +123,8 @@ def compile_several(
             subject = without_masks(_subject(job, subjects), _steps(capture, precision), called)
             to = Dump(None if dump is None else dump / name)
             with task(f"compile {name}"):
-                made[name] = _compiled(
-                    subject,
-                    job.strategy,
-                    optimizer,
-                    device,
-                    to,
-                    capture,
-                    precision,
-                    job.cost,
-                    traces,
-                    cluster,
-                )
+                given = (optimizer, device, to, capture, precision, job.cost, traces, cluster)
+                made[name] = _compiled(subject, job.strategy, *given)
             made[name].artifact.cluster = cluster
             if proves_loss:
                 with task(f"prove the loss of {name}"):
@@ -403,9 +392,3 @@ def cluster_from(cluster: ClusterSpec | str | Path | Mapping[str, object]) -> tu
     if isinstance(cluster, ClusterSpec):
         return cluster, ""
     return read_cluster(cluster), "" if isinstance(cluster, Mapping) else str(cluster)
-
-
-def whole_weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by their first names."""
-    held = (*model.named_parameters(), *model.named_buffers())
-    return {name: value.detach().resolve_conj().resolve_neg() for name, value in held}

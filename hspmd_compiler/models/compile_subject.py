@@ -86,3 +86,9 @@ def source_of(factory: ModelSource | Factory | str) -> ModelSource:
             fix="hspmd.compile(model, {'x': ..., 'y': ...}, strategy=...)",
         )
     return source_of_factory(factory)
+
+
+def whole_weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by their first names."""
+    held = (*model.named_parameters(), *model.named_buffers())
+    return {name: value.detach().resolve_conj().resolve_neg() for name, value in held}
