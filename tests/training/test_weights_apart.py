@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
 import pytest
 
-from hspmd_compiler.program.program import Op, OutputKind, Program
+from hspmd_compiler.errors import VerifyError
+from hspmd_compiler.program.program import Instruction, Op, OutputKind, Program
 from hspmd_compiler.strategy.strategy import (
     PipelineSpec,
     Recompute,
@@ -17,6 +19,7 @@ from hspmd_compiler.strategy.strategy import (
     Strategy,
 )
 
+from ..verify.planted import with_rank
 from .drawn_schedules import drawn_schedule
 from .equal_to_eager import Case
 from .training_cases import Batch, gpt2, llama, tokens
@@ -94,3 +97,33 @@ def splits(program: Program) -> None:
         assert not early & late and bool(late) == bool(own.stage)
         names = {name for name in late | early if "mlp" in name and name.endswith("weight")}
         assert not own.stage or names <= late
+
+
+def left_out(found: list[Instruction], at: int) -> list[Instruction]:
+    return found[:at] + found[at + 1 :]
+
+
+def twice(found: list[Instruction], at: int) -> list[Instruction]:
+    return [*found[: at + 1], found[at], *found[at + 1 :]]
+
+
+def too_early(found: list[Instruction], at: int) -> list[Instruction]:
+    """Before the backward pass that leaves them."""
+    own = next(n for n, each in enumerate(found) if each.op is Op.BACKWARD and each.mb == found[at].mb)
+    return [*found[:own], found[at], *found[own:at], *found[at + 1 :]]
+
+
+def of_another(found: list[Instruction], at: int) -> list[Instruction]:
+    """Of a micro-batch that has had its turn."""
+    return [*found[:at], replace(found[at], mb=found[at].mb - 1), *found[at + 1 :]]
+
+
+@pytest.mark.parametrize("plant", [left_out, twice, too_early, of_another])
+def test_planted_faults_are_seen(plant: Callable[[list[Instruction], int], list[Instruction]]) -> None:
+    """Of the last rank of a pipeline, in the order of its weights."""
+    program = case("llama").check(unequal())
+    own = next(own for own in program.ranks if own.stage == 2)
+    at = [number for number, each in enumerate(own.instructions) if each.op is Op.WEIGHTS][1]
+    wrong = with_rank(program, own, instructions=plant(own.instructions, at))
+    with pytest.raises(VerifyError):
+        case("llama").compare(wrong)
