@@ -16,12 +16,14 @@ from ..program.check_segment import comm_slots
 from ..program.exchange_plan import moved_volumes
 from ..program.program import ClassProgram, InputKind, Op, OutputKind, RankProgram, Shard
 from ..program.program_text import comm_text, instruction_lines, segment_lines
-from .memory_page import memory_tables
+from .memory_page import RANKS, memory_tables
 from .sections import Cell, Listing, Section, Table
 from .training_page import decay_table, narrow_warning, optimizer_text
 
 GRADIENT = "gradient"
 NAMES_SHOWN = 5
+FOLDS = (("rank", "device", "tp"), ("pipeline", "rows"))
+"""Ranks of a stage, then stages of pipelines that do the same."""
 
 
 def overview(artifact: Artifact, size: int | None = None) -> list[Section]:
@@ -60,7 +62,7 @@ def overview(artifact: Artifact, size: int | None = None) -> list[Section]:
     ranks = tuple(_rank_row(own, sizes) for own in program.ranks)
     return [
         Table("artifact", "artifact", ("fact", "value"), tuple(facts)),
-        Table("ranks", f"{len(ranks)} of {program.world_size} ranks", columns, ranks),
+        Table("ranks", f"{len(ranks)} of {program.world_size} ranks", columns, ranks, FOLDS),
         *([decay_table(program, manifest.optimizer)] if manifest.optimizer.weight_decay else []),
         *memory_tables(artifact, size),
     ]
@@ -118,8 +120,8 @@ def tensor_page(artifact: Artifact, name: str) -> list[Section]:
     pieces = tuple(_piece_row(own, shard) for own, shard in holders)
     used = tuple(row for own, _ in holders for row in _use_rows(artifact, own, canonical))
     return [
-        Table("shards", title, ("rank", "shape", "boxes of the whole", "owned elements"), pieces),
-        Table("uses", "read and made by", ("rank", "segment", "as", "value"), used),
+        Table("shards", title, ("rank", "shape", "boxes of the whole", "owned elements"), pieces, RANKS),
+        Table("uses", "read and made by", ("rank", "segment", "as", "value"), used, RANKS),
         Table(
             "gradient",
             "gradient",
@@ -202,7 +204,13 @@ def comm_page(artifact: Artifact) -> list[Section]:
             ("kind", "count", "bytes sent"),
             tuple(rows),
         ),
-        Table("steps", "communication of each rank", ("rank", "times", "what"), tuple(_step_rows(artifact))),
+        Table(
+            "steps",
+            "communication of each rank",
+            ("rank", "times", "what"),
+            tuple(_step_rows(artifact)),
+            RANKS,
+        ),
         Listing("groups", "groups", tuple(str(list(group)) for group in artifact.program.groups)),
     ]
 

@@ -17,6 +17,8 @@ from ..program.sized.spread import uniform_plan
 from .sections import Cell, Table
 
 KEPT = "kept for backward"
+RANKS = (("rank",),)
+"""Ranks that are alike in all else are one line of a long table."""
 
 
 def memory_tables(artifact: Artifact, size: int | None = None) -> list[Table]:
@@ -34,7 +36,7 @@ def memory_tables(artifact: Artifact, size: int | None = None) -> list[Table]:
         rows.append((own.rank, held.parameters, held.gradients, held.state, *kept))
     columns = ("rank", "parameters", "gradients", "optimizer state", *((KEPT,) if sizes is None else ()))
     title = "bytes stored between steps" + ("; kept for backward: per micro-batch" if sizes is None else "")
-    stored = Table("memory", title, columns, tuple(rows))
+    stored = Table("memory", title, columns, tuple(rows), RANKS)
     return [stored] if sizes is None else [stored, kept_table(artifact.program, sizes, size)]
 
 

@@ -9,20 +9,24 @@ from textwrap import wrap
 from typing import TypeAlias
 
 from ..base.codec import Json
+from .folded import Cell as Cell
+from .folded import Levels, folded
 
-Cell: TypeAlias = bool | int | float | str
 GAP, WIDE = "  ", 100
 """Between columns, and how wide a table is before its names are broken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """key: name of the table for scripts. Column names are the keys of its rows there."""
+    """key: name of the table for scripts. Column names are the keys of its rows there. folds: columns that
+    are put together for people where there are many rows, see `folded`.
+    """
 
     key: str
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    folds: Levels = ()
 
     def to_json(self) -> Json:
         """One object per row."""
@@ -30,12 +34,13 @@ class Table:
 
     def to_text(self) -> str:
         """Aligned columns, numbers to the right; names of a wide table are broken at spaces."""
-        cells = [tuple(map(cell_text, row)) for row in self.rows]
+        rows = folded(self.columns, self.rows, self.folds)
+        cells = [tuple(map(cell_text, row)) for row in rows]
         names: list[Sequence[str]] = [(name,) for name in self.columns]
         if sum(_widths(names, cells)) + len(GAP) * (len(names) - 1) > WIDE:
             names = [_broken(name, [row[at] for row in cells]) for at, name in enumerate(self.columns)]
         widths = _widths(names, cells)
-        right = [all(_is_numeric(row[column]) for row in self.rows) for column in range(len(widths))]
+        right = [all(_is_numeric(row[column]) for row in rows) for column in range(len(widths))]
         lines = [
             GAP.join(
                 text.rjust(width) if to_right else text.ljust(width)
