@@ -107,11 +107,9 @@ class RuleContext(Protocol):
     def arrival(self, anchor: str) -> Layout | None:
         """In which layout the value came to an anchor; None: not in this stage."""
 
-    def at_owners(
-        self, ids: object, rows: AnnotatedValue, experts: AnnotatedValue, owners: Sets
-    ) -> Dim | None:
+    def at_owners(self, ids: object, rows: AnnotatedValue, of: AnnotatedValue, owners: Sets) -> Dim | None:
         """How rows lie at the owners of their experts; None where these take all rows. ids: the argument that
-        says of each row which expert it goes to."""
+        says of each row which expert it goes to; of: its value."""
 
     @property
     def exchanges_rows(self) -> bool:

@@ -30,7 +30,7 @@ from .factors import gathered
 from .grad_terms import untied_sums
 from .insert_comm import check_takes_several_cuts, convert
 from .placement import StartLayouts
-from .routed_rows import RowRoutings, routing_for
+from .routed_rows import RowRoutings, dim_at_owners
 from .stages import RowKinds
 
 Found = TypeVar("Found")
@@ -43,9 +43,9 @@ class Deducer:
     row, stage: what is being deduced, and where. used_as: what operators take parameters in that lie in
     several cuts, by value. made_plain: values in several cuts, by the plain value that was made of them.
     steps: sums over the batch, by what is summed. gathered: of the whole batch, by the value per sample.
-    made: the row of each value. choices: by row, what a planner chose. products:
-    how products met. arrivals: layouts in which values came to anchors, by name and stage. renamed: logical
-    rows of values that a layout operator gives once more, in another layout.
+    made: the row of each value. choices: by row, what a planner chose. products: how products met. arrivals:
+    layouts in which values came to anchors, by name and stage. renamed: logical rows of values that a layout
+    operator gives once more, in another layout.
     """
 
     graph: LogicalGraph
@@ -293,11 +293,9 @@ class Deducer:
         for value in operands:
             pure, constant, static = pure and value.pure, constant and value.constant, static and value.static
             loose = loose or value.loose
-        if not (is_plain(layout) and all(is_plain(value.layout) for value in operands)):
-            check_takes_several_cuts(op, self.row)
-        made_by = (self.row, via) if via is not None else None
-        if dtype is None:
-            dtype = self.row.dtype if self.row.dtype is not None else operands[0].dtype
+        check_takes_several_cuts(op, self.row, (layout, *(value.layout for value in operands)))
+        made_by = None if via is None else (self.row, via)
+        dtype = dtype or self.row.dtype or operands[0].dtype
         out = self.new(layout, dtype, self.stage, pure=pure, constant=constant, via=made_by)
         out.static = static
         if marker is not None and marker.combine is not Combine.COPY:  # the same on all ranks
@@ -367,12 +365,9 @@ class Deducer:
         self.memo.looked = True
         return all_reduce(self, value, combine)
 
-    def at_owners(
-        self, ids: object, rows: AnnotatedValue, experts: AnnotatedValue, owners: Sets
-    ) -> Dim | None:
+    def at_owners(self, ids: object, rows: AnnotatedValue, of: AnnotatedValue, owners: Sets) -> Dim | None:
         """How rows lie at the owners of their experts; None where these take all rows."""
-        ready = self.exchanges_rows
-        return routing_for(self, self.row_of(ids).id, rows, experts, owners).at_owners if ready else None
+        return dim_at_owners(self, self.row_of(ids).id, rows, of, owners)
 
     @property
     def exchanges_rows(self) -> bool:

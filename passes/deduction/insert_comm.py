@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -263,9 +264,9 @@ def _before_layout_operator(deducer: Deducer, value: AnnotatedValue, target: Lay
     return found
 
 
-def check_takes_several_cuts(op: str, row: Row) -> None:
-    """Only what moves or cuts a value may meet such a layout: operators' rules know one cut."""
-    if op not in (COMM, TAKE) and not is_marker(op):
+def check_takes_several_cuts(op: str, row: Row, layouts: Iterable[Layout]) -> None:
+    """Only what moves or cuts a value may meet a layout of several cuts: operators' rules know one."""
+    if op not in (COMM, TAKE) and not is_marker(op) and not all(map(is_plain, layouts)):
         raise InternalError(
             f"{op} meets a value that ranks cut in several ways",
             at=row.where,

@@ -54,10 +54,15 @@ class RowRoutings:
     returned: dict[tuple[int, int], AnnotatedValue] = field(default_factory=dict)
 
 
-def routing_for(
+def dim_at_owners(
     deducer: Deducer, ids: int, rows: AnnotatedValue, experts: AnnotatedValue, owners: Sets
-) -> RowRouting:
-    """The routing of rows by the experts in a row of the graph, made where it is first needed."""
+) -> Dim | None:
+    """How rows lie that go to the experts which a row of the graph names; None where they go nowhere.
+
+    The routing is made where it is first needed.
+    """
+    if not deducer.exchanges_rows:
+        return None
     deducer.memo.looked = True
     key = (ids, deducer.stage, owners)
     known = deducer.routings
@@ -66,7 +71,7 @@ def routing_for(
         home = _home(deducer, rows)
         known.made.append(_made(deducer, number, home, experts, owners))
         deducer.result.routings.append(Routing(ids, home, owners))
-    return known.made[known.numbers[key]]
+    return known.made[known.numbers[key]].at_owners
 
 
 def _home(deducer: Deducer, rows: AnnotatedValue) -> Dim:

@@ -10,6 +10,7 @@ from ...ir.annotated import COMM, AnnotatedRow, AnnotatedValue, PipelineGraph
 from ...ir.graph import LogicalGraph, Row
 from ...ir.printer import aligned
 from ...layout.layout import Axis, Layout
+from ...program.sized.counted_step import NOTES
 from ...strategy.strategy import Strategy
 from ..deduction.placement import first_coordinate
 from ..resolve_layouts import WantedLayouts, plan_text
@@ -111,7 +112,9 @@ def _move_line(
         groups += " -> " + ",".join(map(str, target))
     change = f"{marker.combine.value} {before}" if before == after else f"{before} -> {after}"
     receivers = target if marker.source_stage != marker.target_stage else ()
-    plan = "" if marker.batch_sum else plan_text(_wanted(strategy, pipeline, row, receivers, cost))
+    plan = NOTES.get(marker.counted, "")
+    if not plan and not marker.batch_sum:
+        plan = plan_text(_wanted(strategy, pipeline, row, receivers, cost))
     return (
         "  comm",
         type_cell(row.out),

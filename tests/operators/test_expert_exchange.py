@@ -141,13 +141,15 @@ def test_a_row_goes_once_and_comes_back_once() -> None:
     assert wide_exchanges(program, WIDTH) == ["out", "back"] * 4
 
 
-def test_every_row_is_that_of_one_device() -> None:
-    """Also those that lie at the owners of their experts, in pipelines that are alike, too."""
+def test_every_row_is_that_of_one_device(tmp_path: Path) -> None:
+    """Also those that lie at their experts' owners, in pipelines that are alike, too; a dump says which."""
     stage = S((0, 1, 2), (0, 2), experts=(1, 0, 2))
     other = replace(stage, devices=(5, 4, 3))
     strategy = Strategy((P((stage,), (1, 1)), P((other,), (2,))), sequence_parallel=True)
     strategy = replace(strategy, expert_form=ExpertForm.ALL_TO_ALL)
-    program = hspmd.compile(lambda: (Mixed(), batch()), strategy=strategy)
+    program = hspmd.compile(lambda: (Mixed(), batch()), strategy=strategy, dump=tmp_path)
+    (told,) = tmp_path.glob("*-deduce.txt")
+    assert "rows to their experts, as counted" in told.read_text()
     rows = program.verify(rows=True).rows
     assert rows is not None and {"hspmd.expert_mm.default", "aten.tanh.default"}.isdisjoint(
         dict(rows.left_out)
