@@ -36,7 +36,7 @@ def deduce_all(
         if key not in known:
             known[key] = deduce(graph, number, spec, placements[number], facts)
         result.append(replace(known[key], pipeline=number))
-    check_gathered(placements[0].factors, result)
+    check_gathered(placements[0].factors, result, strategy)
     warn_of_whole(graph, strategy, result)
     warn_of_batch_values(graph, strategy, result)
     warn_of_gathered(graph, result)

@@ -152,7 +152,7 @@ def _summed(row: Row, argument: object, shape: Sequence[int]) -> list[int]:
     return [int(dim) % rank for dim in dims] if dims else [*range(rank)]
 
 
-def check_gathered(names: Mapping[int, str], pipelines: Sequence[PipelineGraph]) -> None:
+def check_gathered(names: Mapping[int, str], pipelines: Sequence[PipelineGraph], strategy: Strategy) -> None:
     """A StrategyError for parameters of which no stage gathers factors."""
     used = {row for pipeline in pipelines for row in pipeline.factored}
     bad = [
@@ -165,5 +165,19 @@ def check_gathered(names: Mapping[int, str], pipelines: Sequence[PipelineGraph])
             "gradient: factors changes nothing",
             details=shortened(bad),
             rule="ranks of one stage gather factors instead of summing addends; pipelines sum gradients",
-            fix="leave `gradient` out, or hold the parameter by `duplicate` and cut the samples of its stage",
+            fix=_as_one_stage(strategy)
+            or "leave `gradient` out, or hold the parameter by `duplicate` and cut the samples of its stage",
         )
+
+
+def _as_one_stage(strategy: Strategy) -> str:
+    """How pipelines of one device each, which only share samples out, are said as one stage; else nothing."""
+    pipelines = strategy.pipelines
+    if strategy.sizes or len(pipelines) < 2 or any(len(item.devices) > 1 for item in pipelines):
+        return ""
+    devices = ", ".join(str(device) for item in pipelines for device in item.devices)
+    shares = ",".join(str(item.batch_size) for item in pipelines)
+    return (
+        f"say the same as one pipeline of one stage: devices [{devices}], `duplicate` for all parameters,"
+        f" `layouts` with S0({shares}) at each input, micro-batches of all samples together"
+    )

@@ -184,10 +184,13 @@ def test_factors_beside_split_parameters_change_the_sum_or_are_refused(
 
 
 def test_factors_over_pipelines_are_refused(expect: Callable[[str, str], None]) -> None:
+    """And told how to say the same; said so, factors are gathered, of unequal shares of samples too."""
     strategy = Strategy(
-        tuple(PipelineSpec((StageSpec((rank,), (0, 1)),), (4,)) for rank in range(2)),
+        tuple(PipelineSpec((StageSpec((rank,), (0, 1)),), (size,)) for rank, size in enumerate((5, 1, 2))),
         overrides=(factors("up"),),
     )
     with pytest.raises(StrategyError) as caught:
-        case("[0 | 1] <R | R> hetero=0").check(strategy)
+        case("").check(replace(strategy, layouts=(LayoutWish("x", "D"),)))
     expect("passes/factors_over_pipelines", str(caught.value))
+    together = replace(one_stage(WHOLE, factors("up")), layouts=(LayoutWish("x", "S0(5,1,2)"),))
+    assert not summed(case("").check(together)) & {"up.weight", "up.bias"}
