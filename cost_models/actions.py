@@ -78,4 +78,34 @@ class Meet:
     busy_s: float = 0.0
 
 
-TimedAction = Compute | SendTo | PostRecv | RecvFrom | FinishSends | Meet
+@dataclass(frozen=True, slots=True)
+class StartSum:
+    """A collective that goes on from here beside what its rank does, behind those that it has started before.
+
+    It begins when the last of the group has started it. seconds, busy_s: as of a Meet.
+    """
+
+    key: Hashable
+    group: tuple[int, ...]
+    seconds: float
+    kind: SpanKind = SpanKind.GRADIENT
+    label: str = ""
+    position: int = -1
+    mb: int = -1
+    size_bytes: int = 0
+    busy_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitSum:
+    """Waits for the end of a sum that the rank has started."""
+
+    key: Hashable
+    group: tuple[int, ...]
+    kind: SpanKind = SpanKind.GRADIENT
+    label: str = ""
+    position: int = -1
+    mb: int = -1
+
+
+TimedAction = Compute | SendTo | PostRecv | RecvFrom | FinishSends | Meet | StartSum | AwaitSum

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 
 from ..errors import EstimateError
-from .actions import FinishSends, Meet, RecvFrom, SendTo, TimedAction
+from .actions import AwaitSum, FinishSends, Meet, RecvFrom, SendTo, TimedAction
 
 MOST_SHOWN = 12
 
@@ -42,6 +42,8 @@ def _awaited(
     """Ranks that have to come before the rank goes on."""
     if isinstance(action, SendTo | RecvFrom):
         return [action.peer]
+    if isinstance(action, AwaitSum):
+        return [one for one in action.group if one in left and one != rank]
     if isinstance(action, Meet):
         return [one for one in action.group if one not in meetings.get(action.key, ())]
     return [one for one in sorted(left) if one != rank] if isinstance(action, FinishSends) else []
@@ -77,6 +79,8 @@ def _standing(action: TimedAction, awaited: Sequence[int]) -> str:
         return f"sends{name} to rank {action.peer}{where}"
     if isinstance(action, RecvFrom):
         return f"waits for{name} from rank {action.peer}{where}"
+    if isinstance(action, AwaitSum):
+        return f"waits for a sum with ranks {others}{where}"
     if isinstance(action, Meet):
         return f"waits in{name or ' a collective'} for ranks {others}{where}"
     return f"waits until what it sent is through{where}"

@@ -24,7 +24,7 @@ class SharedHost:
         self._slowed = slowed
         self.version = 0
         self._time = self._virtual = 0.0
-        self._running: list[tuple[float, int, int]] = []
+        self._running: list[tuple[float, int, object]] = []
         self._count = 0
 
     @property
@@ -35,20 +35,20 @@ class SharedHost:
         """How many times longer so many take that compute at once."""
         return max(1.0, ranks / self.cores) * self._slowed(ranks)
 
-    def came(self, time: float, rank: int, seconds: float) -> None:
-        """A rank begins to compute."""
+    def came(self, time: float, work: object, seconds: float) -> None:
+        """A rank begins to compute, or a sum to be made beside one. work: what `ended` gives back."""
         self._virtual += (time - self._time) * self._rate
         self._time = time
         self._count += 1
         self.version += 1
-        heapq.heappush(self._running, (self._virtual + seconds, self._count, rank))
+        heapq.heappush(self._running, (self._virtual + seconds, self._count, work))
 
-    def ended(self, time: float) -> int:
-        """The rank whose computation ends at this time, the one that `next_end` announced."""
+    def ended(self, time: float) -> object:
+        """What ends at this time, as `next_end` announced."""
         self._time = time
-        self._virtual, _, rank = heapq.heappop(self._running)
+        self._virtual, _, work = heapq.heappop(self._running)
         self.version += 1
-        return rank
+        return work
 
     def next_end(self) -> float | None:
         """When the next computation ends if nobody else comes; None where nobody computes."""

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from ..base.timeline import Span, SpanKind, Timeline
 from ..errors import EstimateError
-from .actions import Compute, FinishSends, Meet, PostRecv, RecvFrom, SendTo, TimedAction
+from .actions import (
+    AwaitSum,
+    Compute,
+    FinishSends,
+    Meet,
+    PostRecv,
+    RecvFrom,
+    SendTo,
+    StartSum,
+    TimedAction,
+)
 from .deadlock import stuck
+from .messages import TimedChannel, TimedMessage
 from .semantics import Hosts, SendSemantics
 from .shared_host import SharedHost, unslowed
+from .sums_beside import SumBeside, SumsBeside
 
 _Record = tuple[int, float, float, SpanKind, str, int, int, tuple[int, ...], int]
 
@@ -20,9 +32,12 @@ def simulate(
 ) -> Timeline:
     """The timeline of one step; EstimateError where ranks wait for each other for ever."""
     records: list[_Record] = []
-    _Simulation(actions, semantics, hosts or Hosts(), records).run()
+    simulation = _Simulation(actions, semantics, hosts or Hosts(), records)
+    simulation.run()
     records.sort(key=lambda record: (record[0], record[1], record[2]))
-    return Timeline("estimated", tuple(Span(*record) for record in records))
+    beside = sorted(simulation.beside, key=lambda record: (record[0], record[1], record[2]))
+    spans, sums = (tuple(Span(*record) for record in some) for some in (records, beside))
+    return Timeline("estimated", spans, beside=sums)
 
 
 def end_times(
@@ -30,33 +45,6 @@ def end_times(
 ) -> dict[int, float]:
     """When each rank is done: the simulation without its spans, at a third of the time."""
     return _Simulation(actions, semantics, hosts or Hosts(), None).run()
-
-
-class _Message:
-    """One message: when its ends posted it, and when it is on the wire once both have."""
-
-    __slots__ = ("end", "posted", "receiver_waits", "sender_waits", "sent", "size", "start", "wire")
-
-    def __init__(self) -> None:
-        self.sent = self.posted = self.start = self.end = -1.0
-        self.wire = 0.0
-        self.size = 0
-        self.sender_waits = self.receiver_waits = False
-
-
-class _Channel:
-    """The messages of one (sender, receiver, tag), and how many were sent, posted and waited for."""
-
-    __slots__ = ("messages", "posted", "received", "sent")
-
-    def __init__(self) -> None:
-        self.messages: list[_Message] = []
-        self.sent = self.posted = self.received = 0
-
-    def at(self, index: int) -> _Message:
-        if index == len(self.messages):
-            self.messages.append(_Message())
-        return self.messages[index]
 
 
 class _Meeting:
@@ -68,6 +56,15 @@ class _Meeting:
         self.members, self.begin = members, begin
         self.end = begin + max(part.seconds for _, part in members)
         self.working = 0
+
+
+class _Job:
+    """A member's part of a sum on its processor."""
+
+    __slots__ = ("rank", "sum")
+
+    def __init__(self, rank: int, of: SumBeside) -> None:
+        self.rank, self.sum = rank, of
 
 
 class _Simulation:
@@ -90,19 +87,21 @@ class _Simulation:
         self.at = dict.fromkeys(actions, 0)
         self.clock = dict.fromkeys(actions, 0.0)
         self.ready = list(actions)
-        self.channels: dict[tuple[int, int, Hashable], _Channel] = {}
+        self.channels: dict[tuple[int, int, Hashable], TimedChannel] = {}
         self.lines: dict[tuple[int, int], float] = {}
-        self.unfinished: dict[int, list[_Message]] = {rank: [] for rank in actions}
+        self.unfinished: dict[int, list[TimedMessage]] = {rank: [] for rank in actions}
         self.finishing: set[int] = set()
         self.meetings: dict[Hashable, list[tuple[int, Meet]]] = {}
         self.joined: dict[int, _Meeting] = {}
+        self.sums = SumsBeside()
+        self.beside: list[_Record] = []
         host_of = hosts.shared()
         shared = {
             host: SharedHost(hosts.cores[host], hosts.slowed.get(host, unslowed))
             for host in set(host_of.values())
         }
         self.host_of = {rank: shared[host] for rank, host in host_of.items()}
-        self._events: list[tuple[float, int, int | SharedHost, int]] = []
+        self._events: list[tuple[float, int, int | SharedHost | _Job, int]] = []
         self._count = 0
 
     def run(self) -> dict[int, float]:
@@ -154,7 +153,54 @@ class _Simulation:
                 case Meet():
                     if not self._meet(rank, action):
                         return None
+                case StartSum():
+                    self.at[rank] += 1
+                    self._begin_sums(self.sums.start(rank, self.clock[rank], action))
+                case AwaitSum():
+                    if not self._await_sum(rank, action):
+                        return None
         return None
+
+    def _begin_sums(self, begun: Iterable[SumBeside]) -> None:
+        for found in [*begun]:
+            working = [one for one, part in found.members.items() if part.busy_s and one in self.host_of]
+            found.working = len(working)
+            found.end = -1.0
+            if not working:
+                self._sum_over(found, found.begin + max(part.seconds for part in found.members.values()))
+            for one in working:
+                self._later(found.begin, _Job(one, found))
+
+    def _sum_over(self, found: SumBeside, end: float) -> None:
+        key = next(iter(found.members.values())).key
+        begun = [*self.sums.over(key, end)]
+        if self.records is not None:
+            for one, part in found.members.items():
+                place = (part.label, part.position, part.mb, part.group, part.size_bytes)
+                self.beside.append((one, found.begin, end, part.kind, *place))
+        self.ready += found.waiting
+        self._begin_sums(begun)
+
+    def _await_sum(self, rank: int, action: AwaitSum) -> bool:
+        found = self.sums.of[action.key]
+        if found.end < 0:
+            found.waiting.append(rank)
+            return False
+        came = self.clock[rank]
+        begin = min(max(came, found.begin), max(came, found.end))
+        if begin > came:
+            self._record(rank, came, begin, SpanKind.WAIT, action, 0)
+        self._done(rank, begin, max(found.end, begin), action.kind, action)
+        return True
+
+    def _job_over(self, job: _Job, time: float) -> None:
+        """See `_worked`."""
+        found, host, part = job.sum, self.host_of[job.rank], job.sum.members[job.rank]
+        here = sum(self.host_of.get(one) is host for one in found.members)
+        found.came_s = max(found.came_s, time + max(0.0, part.seconds - part.busy_s * host.stretch(here)))
+        found.working -= 1
+        if not found.working:
+            self._sum_over(found, found.came_s)
 
     def _done(
         self, rank: int, start: float, end: float, kind: SpanKind, action: TimedAction, size: int = 0
@@ -167,12 +213,12 @@ class _Simulation:
     def _record(
         self, rank: int, start: float, end: float, kind: SpanKind, action: TimedAction, size: int
     ) -> None:
-        if self.records is None or isinstance(action, PostRecv):
+        if self.records is None or isinstance(action, PostRecv | StartSum):
             return
         group: tuple[int, ...] = ()
         if isinstance(action, SendTo | RecvFrom):
             group = (action.peer,)
-        elif isinstance(action, Meet):
+        elif isinstance(action, Meet | AwaitSum):
             group = action.group
         mb = -1 if isinstance(action, FinishSends) else action.mb
         self.records.append((rank, start, end, kind, action.label, action.position, mb, group, size))
@@ -188,11 +234,11 @@ class _Simulation:
             self._record(rank, came, begin, SpanKind.WAIT, action, 0)
         self._done(rank, begin, max(end, begin), kind, action, size)
 
-    def _channel(self, sender: int, receiver: int, tag: Hashable) -> _Channel:
+    def _channel(self, sender: int, receiver: int, tag: Hashable) -> TimedChannel:
         key = (sender, receiver, tag)
         found = self.channels.get(key)
         if found is None:
-            found = self.channels[key] = _Channel()
+            found = self.channels[key] = TimedChannel()
         return found
 
     def _send(self, rank: int, action: SendTo) -> bool:
@@ -211,11 +257,11 @@ class _Simulation:
         self._sent(rank, action, message, part)
         return True
 
-    def _sent(self, rank: int, action: SendTo, message: _Message, part: float) -> None:
+    def _sent(self, rank: int, action: SendTo, message: TimedMessage, part: float) -> None:
         done = message.start + part * message.wire if part else message.sent
         self._exchanged(rank, action, message.start if part else message.sent, done, message.size)
 
-    def _post(self, channel: _Channel, sender: int, receiver: int) -> None:
+    def _post(self, channel: TimedChannel, sender: int, receiver: int) -> None:
         """The next receive of a channel is posted now; it stays with the first posting."""
         message = channel.at(channel.posted)
         channel.posted += 1
@@ -235,7 +281,7 @@ class _Simulation:
         self._exchanged(rank, action, message.start, max(message.end, self.clock[rank]), message.size)
         return True
 
-    def _match(self, message: _Message, sender: int, receiver: int) -> None:
+    def _match(self, message: TimedMessage, sender: int, receiver: int) -> None:
         """Both ends are there: the message goes when its line is free; who waited for it goes on."""
         if message.sent < 0 or message.posted < 0:
             return
@@ -295,7 +341,7 @@ class _Simulation:
             self._met(meeting)
             self.ready += [one for one, _ in meeting.members]
 
-    def _later(self, time: float, subject: int | SharedHost) -> None:
+    def _later(self, time: float, subject: int | SharedHost | _Job) -> None:
         """A rank has work for its shared host, or a host's next work ends."""
         self._count += 1
         version = subject.version if isinstance(subject, SharedHost) else 0
@@ -306,13 +352,11 @@ class _Simulation:
         if isinstance(subject, SharedHost):
             if version != subject.version:
                 return  # somebody came since: it ends at another time
-            host, rank = subject, subject.ended(time)
-            action = self.actions[rank][self.at[rank]]
-            if isinstance(action, Compute):
-                self._done(rank, self.clock[rank], time, action.kind, action)
-                self.ready.append(rank)
-            else:
-                self._worked(rank, time)
+            host = subject
+            self._ended(subject.ended(time), time)
+        elif isinstance(subject, _Job):
+            host = self.host_of[subject.rank]
+            host.came(time, subject, subject.sum.members[subject.rank].busy_s)
         else:
             host, action = self.host_of[subject], self.actions[subject][self.at[subject]]
             assert isinstance(action, Compute | Meet), "only they work on a processor"
@@ -320,3 +364,16 @@ class _Simulation:
         ends = host.next_end()
         if ends is not None:
             self._later(ends, host)
+
+    def _ended(self, subject: object, time: float) -> None:
+        """A host has done what a rank had for it, or what a sum had."""
+        if isinstance(subject, _Job):
+            self._job_over(subject, time)
+            return
+        assert isinstance(subject, int), "a host works for ranks and for sums"
+        action = self.actions[subject][self.at[subject]]
+        if isinstance(action, Compute):
+            self._done(subject, self.clock[subject], time, action.kind, action)
+            self.ready.append(subject)
+        else:
+            self._worked(subject, time)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .batch_levels import BatchLevels
     from .deduction.placement import GraphFacts, StartLayouts
     from .grad_sync import Reductions
+    from .gradients.waves import Waves
     from .liveness import LivePipeline
     from .lower.strategy_ranks import StrategyRanks
     from .param_places import ParamPlaces
@@ -109,10 +110,12 @@ class Shared(Levelled):
 
 @dataclass(frozen=True, slots=True)
 class Synced(Shared):
-    """How gradients are summed and parameters gathered. resolver: numbers the steps of communication."""
+    """How gradients are summed and parameters gathered. resolver: numbers the steps of communication.
+    waves: gradients that are summed while backward goes on."""
 
     resolver: CommResolver
     reductions: Reductions
+    waves: Waves
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 
 from ..base.comm_plan import Box, GradBucket, GradPiece, Interval, box_volume
 from ..layout.intervals import Intervals, union, within
@@ -159,25 +160,41 @@ def merged(cells: list[Box]) -> tuple[Box, ...]:
     return tuple(sorted(boxes))
 
 
+LATE = 1 << 30
+"""Stands for the wave of what is in none: it comes last."""
+BucketKey = tuple[int, tuple[int, ...], str]
+"""A wave, a group, and an element type."""
+
+
+def reductions_of(layouts: Mapping[str, GradLayout]) -> dict[int, LayoutReduction]:
+    """How each distinct layout is reduced, by its identity."""
+    return {number: LayoutReduction(it) for number, it in {id(it): it for it in layouts.values()}.items()}
+
+
 def buckets(
-    layouts: dict[str, GradLayout], dtypes: dict[str, str], first: int = 0
+    layouts: Mapping[str, GradLayout],
+    dtypes: Mapping[str, str],
+    first: int = 0,
+    waves: Mapping[str, int] | None = None,
+    known: Mapping[int, LayoutReduction] | None = None,
 ) -> dict[int, list[GradBucket]]:
-    """Gradient buckets per rank, numbered from `first`: one flat all-reduce per group and dtype, in one
+    """Gradient buckets per rank, numbered from `first`: one flat all-reduce per wave, group and dtype, in one
     global order.
 
-    Parameters whose layouts are one object share their atoms and boxes, ranks with the same pieces a bucket.
+    waves: of parameters whose sums start before the end, in the order in which buckets hold them. known: what
+    `reductions_of` gives. Parameters whose layouts are one object share their atoms and boxes, ranks with
+    the same pieces a bucket.
     """
-    members: dict[tuple[tuple[int, ...], str], list[tuple[str, _Reduction, Atom]]] = {}
-    known: dict[int, _Reduction] = {}
-    for name, layout in layouts.items():
-        if id(layout) not in known:
-            known[id(layout)] = _Reduction(layout)
-        reduction = known[id(layout)]
+    members: dict[BucketKey, list[tuple[str, LayoutReduction, Atom]]] = {}
+    known, waves = known or reductions_of(layouts), waves or {}
+    for name in (*waves, *(name for name in layouts if name not in waves)):
+        reduction = known[id(layouts[name])]
         for atom in reduction.atoms:
-            members.setdefault((atom.group, dtypes[name]), []).append((name, reduction, atom))
+            wave = waves.get(name, LATE) if len(atom.group) > 1 else LATE
+            members.setdefault((wave, atom.group, dtypes[name]), []).append((name, reduction, atom))
     result: dict[int, list[GradBucket]] = {}
-    ordered = sorted(members.items(), key=lambda item: (len(item[0][0]), item[0]))
-    for number, ((group, dtype), parts) in enumerate(ordered, first):
+    ordered = sorted(members.items(), key=lambda item: (item[0][0], len(item[0][1]), item[0]))
+    for number, ((wave, group, dtype), parts) in enumerate(ordered, first):
         distinct = {id(atom): (reduction, atom) for _, reduction, atom in parts}.values()
         made: dict[object, GradBucket] = {}
         for rank in group:
@@ -185,12 +202,12 @@ def buckets(
             key = tuple((held and held.region) for both in parts_of for held in both)
             if key not in made:
                 pieces = tuple(reduction.piece(atom, rank, name) for name, reduction, atom in parts)
-                made[key] = GradBucket(number, group, dtype, pieces)
+                made[key] = GradBucket(number, group, dtype, pieces, wave=-1 if wave == LATE else wave)
             result.setdefault(rank, []).append(made[key])
     return result
 
 
-class _Reduction:
+class LayoutReduction:
     """The atoms of one layout, and each rank's boxes of them, found once."""
 
     def __init__(self, layout: GradLayout) -> None:
@@ -199,6 +216,16 @@ class _Reduction:
         self._targets = {holder.rank: holder for holder in layout.holders}
         self._contributors = {id(atom): frozenset(atom.contributors) for atom in self.atoms}
         self._needers = {id(atom): frozenset(atom.needers) for atom in self.atoms}
+
+    @property
+    def groups(self) -> list[tuple[int, ...]]:
+        """Ranks that exchange something, per atom."""
+        return [atom.group for atom in self.atoms if len(atom.group) > 1]
+
+    @property
+    def local_size(self) -> int:
+        """Elements of the largest local gradient."""
+        return max((prod(holder.view) for holder in self._sources.values()), default=0)
 
     def part(self, atom: Atom, rank: int) -> tuple[Holder | None, Holder | None]:
         """What a rank has of a parameter, where it gives something of an atom, and where it takes it."""

@@ -11,6 +11,7 @@ from ..layout.layout import Axis, Coordinate, Factor
 from ..program.program import OutputKind
 from .batch_levels import BatchLevels, PassLevel
 from .compile_state import Segmented, Synced, grown
+from .gradients.waves import StageWaves, Waves
 from .liveness import StageRows, StepValue
 from .lower.strategy_ranks import StrategyRanks
 from .lower.weight_rows import weight_rows
@@ -44,10 +45,12 @@ class SegmentPlan:
 class StagePlan:
     """A stage. variants: per local micro-batch, which variant of the segments it runs.
 
-    first_of: per variant the batch coordinate that stands for it. parts: the segments that each variant has,
-    in order: of forward and backward passes by level, and of step values by round. segments: those of the
-    first variant, then of the next; one list for stages that do the same. weights: values of the backward
-    pass that are made in a segment of their own, behind it.
+    first_of: per variant the batch coordinate that stands for it. waves: where gradients start to be summed;
+    the last level of backward is cut there, and each further piece of it counts as a level of its own. parts:
+    the segments that each variant has, in order: of forward and backward passes by level, and of step values
+    by round. segments: those of the first variant, then of the next; one list for stages that do the same.
+    weights: values of the backward pass that are made in a segment of their own, behind it; then there are no
+    waves.
     """
 
     pipeline: int
@@ -57,9 +60,17 @@ class StagePlan:
     levels: BatchLevels
     variants: list[int]
     first_of: list[int]
+    waves: StageWaves
     weights: frozenset[int] = frozenset()
     parts: list[PassLevel | int] = field(default_factory=list)
     segments: list[SegmentPlan] = field(default_factory=list)
+    _by_part: dict[PassLevel, list[AnnotatedRow]] = field(default_factory=dict)
+
+    @property
+    def pieces(self) -> list[PassLevel]:
+        """The pieces of the last level of backward, in order."""
+        last = self.levels.last
+        return [(Phase.BACKWARD, last + piece) for piece in range(len(self.waves.cuts) + 1)]
 
     def segment_of(self, part: PassLevel | int, mb: int) -> int | None:
         """The number of a local micro-batch's segment; None where a stage has nothing to do in that part."""
@@ -69,19 +80,32 @@ class StagePlan:
 
     def rows_of(self, part: PassLevel) -> list[AnnotatedRow]:
         """The rows of a part of the passes, in order."""
-        every = self.rows.forward if part[0] is Phase.FORWARD else self.rows.backward
-        if not self.levels.last and not self.weights:
-            return every
-        return [row for row in every if self.part_of(row) == part]
+        is_split = self.levels.last or self.weights or (self.waves.cuts and part[0] is Phase.BACKWARD)
+        if not is_split:
+            return self.rows.forward if part[0] is Phase.FORWARD else self.rows.backward
+        if not self._by_part:
+            for rows in (self.rows.forward, self.rows.backward):
+                for number, row in enumerate(rows):
+                    self._by_part.setdefault(self._part_of(row, number), []).append(row)
+        return self._by_part.get(part, [])
 
-    def part_of(self, row: AnnotatedRow) -> PassLevel:
-        """The part of the passes that a row runs in."""
-        return self.weights_part if row.out.id in self.weights else self.levels.part(self.rows, row)
+    def _part_of(self, row: AnnotatedRow, number: int) -> PassLevel:
+        """The part of a row, the one of this number in its pass."""
+        if row.out.id in self.weights:
+            return self.weights_part
+        part = self.levels.part(self.rows, row)
+        is_cut = part == (Phase.BACKWARD, self.levels.last)
+        return (part[0], part[1] + self.waves.piece_of(number)) if is_cut else part
 
     @property
     def weights_part(self) -> PassLevel:
         """That of gradients of weights that run apart."""
         return Phase.BACKWARD, self.levels.last + 1
+
+    def made_in(self) -> dict[int, PassLevel]:
+        """By value, the part that makes it."""
+        passes = [part for part in self.parts if not isinstance(part, int)]
+        return {row.out.id: part for part in passes for row in self.rows_of(part)}
 
     def sums_of(self, part: PassLevel) -> list[StepValue]:
         """The sums over the batch whose shares a part makes."""
@@ -96,6 +120,7 @@ class StagePlanner:
     pipelines: Sequence[PipelineGraph]
     ranks: StrategyRanks
     levels: BatchLevels
+    waves: Waves
     known: dict[tuple[int, Keys, bool], StagePlan] = field(default_factory=dict)
     positional: dict[int, list[PerCoordinate]] = field(default_factory=dict)
     cuts: dict[int, list[Factor]] = field(default_factory=dict)
@@ -108,7 +133,8 @@ class StagePlanner:
         known = self.known.get((id(rows), keys, splits))
         if known is not None:
             return replace(known, pipeline=pipeline, ranks=ranks, variants=variants, first_of=first_of)
-        plan = StagePlan(pipeline, stage, ranks, rows, self.levels, variants, first_of)
+        waves = self.waves.at(pipeline, stage)
+        plan = StagePlan(pipeline, stage, ranks, rows, self.levels, variants, first_of, waves)
         plan.weights = weight_rows(rows, self.levels) if splits else frozenset()
         plan.parts = _parts(plan)
         for variant in range(len(first_of)):
@@ -172,7 +198,8 @@ def _parts(plan: StagePlan) -> list[PassLevel | int]:
     """What a stage has to do: the first forward and backward pass always, others if they have rows."""
     levels, first = plan.levels, {(Phase.FORWARD, 0), (Phase.BACKWARD, plan.levels.turn)}
     found: list[PassLevel | int] = []
-    for phase, every in ((Phase.FORWARD, range(levels.turn + 1)), (Phase.BACKWARD, range(levels.last + 1))):
+    ends = ((Phase.FORWARD, levels.turn), (Phase.BACKWARD, levels.last + len(plan.waves.cuts)))
+    for phase, every in ((phase, range(end + 1)) for phase, end in ends):
         found += [part for at in every if (part := (phase, at)) in first or plan.rows_of(part)]
     found += [plan.weights_part] if plan.weights else []
     rounds = {levels.rounds[step.key] for step in plan.rows.steps} | {0}
@@ -194,17 +221,19 @@ def _segments(plan: StagePlan, graph: PipelineGraph, variant: int) -> list[Segme
         kept = tuple(row.out for row in rows_of[part] if row.out.id in wanted)
         sums = tuple((OutputKind.STEP, item.share, "") for item in plan.sums_of(part))
         outputs = Outputs(kept, (*given[part], *sums))
-        segments.append(SegmentPlan(_name(part, plan.levels, variant), variant, rows_of[part], outputs))
+        segments.append(SegmentPlan(_name(part, plan, variant), variant, rows_of[part], outputs))
     rounds = [part for part in plan.parts if isinstance(part, int)]
     return [*segments, *(_step_segment(plan, variant, at) for at in rounds)]
 
 
-def _name(part: PassLevel, levels: BatchLevels, variant: int) -> str:
-    """`forward.0` of variant 0; where passes have levels, `forward.0.1`; `weights.0` of what runs apart."""
-    if part == (Phase.BACKWARD, levels.last + 1):
+def _name(part: PassLevel, plan: StagePlan, variant: int) -> str:
+    """`forward.0` of variant 0; where a pass has levels, or pieces, `backward.0.1`; `weights.0` of what runs
+    apart."""
+    if plan.weights and part == plan.weights_part:
         return f"weights.{variant}"
     name = "forward" if part[0] is Phase.FORWARD else "backward"
-    return f"{name}.{variant}.{part[1]}" if levels.last else f"{name}.{variant}"
+    is_cut = plan.waves.cuts and part[0] is Phase.BACKWARD
+    return f"{name}.{variant}.{part[1]}" if plan.levels.last or is_cut else f"{name}.{variant}"
 
 
 def _step_segment(plan: StagePlan, variant: int, at: int) -> SegmentPlan:
@@ -219,12 +248,12 @@ def _step_segment(plan: StagePlan, variant: int, at: int) -> SegmentPlan:
 
 def _given(graph: PipelineGraph, plan: StagePlan) -> dict[PassLevel, Given]:
     """Gradients, loss and new values of buffers that a stage gives, by the part that has them first."""
-    stage, rows = plan.stage, plan.rows
+    stage = plan.stage
     gives = [(OutputKind.GRAD, term.value, term.param) for term in graph.grads if term.stage == stage]
     if graph.loss is not None and graph.loss.stage == stage:
         gives.insert(0, (OutputKind.LOSS, graph.loss, ""))
     gives += [(OutputKind.BUFFER, item.value, item.buffer) for item in graph.buffers if item.stage == stage]
-    made = {row.out.id: plan.part_of(row) for row in (*rows.forward, *rows.backward)}
+    made = plan.made_in()
     result: dict[PassLevel, Given] = {part: () for part in plan.parts if not isinstance(part, int)}
     for give in gives:
         part = made.get(give[1].id, (Phase.FORWARD, 0))
@@ -261,7 +290,7 @@ class Segments(Pass[Synced, Segmented]):
     """Equal stages of equal pipelines have the same segments."""
 
     def run(self, state: Synced) -> Segmented:
-        planner = StagePlanner(state.pipelines, state.ranks, state.levels)
+        planner = StagePlanner(state.pipelines, state.ranks, state.levels, state.waves)
         stages = [
             planner.plan(number, stage, rows)
             for number, live in enumerate(state.live)

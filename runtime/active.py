@@ -162,7 +162,8 @@ class ActiveProgram:
     def abandon(self) -> None:
         """Forget what a step that came to no end has left: it can be taken anew then."""
         state = self.state
-        for left in (state.micro, state.steps, state.grads, state.owned_grads, state.synced, state.buffers):
+        values = (state.micro, state.steps, state.grads, state.synced, state.buffers)
+        for left in (*values, state.owned_grads, state.started, state.flats):  # sums may be under way there
             left.clear()
         state.loss = None
         for shard in self.shards:

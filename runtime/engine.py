@@ -15,7 +15,7 @@ from ..options import PLAIN, Arithmetic, OptimizerConfig
 from ..program.execute import RankState
 from ..program.kernels.index_check import outside_error
 from ..program.program import ClassProgram, Program, RankProgram, Shard
-from ..program.requests import ExchangeStart, LossReduce, OptimizerStep, Request
+from ..program.requests import ExchangeStart, LossReduce, OptimizerStep, ReduceStart, Request
 from ..program.sized.plan_check import check_plan
 from ..program.sized.step_plan import StepPlan
 from ..program.switch_plan import SwitchPlan
@@ -309,6 +309,9 @@ class Engine(WholeState):
                 if isinstance(request, OptimizerStep):
                     self.update()
                 elif isinstance(request, ExchangeStart):  # waits for nobody: nothing to time
+                    answer = self.transport.answer(request)
+                elif isinstance(request, ReduceStart):
+                    self.timing.starts(request)
                     answer = self.transport.answer(request)
                 else:
                     if isinstance(request, LossReduce) and checks is not None and checks.vote is not None:

@@ -20,13 +20,25 @@ from ..program import boxes
 from ..program.arrays import TorchArrays
 from ..program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes, scattered_sizes
 from ..program.literals import torch_dtype
-from ..program.requests import AllReduce, Exchange, ExchangeStart, GradReduce, LossReduce, Recv, Request, Send
+from ..program.requests import (
+    AllReduce,
+    Exchange,
+    ExchangeStart,
+    GradReduce,
+    LossReduce,
+    Recv,
+    ReduceStart,
+    ReduceWait,
+    Request,
+    Send,
+)
 from ..program.sized.recent import Recent
 from .device import CUDA
 from .groups import Groups, SharedWorld
 from .members import MOST_STEPS, ProgramMembers
-from .swaps import Swap, start_all
 from .transport import from_wire, peer_lost_in, to_wire, wire_dtype
+from .under_way.sums import SumsUnderWay
+from .under_way.swaps import Swap, start_all
 from .watching.watch import Watch
 
 REDUCE_OPS = {Combine.SUM: dist.ReduceOp.SUM, Combine.MAX: dist.ReduceOp.MAX}
@@ -66,6 +78,7 @@ class TorchDist:
         self._sends = 0
         self._begun: dict[int, Swap] = {}
         self._posted: dict[int, Swap] = {}
+        self._sums = SumsUnderWay()
         with peer_lost_in("setting up the process groups"):
             self._groups = Groups(groups, timeout, device.type != "cpu", world)
 
@@ -87,6 +100,14 @@ class TorchDist:
             case GradReduce(bucket, flat):
                 own = flat.clone() if len(bucket.pieces) == 1 else flat  # may be a shared gradient itself
                 return self._sum(own, self._members.group(bucket.group), f"gradient bucket {bucket.id}")
+            case ReduceStart(bucket, flat, on_end):
+                group = self._members.group(bucket.group)
+                with peer_lost_in(f"gradient bucket {bucket.id} over ranks {group}"):
+                    self._sums.start(bucket.id, flat, self._groups.of(group), on_end)
+                return None
+            case ReduceWait(bucket):
+                with peer_lost_in(f"gradient bucket {bucket.id} over ranks {bucket.group}"):
+                    return self._sums.wait(bucket.id)
             case LossReduce(share):
                 return self.sum_over_ranks(share)
         raise InternalError(f"a transport can't answer {type(request).__name__}")

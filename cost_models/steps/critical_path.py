@@ -6,10 +6,9 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...base.timeline import Span, SpanKind, Timeline
+from ...base.timeline import COMPUTING, Span, SpanKind, Timeline
 
 EPSILON = 1e-9
-LOCAL = frozenset({SpanKind.FORWARD, SpanKind.BACKWARD, SpanKind.STEP_VALUE, SpanKind.UPDATE, SpanKind.OTHER})
 LinkName = Callable[[int, int], str]
 
 
@@ -81,7 +80,7 @@ class _Walk:
 
     def _count(self, span: Span, seconds: float) -> None:
         key = ("compute", f"rank {span.rank}", span.rank)
-        if span.kind not in LOCAL and span.peers:
+        if span.kind not in COMPUTING and span.peers:
             names = {self.link_name(span.rank, peer) for peer in span.peers}
             across = [name for name in sorted(names) if not name.startswith("inside ")]
             key = ("link", (across or sorted(names))[0], -1)

@@ -12,6 +12,7 @@ from ...cluster.calibration import HeldMemory
 from ...options import OptimizerConfig
 from ...program.boxes import full_box, in_one_run, received_volumes, volume
 from ...program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes, scattered_sizes
+from ...program.gradients.homes import homes_of
 from ...program.lifetimes import last_pieces
 from ...program.messages.early_receives import early_receives
 from ...program.program import ZERO_GRADS, ZERO_PARAMS, Instruction, Op, Program, Shard
@@ -82,6 +83,7 @@ class _Ledger:
     def __init__(self, program: Program, shape: RankShape, optimizer: OptimizerConfig) -> None:
         own = shape.own
         self.shape, self.own, self.optimizer = shape, own, optimizer
+        self.homes = homes_of(own)
         self.shards: dict[str, Shard] = {shard.name: shard for shard in own.shards}
         updated = {piece.param for bucket in own.grad_buckets for piece in bucket.kept}
         self.trained = [shard for shard in own.shards if shard.name in updated]
@@ -91,6 +93,7 @@ class _Ledger:
             parameters=sum(map(parameter_bytes, own.shards)),
             optimizer=sum(moments * volume(shard.kept) * BYTES[shard.dtype] for shard in self.trained),
             batch=sum(rows * prod(dims[1:]) * BYTES[dtype] for dims, dtype in program.inputs.values()),
+            gradients=self._kept_flats(),
         )
         self.grads: dict[str, int] = {}
         self.filled: set[str] = set()
@@ -125,7 +128,8 @@ class _Ledger:
         now = self.now
         inside = replace(now, transient=now.transient + step.extra)
         fresh = {name: size for name, (size, _) in step.grads.items() if name not in self.grads}
-        apart = sum(size for name, size in fresh.items() if step.grads[name][1])
+        apart = sum(size for name, size in fresh.items() if step.grads[name][1] and name not in self.homes)
+        fresh |= dict.fromkeys(fresh.keys() & self.homes.keys(), 0)
         widened = [size for name, (size, wide) in step.grads.items() if wide and name not in fresh]
         after = replace(
             now,
@@ -163,6 +167,10 @@ class _Ledger:
     def _other(self, instruction: Instruction) -> MemoryParts:
         if instruction.op in (Op.GRAD_SYNC, Op.GRAD_SCATTER):
             return self._reduce(instruction)
+        if instruction.op is Op.REDUCE_START:
+            return self._start(instruction)
+        if instruction.op is Op.REDUCE_WAIT:
+            return self._wait(instruction)
         if instruction.op is Op.OPTIMIZER:
             return self._update()
         if instruction.op is Op.PARAM_GATHER:
@@ -178,7 +186,7 @@ class _Ledger:
         gone, self.answer, self.filled = 0, 0, set()
         for bucket, done in zip(self.own.grad_buckets, last_pieces(self.own.grad_buckets), strict=True):
             is_scattered = bool(bucket.pieces) and bucket.pieces[0].param in scattered
-            if instruction.op is Op.GRAD_SCATTER and not is_scattered:
+            if bucket.wave >= 0 or (instruction.op is Op.GRAD_SCATTER and not is_scattered):
                 continue
             peak = self._reduce_bucket(bucket)
             most = max(most, peak, key=lambda parts: parts.total)
@@ -192,6 +200,45 @@ class _Ledger:
             left = sum(self.grads.values())
             self.grads.clear()
             self.now = replace(self.now, gradients=self.now.gradients - left)
+        return most
+
+    def _kept_flats(self) -> int:
+        """Bytes of the buckets in whose memory gradients are summed; it is kept between steps."""
+        return sum(home.length * BYTES[home.bucket.dtype] for home in self.homes.values())
+
+    def _start(self, instruction: Instruction) -> MemoryParts:
+        """The flat buckets of a wave beside the gradients that they are made of, which go then."""
+        most = self.now
+        for bucket, done in zip(self.own.grad_buckets, last_pieces(self.own.grad_buckets), strict=True):
+            if bucket.wave != instruction.wave or bucket.pieces[0].param in self.homes:
+                continue
+            size = BYTES[bucket.dtype]
+            given = sum(piece.length for piece in bucket.given) * size
+            copied = sum(piece.length for piece in bucket.given if not _is_given_whole(piece)) * size
+            peak = replace(self.now, buffers=self.now.buffers + given + copied)
+            most = max(most, peak, key=lambda parts: parts.total)
+            ended = sum(self.grads.pop(name, 0) for name in done)
+            self.now = replace(
+                self.now, gradients=self.now.gradients - ended, buffers=self.now.buffers + given
+            )
+        return most
+
+    def _wait(self, instruction: Instruction) -> MemoryParts:
+        """Sums are there; those of whole gradients stay in the memory of their buckets."""
+        most = self.now
+        for bucket in self.own.grad_buckets:
+            if bucket.wave != instruction.wave:
+                continue
+            size = BYTES[bucket.dtype]
+            given = sum(piece.length for piece in bucket.given) * size
+            filled = self._filled(bucket) * size
+            if bucket.pieces[0].param in self.homes:
+                given = 0  # in memory that is always there
+            kept = filled + (given if any(map(_is_whole, bucket.kept)) else 0)
+            peak = replace(self.now, gradients=self.now.gradients + filled)
+            most = max(most, peak, key=lambda parts: parts.total)
+            buffers = self.now.buffers - given
+            self.now = replace(self.now, gradients=self.now.gradients + kept, buffers=buffers)
         return most
 
     def _reduce_bucket(self, bucket: GradBucket) -> MemoryParts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ...base.comm_plan import GradBucket, ParamBucket
@@ -12,10 +12,21 @@ from ...base.timeline import Span, SpanKind, Timeline
 from ...cluster.calibration import GRADIENT
 from ...options import OptimizerConfig
 from ...program.boxes import volume
+from ...program.gradients.homes import Home, homes_of
 from ...program.lifetimes import COMPUTE_OPS
 from ...program.messages.early_receives import early_receives
 from ...program.program import Instruction, Op, Program, RankProgram, Shard
-from ..actions import Compute, FinishSends, Meet, PostRecv, RecvFrom, SendTo, TimedAction
+from ..actions import (
+    AwaitSum,
+    Compute,
+    FinishSends,
+    Meet,
+    PostRecv,
+    RecvFrom,
+    SendTo,
+    StartSum,
+    TimedAction,
+)
 from ..compute import ACCUMULATE, PACK, UNPACK, DeviceRates, SegmentPrices
 from ..links import ClusterCost
 from .comm_prices import StepComm
@@ -59,6 +70,7 @@ class StepPricer:
         self._everyone = tuple(self.owns)
         self._counts: dict[tuple[int, Hashable], int] = {}
         self._adding: dict[tuple[int, int, int], float] = {}
+        self._homes_of: dict[int, Mapping[str, Home]] = {}
 
     def actions(self) -> dict[int, list[TimedAction]]:
         """The actions of every rank that is simulated."""
@@ -202,6 +214,8 @@ class StepPricer:
             return self._few_numbers(rank, "loss", self._everyone, SpanKind.LOSS, position)
         if op in (Op.GRAD_SYNC, Op.GRAD_SCATTER):
             return self._reduce(rank, position, op)
+        if op in (Op.REDUCE_START, Op.REDUCE_WAIT):
+            return self._wave(rank, position, instruction)
         if op is Op.PARAM_GATHER:
             return [one for bucket in own.param_buckets for one in self._gather(rank, position, bucket)]
         return self._update(rank, position) if op is Op.OPTIMIZER else []
@@ -215,6 +229,30 @@ class StepPricer:
         name = self._occurrence(rank, key)
         return [Meet(name, self._present(group), seconds, kind, kind.value, position, -1, NUMBERS_BYTES)]
 
+    def _wave(self, rank: int, position: int, instruction: Instruction) -> list[TimedAction]:
+        """Buckets are packed and started, or awaited."""
+        own, rates = self.owns[rank], self.rates[rank]
+        made: list[TimedAction] = [Compute(rates.instruction_s, SpanKind.GRADIENT, "", position)]
+        for bucket in own.grad_buckets:
+            if bucket.wave != instruction.wave:
+                continue
+            key, label, size = ("bucket", bucket.id), f"bucket {bucket.id}", self.comm.bucket_bytes(bucket)
+            group = self._present(bucket.group)
+            if instruction.op is Op.REDUCE_WAIT:
+                made.append(AwaitSum(key, group, SpanKind.GRADIENT, label, position))
+                continue
+            if bucket.given and bucket.given[0].param not in self._homes(own):
+                packing = rates.named_s(PACK, bucket.dtype, size, len(bucket.given), COPIES)
+                made.append(Compute(packing, SpanKind.GRADIENT, label, position))
+            met = self._bucket(rank, key, bucket, SpanKind.GRADIENT, label, position)
+            made.append(StartSum(key, group, met.seconds, met.kind, label, position, -1, size, met.busy_s))
+        return made
+
+    def _homes(self, own: RankProgram) -> Mapping[str, Home]:
+        if own.rank not in self._homes_of:
+            self._homes_of[own.rank] = homes_of(own)
+        return self._homes_of[own.rank]
+
     def _reduce(self, rank: int, position: int, op: Op) -> list[TimedAction]:
         own, rates = self.owns[rank], self.rates[rank]
         kind = SpanKind.GRADIENT
@@ -222,7 +260,9 @@ class StepPricer:
         for bucket in own.grad_buckets:
             is_scattered = bool(bucket.pieces) and bucket.pieces[0].param in own.scattered
             size = self.comm.bucket_bytes(bucket)
-            if len(bucket.group) < 2 or not size or (op is Op.GRAD_SCATTER and not is_scattered):
+            if len(bucket.group) < 2 or not size or bucket.wave >= 0:
+                continue
+            if op is Op.GRAD_SCATTER and not is_scattered:
                 continue
             label = f"bucket {bucket.id}"
             packing = rates.named_s(PACK, bucket.dtype, size, len(bucket.given), COPIES)

@@ -81,7 +81,7 @@ class ShapeTable:
             tuple(high - low for low, high in own.rows),
             tuple([self._step_key(step) for step in own.transfers]),
             tuple([self._bucket_key(bucket) for bucket in (*own.grad_buckets, *own.param_buckets)]),
-            tuple([(i.op, i.segment, i.mb, i.value, i.slot, i.over) for i in own.instructions]),
+            tuple([(i.op, i.segment, i.mb, i.value, i.slot, i.over, i.wave) for i in own.instructions]),
         )
         if key not in self._shapes:
             self._shapes[key] = RankShape(own, self._steps(own, alike))
@@ -116,7 +116,7 @@ class ShapeTable:
                 for piece in bucket.pieces  # type: ignore[attr-defined]
             )
             group = len(bucket.group)  # type: ignore[attr-defined]
-            self._entries[id(bucket)] = (bucket, (pieces, group))
+            self._entries[id(bucket)] = (bucket, (pieces, group, getattr(bucket, "wave", -1)))
         return self._entries[id(bucket)][1]
 
     def _steps(self, own: RankProgram, alike: Hashable) -> list[MicroStep | None]:

@@ -120,6 +120,7 @@ class GradBucket:
     -1 for the all-reduce. Its pieces with `src_boxes` make up the bucket, in order, those with `dst_boxes`
     what this rank keeps of it: they go into the rows of elements that the rank stores. Ranks without
     anything to add have no source in that step.
+    wave: of buckets that start together while backward goes on; -1 for one that is reduced at its end.
     """
 
     id: int
@@ -127,6 +128,7 @@ class GradBucket:
     dtype: str
     pieces: tuple[GradPiece, ...]
     slot: int = -1
+    wave: int = -1
 
     @property
     def given(self) -> tuple[GradPiece, ...]:

@@ -24,6 +24,11 @@ class SpanKind(Enum):
     OTHER = "other"
 
 
+COMPUTING = frozenset(
+    {SpanKind.FORWARD, SpanKind.BACKWARD, SpanKind.STEP_VALUE, SpanKind.UPDATE, SpanKind.OTHER}
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """One thing that a rank does without a break.
@@ -67,7 +72,8 @@ class MemoryPoint:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Spans of one step of every rank, time 0 where the step begins.
+    """Spans of one step of every rank, time 0 where the step begins. beside: sums that go on while a rank
+    does something else.
 
     source: `estimated` or `measured`. labels: what a rank is, as `rank 3: A100, pipeline 0 stage 1`.
     The spans of a rank are in the order of their starts.
@@ -77,6 +83,7 @@ class Timeline:
     spans: tuple[Span, ...]
     memory: tuple[MemoryPoint, ...] = ()
     labels: Mapping[int, str] = field(default_factory=dict)
+    beside: tuple[Span, ...] = ()
 
     @property
     def end_s(self) -> float:
@@ -95,6 +102,23 @@ class Timeline:
     def busy_s(self, rank: int) -> float:
         """Seconds in which a rank does anything but wait."""
         return sum(span.length_s for span in self.of(rank) if span.kind is not SpanKind.WAIT)
+
+    @property
+    def hidden(self) -> float | None:
+        """The part of the time of what goes on beside in which its rank computes; None where nothing does."""
+        whole_s = sum(span.length_s for span in self.beside)
+        if not whole_s:
+            return None
+        computing: dict[int, list[Span]] = {}
+        for span in self.spans:
+            if span.kind in COMPUTING:
+                computing.setdefault(span.rank, []).append(span)
+        together_s = sum(
+            max(0.0, min(one.end_s, span.end_s) - max(one.start_s, span.start_s))
+            for span in self.beside
+            for one in computing.get(span.rank, ())
+        )
+        return together_s / whole_s
 
     def waits(self, rank: int) -> tuple[Span, ...]:
         """The spans in which a rank waits for others."""

@@ -61,13 +61,14 @@ Name: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SpanArguments:
-    """What Chrome doesn't know of a span."""
+    """What Chrome doesn't know of a span. beside: it goes on while its rank does something else."""
 
     position: Place = -1
     mb: Place = -1
     peers: tuple[Rank, ...] = ()
     group: Annotated[int, ValueRule(lambda place: place >= 0, "the number of a group")] | None = None
     bytes: Bytes = 0
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +159,19 @@ def _events(timelines: Iterable[Timeline], groups: TraceGroups) -> Iterator[dict
             label = label[:LONGEST_NAME]
             yield {"ph": "M", "name": THREAD, "pid": pid, "tid": rank, "args": {"name": label}}
         yield from (_span_event(pid, span, groups) for span in line.spans)
+        yield from (_span_event(pid, span, groups, beside=True) for span in line.beside)
         for point in line.memory:
             where = {"pid": pid, "tid": point.rank, "ts": nanoseconds(point.time_s) / 1000}
             name = f"memory of rank {point.rank}"
             yield {"ph": "C", "name": name, **where, "args": {"bytes": point.bytes}}
 
 
-def _span_event(pid: int, span: Span, groups: TraceGroups) -> dict[str, Any]:
+def _span_event(pid: int, span: Span, groups: TraceGroups, beside: bool = False) -> dict[str, Any]:
     start, end = nanoseconds(span.start_s), nanoseconds(span.end_s)
     few = len(span.group) <= FEW
     ranks = {"peers": list(span.group)} if few else {"group": groups.number(span.group)}
-    args = {"position": span.position, "mb": span.mb, **ranks, "bytes": span.size_bytes}
-    unsaid = {"position": -1, "mb": -1, "peers": [], "group": None, "bytes": 0}
+    args = {"position": span.position, "mb": span.mb, **ranks, "bytes": span.size_bytes, "beside": beside}
+    unsaid = {"position": -1, "mb": -1, "peers": [], "group": None, "bytes": 0, "beside": False}
     return {
         "ph": "X",
         "name": span.label[:LONGEST_NAME] or span.kind.value,
@@ -293,13 +295,14 @@ def _timeline(
 ) -> Timeline:
     return Timeline(
         SOURCES[pid],
-        tuple(_span(event, groups) for event in spans if event.pid == pid),
+        tuple(_span(event, groups) for event in spans if event.pid == pid and not event.args.beside),
         tuple(
             MemoryPoint(event.tid, _seconds(event.ts), event.args.bytes)
             for event in memory
             if event.pid == pid
         ),
         {event.tid: event.args.name for event in names if event.pid == pid and event.name == THREAD},
+        tuple(_span(event, groups) for event in spans if event.pid == pid and event.args.beside),
     )
 
 

@@ -63,6 +63,8 @@ def _facts(found: Estimate, for_scripts: bool) -> Iterator[tuple[Cell, ...]]:
     yield "samples per second", round(found.samples_per_s, 3)
     yield "bubble share", round(found.bubble, 4)
     yield "MFU", "unknown" if found.mfu is None else round(found.mfu, 4)
+    if found.timeline.hidden is not None:
+        yield "gradient sums behind computing", round(found.timeline.hidden, 4)
     yield "model flops", round(found.model_flops)
     yield "bounded by", found.bound
     yield "fits", "yes" if not found.misfits else f"no: {len(found.misfits)} of {len(found.ranks)} ranks"

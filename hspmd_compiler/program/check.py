@@ -22,6 +22,7 @@ from .arguments import holes_of
 from .check_order import order_problems
 from .check_segment import comm_slots, counted_slots, problems_of_segment
 from .exchange_plan import has_form
+from .gradients.check_waves import wave_problems
 from .program import (
     ZERO_PARAMS,
     ClassProgram,
@@ -172,6 +173,7 @@ def _rank_problems(
         found = _instruction_problems(instruction, own, shared)
         yield from (f"instruction {index} {instruction.op.value}: {text}" for text in found)
     yield from order_problems(own)
+    yield from wave_problems(own, shared)
 
 
 @dataclass(frozen=True, slots=True)

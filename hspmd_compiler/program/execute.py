@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias
 
 from ..base.comm_plan import CommStep, GradBucket
 from ..errors import InternalError
 from .arrays import Arrays
-from .buckets import keep_bucket, pack_bucket, pack_params, unpack_bucket, unpack_params
+from .buckets import pack_params, unpack_params
+from .gradients.homes import Home, homes_of
+from .gradients.reduce import grad_scatter, grad_sync, reduce_start, reduce_wait, refuse_started
 from .lifetimes import MicroKey, fresh_by_segment, kept_values, last_pieces, last_reads
 from .messages.early_receives import EarlyReceives, early_receives
 from .program import (
@@ -26,7 +28,6 @@ from .program import (
 )
 from .requests import (
     Exchange,
-    GradReduce,
     LossReduce,
     OptimizerStep,
     Recv,
@@ -57,9 +58,10 @@ class RankState(Generic[V]):
     shards with `is_flat`.
 
     keys: of random masks, one per micro-batch, set before each step. micro: values kept for later
-    instructions of a micro-batch. steps: values of this step. grads:
-    accumulated here. synced: summed over all ranks, in the shape of the shard or of its row, kept until
-    the next step. buffers: their new values, which the step itself does not read yet. position: index of the
+    instructions of a micro-batch. steps: values of this step. grads: accumulated here. flats: memory of
+    buckets that gradients are summed in, by their ids, kept between steps. started: gradients whose sums may
+    be under way. synced: summed over all ranks, in the shape of the shard or of its row, kept until the next
+    step. buffers: their new values, which the step itself does not read yet. position: index of the
     current instruction. slot: of its communication inside a segment.
     """
 
@@ -71,6 +73,8 @@ class RankState(Generic[V]):
     grads: dict[str, V] = field(default_factory=dict)
     owned_grads: set[str] = field(default_factory=set)
     synced: dict[str, V] = field(default_factory=dict)
+    flats: dict[int, V] = field(default_factory=dict)
+    started: set[str] = field(default_factory=set)
     buffers: dict[str, V] = field(default_factory=dict)
     loss: V | None = None
     position: int = -1
@@ -86,6 +90,7 @@ class RankPlan:
     fresh_grads: per segment, the gradients that it makes in memory of their own. scattered: parameters
     of whose summed gradient the rank keeps a share. tables: steps of communication that are not the
     program's own, as they depend on the micro-batch. early: receives that are posted before their turn.
+    homes: of gradients that are summed in their buckets.
     """
 
     program: RankProgram
@@ -98,6 +103,7 @@ class RankPlan:
     scattered: frozenset[str] = frozenset()
     tables: StepTables | None = None
     early: EarlyReceives = field(default_factory=dict)
+    homes: Mapping[str, Home] = field(default_factory=dict)
 
     def comm(self, slot: int, mb: int) -> CommStep:
         """What a slot of a `comm` row, or of a STEP_REDUCE (mb -1), stands for."""
@@ -137,6 +143,7 @@ def _plan(mine: RankProgram, shared: ClassProgram, fresh: list[frozenset[str]]) 
         {shard.name: shard for shard in mine.shards},
         mine.scattered,
         early=early_receives(mine.instructions, mine.receives_ahead),
+        homes=homes_of(mine),
     )
 
 
@@ -174,6 +181,7 @@ class Walk(Generic[V]):
         self.state.loss = None
         self.state.steps.clear()
         self.state.synced.clear()
+        self.state.started.clear()
         yield from self._instructions(0, self.plan.program.update_at)
 
     def update(self) -> InstructionRun[V]:
@@ -221,7 +229,7 @@ class Walk(Generic[V]):
                     step, value = self.arrays.counted(step, self.plan.program.rank, value[1]), value[0]
                 request = comm_request(step, value, may_overwrite)
                 del value
-                slot, value, may_overwrite = run.send(self._received((yield request)))
+                slot, value, may_overwrite = run.send(self.received((yield request)))
         except StopIteration as end:
             outputs: tuple[V, ...] = end.value
             return outputs
@@ -265,7 +273,14 @@ class Walk(Generic[V]):
 
     def _add_grad(self, name: str, value: V, fresh: bool) -> None:
         grads, owned = self.state.grads, self.state.owned_grads
-        total = grads.get(name)
+        if name in self.state.started:
+            raise refuse_started(name, self._at())
+        total, home = grads.get(name), self.plan.homes.get(name)
+        if home is not None and total is None:
+            into = home.of(self.arrays, self.state.flats, name, self.plan.shards[name].shape)
+            grads[name] = self.arrays.own(value, into)
+            owned.add(name)
+            return
         grads[name] = self.arrays.accumulate(total, value, name in owned)
         if total is not None or fresh:
             owned.add(name)
@@ -275,7 +290,7 @@ class Walk(Generic[V]):
         if number not in steps:
             raise self._missing(f"step value {number}")
         step = self.plan.comm(instruction.slot, instruction.mb)
-        steps[number] = self._received((yield comm_request(step, steps[number], False)))
+        steps[number] = self.received((yield comm_request(step, steps[number], False)))
 
     def _send(self, instruction: Instruction) -> InstructionRun[V]:
         key = (instruction.mb, instruction.value)
@@ -290,59 +305,8 @@ class Walk(Generic[V]):
         step = self.plan.transfer(instruction.slot, instruction.mb)
         early = self.plan.early.get(self.state.position, ())
         ahead = tuple((self.plan.transfer(each.slot, each.mb), each.tag) for each in early)
-        value = self._received((yield Recv(step, instruction.tag, instruction.over, ahead)))
+        value = self.received((yield Recv(step, instruction.tag, instruction.over, ahead)))
         self._keep((instruction.mb, instruction.value), value)
-
-    def _grad_scatter(self, instruction: Instruction) -> InstructionRun[V]:
-        """Hand over the gradients of which this rank keeps a share; the others go on being summed here."""
-        state, shared = self.state, self.plan.scattered
-        yield from self._reduce([each for each in self._buckets() if self.plan.is_scattered(each[0])])
-        for name in shared & state.grads.keys():
-            del state.grads[name]
-        state.owned_grads -= shared
-
-    def _grad_sync(self, instruction: Instruction) -> InstructionRun[V]:
-        yield from self._reduce(self._buckets())
-        self.state.grads.clear()
-        self.state.owned_grads.clear()
-
-    def _buckets(self) -> list[tuple[GradBucket, frozenset[str]]]:
-        """Buckets, each with the gradients that no later one reads."""
-        return list(zip(self.plan.program.grad_buckets, self.plan.grad_releases, strict=True))
-
-    def _reduce(self, buckets: Iterable[tuple[GradBucket, frozenset[str]]]) -> InstructionRun[V]:
-        """Add what this rank gets of buckets to its synchronised gradients."""
-        state = self.state
-        found: dict[str, V] = {}
-        for bucket, done in buckets:
-            if len(bucket.group) == 1:
-                keep_bucket(self.arrays, bucket, state.grads, state.owned_grads, self.plan.shards, found)
-            else:
-                yield from self._reduce_bucket(bucket, found)
-            for name in done:
-                state.grads.pop(name, None)
-        for name in [*found]:
-            state.synced[name] = self.arrays.accumulate(state.synced.get(name), found.pop(name), True)
-
-    def _reduce_bucket(self, bucket: GradBucket, found: dict[str, V]) -> InstructionRun[V]:
-        if bucket.slot >= 0:
-            yield from self._scatter_bucket(bucket, found)
-            return
-        flat = pack_bucket(self.arrays, bucket, self.state.grads)
-        request = GradReduce(bucket, flat)
-        del flat
-        reduced = self._received((yield request))
-        unpack_bucket(self.arrays, bucket, reduced, self.plan.shards, found)
-
-    def _scatter_bucket(self, bucket: GradBucket, found: dict[str, V]) -> InstructionRun[V]:
-        """Give what others keep, receive the sum of what this rank keeps."""
-        step = self.plan.program.comms[bucket.slot]
-        flat = None if step.src_view is None else pack_bucket(self.arrays, bucket, self.state.grads)
-        request: Request[V] = Exchange(step, flat)
-        del flat
-        reduced = yield request
-        if step.dst_view is not None:
-            unpack_bucket(self.arrays, bucket, self._received(reduced), self.plan.shards, found)
 
     def _param_gather(self, instruction: Instruction) -> InstructionRun[V]:
         state = self.state
@@ -351,7 +315,7 @@ class Walk(Generic[V]):
             if bucket.slot >= 0:
                 request: Request[V] = Exchange(self.plan.program.comms[bucket.slot], flat)
                 del flat
-                flat = self._received((yield request))
+                flat = self.received((yield request))
             unpack_params(self.arrays, bucket, flat, self.plan.shards, state.params)
 
     def _param_drop(self, instruction: Instruction) -> InstructionRun[V]:
@@ -362,23 +326,27 @@ class Walk(Generic[V]):
 
     def _loss(self, instruction: Instruction) -> InstructionRun[V]:
         share = self.arrays.add_loss(self.state.loss, None)
-        self.state.loss = self._received((yield LossReduce(share)))
+        self.state.loss = self.received((yield LossReduce(share)))
 
     def _optimizer(self, instruction: Instruction) -> InstructionRun[V]:
         yield OptimizerStep()
 
-    def _received(self, answer: V | None) -> V:
+    def received(self, answer: V | None) -> V:
+        """The answer of a communication, which must be there."""
         if answer is None:
             raise self._missing("the answer of a communication")
         return answer
 
     def _missing(self, what: str) -> InternalError:
-        program, at = self.plan.program, self.state.position
         return InternalError(
-            f"rank {program.rank} has no {what}",
-            at=f"instruction {at}: {program.instructions[at].op.value}",
+            f"rank {self.plan.program.rank} has no {what}",
+            at=self._at(),
             rule="a value is made or received before it is read",
         )
+
+    def _at(self) -> str:
+        at = self.state.position
+        return f"instruction {at}: {self.plan.program.instructions[at].op.value}"
 
 
 ACTIONS: dict[Op, Callable[[Walk[Any], Instruction], InstructionRun[Any]]] = {
@@ -389,8 +357,10 @@ ACTIONS: dict[Op, Callable[[Walk[Any], Instruction], InstructionRun[Any]]] = {
     Op.WEIGHTS: Walk._compute,
     Op.SEND: Walk._send,
     Op.RECV: Walk._recv,
-    Op.GRAD_SCATTER: Walk._grad_scatter,
-    Op.GRAD_SYNC: Walk._grad_sync,
+    Op.GRAD_SCATTER: grad_scatter,
+    Op.REDUCE_START: reduce_start,
+    Op.REDUCE_WAIT: reduce_wait,
+    Op.GRAD_SYNC: grad_sync,
     Op.LOSS: Walk._loss,
     Op.OPTIMIZER: Walk._optimizer,
     Op.PARAM_GATHER: Walk._param_gather,

@@ -164,7 +164,9 @@ class Op(Enum):
     GRAD_SCATTER = (
         "GRAD_SCATTER"  # grad buckets of shards with zero 2 and up, in order, for what is there yet
     )
-    GRAD_SYNC = "GRAD_SYNC"  # all grad buckets, in order
+    REDUCE_START = "REDUCE_START"  # wave: the sums of its grad buckets, which are whole, may be under way
+    REDUCE_WAIT = "REDUCE_WAIT"  # wave: until its sums are there, in the order of starts
+    GRAD_SYNC = "GRAD_SYNC"  # all grad buckets of no wave, in order
     LOSS = "LOSS"  # all-reduce the loss over all ranks (sum)
     OPTIMIZER = "OPTIMIZER"
     PARAM_GATHER = "PARAM_GATHER"  # all param buckets, in order: local shards from what their holders store
@@ -175,7 +177,8 @@ class Op(Enum):
 class Instruction:
     """One instruction; fields not used by `op` are -1. mb: local micro-batch number (see Program.rows).
 
-    over: of a RECV, how many of the rank's first SENDs have surely been received when it is done.
+    over: of a RECV, how many of the rank's first SENDs have surely been received when it is done. wave: of a
+    REDUCE_START, with the micro-batch behind whose backward pass it stands, and of a REDUCE_WAIT.
     """
 
     op: Op
@@ -185,6 +188,7 @@ class Instruction:
     slot: int = -1
     tag: int = -1
     over: int = -1
+    wave: int = -1
 
     # A SEND or RECV carries `tag`, unique in the whole program for each (transfer, micro-batch).
 

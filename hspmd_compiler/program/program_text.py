@@ -95,7 +95,10 @@ def _instruction_text(step: Instruction, own: RankProgram, shared: ClassProgram)
         table = own.comms if step.op is Op.STEP_REDUCE else own.transfers
         parts.append(comm_text(table[step.slot]))
     if step.op is Op.GRAD_SYNC:
-        parts.append(f"{len(own.grad_buckets)} buckets")
+        parts.append(f"{sum(bucket.wave < 0 for bucket in own.grad_buckets)} buckets")
+    if step.wave >= 0:
+        buckets = [bucket for bucket in own.grad_buckets if bucket.wave == step.wave]
+        parts.append(f"wave {step.wave}, {len(buckets)} buckets")
     if step.op is Op.GRAD_SCATTER:
         parts.append(f"{sum(count > 1 for count in own.times().values())} buckets")
     if step.op in (Op.PARAM_GATHER, Op.PARAM_DROP):

@@ -5,7 +5,7 @@ V is the kind of value that flows: a tensor, a shape, or a node of a graph.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
@@ -70,6 +70,23 @@ class GradReduce(Generic[V]):
 
 
 @dataclass(slots=True)
+class ReduceStart(Generic[V]):
+    """No answer; the sum of a flat bucket over its group may be under way from now on, in the memory of
+    `value`. Must not wait for others. on_end: called by any thread when it is there."""
+
+    bucket: GradBucket
+    value: V
+    on_end: Callable[[], None] | None = None
+
+
+@dataclass(slots=True)
+class ReduceWait:
+    """Answer: the flat bucket that a ReduceStart gave, summed over its group."""
+
+    bucket: GradBucket
+
+
+@dataclass(slots=True)
 class LossReduce(Generic[V]):
     """Answer: the loss shares summed over all ranks; every rank asks. value: this rank's share."""
 
@@ -88,6 +105,8 @@ Request: TypeAlias = (
     | Send[V]
     | Recv
     | GradReduce[V]
+    | ReduceStart[V]
+    | ReduceWait
     | LossReduce[V]
     | OptimizerStep
 )

@@ -87,6 +87,8 @@ def _whole_problems(strategy: Strategy) -> Iterator[Problem]:
         yield Problem("receives_ahead", text)
     if strategy.zero not in ZERO_STAGES:
         yield Problem("zero", f"{strategy.zero}: one of {', '.join(map(str, ZERO_STAGES))}")
+    if strategy.bucket_bytes is not None and strategy.bucket_bytes < 0:
+        yield Problem("bucket_bytes", f"{strategy.bucket_bytes}: bytes of a bucket, 0 for one at the end")
 
 
 def _large_numbers(strategy: Strategy) -> Iterator[Problem]:

@@ -119,6 +119,7 @@ class StrategyForm:
     sizes: SizesForm | None = None
     receives_ahead: int = 1
     expert_form: ExpertForm | None = None
+    bucket_bytes: int | None = None
     device_kinds: dict[DeviceId, DeviceKind] = field(default_factory=dict)
     context: tuple[ContextSpec, ...] = ()
 
@@ -184,6 +185,7 @@ def _strategy(form: StrategyForm) -> Strategy:
         sizes=None if form.sizes is None else _sizes(form.sizes),
         receives_ahead=form.receives_ahead,
         expert_form=form.expert_form,
+        bucket_bytes=form.bucket_bytes,
     )
 
 
@@ -241,6 +243,8 @@ def form_of(strategy: Strategy) -> dict[str, object]:
         form["receives_ahead"] = strategy.receives_ahead
     if strategy.expert_form is not None:
         form["expert_form"] = strategy.expert_form.value
+    if strategy.bucket_bytes is not None:
+        form["bucket_bytes"] = strategy.bucket_bytes
     if strategy.device_kinds:
         form["device_kinds"] = {str(device): kind.value for device, kind in strategy.device_kinds}
     if strategy.context:

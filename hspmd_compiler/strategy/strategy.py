@@ -224,6 +224,9 @@ class Strategy:
     sizes: what a step may choose; then `micro_batches` and `accumulation` say nothing. receives_ahead: how
     many receives a rank posts before their turn. expert_form: None: of both what costs less where a compile
     knows costs, else GATHER.
+    bucket_bytes: of gradients that are summed together while backward goes on; None: what costs least, 0:
+    all are summed at its end. same_buckets: names of parameters, bucket after bucket, as another compile of
+    the same model chose them; no file has it.
     """
 
     pipelines: tuple[PipelineSpec, ...]
@@ -239,6 +242,8 @@ class Strategy:
     sizes: SizesSpec | None = None
     receives_ahead: int = 1
     expert_form: ExpertForm | None = None
+    bucket_bytes: int | None = None
+    same_buckets: tuple[tuple[str, ...], ...] = ()
 
     @property
     def devices(self) -> tuple[int, ...]:

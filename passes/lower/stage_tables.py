@@ -15,6 +15,8 @@ from ..resolve_comm import StageComm, Tags
 from ..segments import StagePlan
 from .lower_stage import StageLowering
 
+Departures = dict[PassLevel, list[Crossing]]
+
 
 @dataclass(frozen=True, slots=True)
 class StageTables:
@@ -32,18 +34,52 @@ class StageTables:
         """Step values, the schedule's actions with their transfers, then the step's end."""
         result = self._step_values()
         levels, plan = self.plan.levels, self.plan
-        made = {(phase, at): _made(plan, (phase, at)) for phase in Phase for at in range(levels.last + 1)}
+        sent = self._departures()
         for level in range(levels.last + 1):
             for action in self._actions(level):
                 phase = Phase.FORWARD if action.kind is ActionKind.FORWARD else Phase.BACKWARD
                 if action.kind is ActionKind.WEIGHTS:
                     result += self._weights(action.micro_batch)
+                elif phase is Phase.BACKWARD and level == levels.last:
+                    result += self._last_level(action.micro_batch, sent)
                 else:
-                    result += self._action((phase, level), action.micro_batch, made[phase, level])
+                    result += self._action((phase, level), action.micro_batch, sent)
                 if self._ends_micro_batch(action, level) and action.micro_batch in self.scatters:
                     result.append(Instruction(Op.GRAD_SCATTER))
-            result += self._reductions(made[Phase.FORWARD, level] | made[Phase.BACKWARD, level])
-        return [*result, Instruction(Op.GRAD_SYNC), Instruction(Op.LOSS), Instruction(Op.OPTIMIZER)]
+            backward = plan.pieces if level == levels.last else [(Phase.BACKWARD, level)]
+            result += self._reductions(_made(plan, (Phase.FORWARD, level), *backward))
+        waits = [Instruction(Op.REDUCE_WAIT, wave=wave) for wave in plan.waves.every]
+        end = [Instruction(op) for op in (Op.GRAD_SYNC, Op.LOSS, Op.OPTIMIZER)]
+        return [*result, *self._starts(-1, () if plan.variants else plan.waves.every), *waits, *end]
+
+    def _last_level(self, mb: int, sent: Departures) -> list[Instruction]:
+        """The end of a micro-batch's backward pass; of the last one, sums of gradients that start within."""
+        plan, is_last = self.plan, mb == len(self.plan.variants) - 1
+        result: list[Instruction] = []
+        for number, piece in enumerate(plan.pieces):
+            result += self._action(piece, mb, sent)
+            if is_last and plan.waves.starts:
+                result += self._starts(mb, plan.waves.starts[number])
+        return result
+
+    def _starts(self, mb: int, waves: Collection[int]) -> list[Instruction]:
+        return [Instruction(Op.REDUCE_START, mb=mb, wave=wave) for wave in waves]
+
+    def _departures(self) -> Departures:
+        """By part what is sent behind it. What goes to one stage leaves in the order in which it is awaited,
+        so that a value waits for one before it that a later piece makes."""
+        made = self.plan.made_in()
+        found: Departures = {}
+        latest: dict[tuple[int, Phase], PassLevel] = {}
+        for each in self.plan.rows.departures:
+            part = made.get(each.source.id)
+            if part is None:
+                continue
+            if part in self.plan.pieces:
+                key = (each.target_stage, part[0])
+                part = latest[key] = max(part, latest.get(key, part), key=lambda found: found[1])
+            found.setdefault(part, []).append(each)
+        return found
 
     def _ends_micro_batch(self, action: Action, level: int) -> bool:
         """Whether a micro-batch has all of its gradients behind it."""
@@ -86,16 +122,15 @@ class StageTables:
         kind = ActionKind.FORWARD if level < turn else ActionKind.BACKWARD
         return [Action(kind, mb) for mb in range(len(self.plan.variants))]
 
-    def _action(self, part: PassLevel, mb: int, made: Collection[int]) -> list[Instruction]:
+    def _action(self, part: PassLevel, mb: int, sent: Departures) -> list[Instruction]:
         """Receive what a part of a pass reads, compute, send what it made."""
         plan, segment = self.plan, self.plan.segment_of(part, mb)
         op = Op.FORWARD if part[0] is Phase.FORWARD else Op.BACKWARD
         arrivals = [each for each in plan.rows.arrivals if plan.levels.part(plan.rows, each.row) == part]
-        departures = [each for each in plan.rows.departures if each.source.id in made]
         return [
             *(self._move(Op.RECV, each, each.row.out, mb) for each in arrivals),
             *([] if segment is None else [Instruction(op, segment=segment, mb=mb)]),
-            *(self._move(Op.SEND, each, each.source, mb) for each in departures),
+            *(self._move(Op.SEND, each, each.source, mb) for each in sent.get(part, ())),
         ]
 
     def _move(self, op: Op, crossing: Crossing, value: AnnotatedValue, mb: int) -> Instruction:
@@ -104,8 +139,8 @@ class StageTables:
         return Instruction(op, mb=mb, value=self.numbers.value(value).id, slot=slot, tag=tag)
 
 
-def _made(plan: StagePlan, part: PassLevel) -> set[int]:
-    return {row.out.id for row in plan.rows_of(part)}
+def _made(plan: StagePlan, *parts: PassLevel) -> set[int]:
+    return {row.out.id for part in parts for row in plan.rows_of(part)}
 
 
 def with_gathering(

@@ -23,6 +23,8 @@ KINDS = {
     Op.SEND: SpanKind.SEND,
     Op.RECV: SpanKind.RECV,
     Op.GRAD_SCATTER: SpanKind.GRADIENT,
+    Op.REDUCE_START: SpanKind.GRADIENT,
+    Op.REDUCE_WAIT: SpanKind.GRADIENT,
     Op.GRAD_SYNC: SpanKind.GRADIENT,
     Op.LOSS: SpanKind.LOSS,
     Op.OPTIMIZER: SpanKind.UPDATE,
@@ -35,13 +37,14 @@ KINDS = {
 class Stretch:
     """A part of one rank on the clock of rank 0. key: of an exchange; sends: it gives and takes nothing.
 
-    waits: nothing is moved, as far as is known.
+    waits: nothing is moved, as far as is known. beside: the rank did something else meanwhile.
     """
 
     span: Span
     key: Key = ()
     sends: bool = False
     waits: bool = False
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +77,19 @@ def merged(records: Sequence[RankRecord]) -> Timeline:
     came = _arrivals(records)
     spans: list[Span] = []
     for record in records:
-        parts = [part for stretch in record.stretches for part in _split(stretch, came)]
+        own = [stretch for stretch in record.stretches if not stretch.beside]
+        parts = [part for stretch in own for part in _split(stretch, came)]
         spans += _joined([_moved(span, zero) for span in parts if span.end_s > span.start_s])
     memory = [replace(point, time_s=point.time_s - zero) for record in records for point in record.memory]
-    return Timeline(
-        MEASURED, tuple(spans), tuple(memory), {rank: each.label for rank, each in enumerate(records)}
-    )
+    beside = [
+        _moved(span, zero)
+        for record in records
+        for stretch in record.stretches
+        for span in _split(stretch, came)
+        if stretch.beside and span.kind is not SpanKind.WAIT and span.end_s > span.start_s
+    ]
+    labels = {rank: each.label for rank, each in enumerate(records)}
+    return Timeline(MEASURED, tuple(spans), tuple(memory), labels, tuple(beside))
 
 
 def _stretch(program: RankProgram, part: Part, offset_s: float) -> Stretch:
@@ -98,7 +108,7 @@ def _stretch(program: RankProgram, part: Part, offset_s: float) -> Stretch:
         group=part.peers,
         size_bytes=part.size_bytes or _moved_bytes(part.step, program.rank),
     )
-    return Stretch(span, part.key, instruction.op is Op.SEND, part.key == ("left",))
+    return Stretch(span, part.key, instruction.op is Op.SEND, part.key == ("left",), part.beside)
 
 
 def _label(instruction: Instruction, step: CommStep | None, kind: SpanKind) -> str:
@@ -120,10 +130,12 @@ def _moved_bytes(step: CommStep | None, rank: int) -> int:
 def _arrivals(records: Sequence[RankRecord]) -> Mapping[Key, float]:
     """When each exchange can begin: when its last member has come, or its last sender."""
     came: dict[Key, float] = {}
+    started = {each.key for record in records for each in record.stretches if each.beside}
     for record in records:
         for stretch in record.stretches:
             is_receiver = stretch.key[:1] == ("transfer",) and not stretch.sends
-            if stretch.key and not stretch.waits and not is_receiver:
+            awaits = stretch.key in started and not stretch.beside
+            if stretch.key and not (stretch.waits or is_receiver or awaits):
                 came[stretch.key] = max(came.get(stretch.key, 0.0), stretch.span.start_s)
     return came
 

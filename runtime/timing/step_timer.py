@@ -11,8 +11,19 @@ import torch
 from torch import Tensor
 
 from ...base.comm_plan import CommStep
+from ...base.dtypes import BYTES
 from ...base.pace import Stretches
-from ...program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Request, Send
+from ...program.requests import (
+    AllReduce,
+    Exchange,
+    GradReduce,
+    LossReduce,
+    Recv,
+    ReduceStart,
+    ReduceWait,
+    Request,
+    Send,
+)
 from .resident import peak_bytes
 
 T = TypeVar("T")
@@ -24,7 +35,7 @@ class Part:
     """A stretch of one instruction: computing, where it has no `key`, or one exchange.
 
     key: the same on every rank that has part in the exchange. peers: these ranks. step: what moves.
-    size_bytes: of a value that is reduced.
+    size_bytes: of a value that is reduced. beside: it went on while the rank did something else.
     """
 
     position: int
@@ -34,6 +45,7 @@ class Part:
     peers: tuple[int, ...] = ()
     step: CommStep | None = None
     size_bytes: int = 0
+    beside: bool = False
 
 
 class Untimed:
@@ -45,6 +57,9 @@ class Untimed:
     def exchanges(self, request: Request[Tensor] | None, call: Callable[[], T]) -> T:
         """Do what a request asks; None: wait for sends to leave, or for what no request is made for."""
         return call()
+
+    def starts(self, request: ReduceStart[Tensor]) -> None:
+        """A sum is about to start, which goes on beside what follows."""
 
     def finished(self, position: int) -> None:
         """The instruction at this position is done."""
@@ -96,6 +111,20 @@ class StepTimer(Untimed):
             self.parts.append(self._exchange(request, start, self._since))
         return result
 
+    def starts(self, request: ReduceStart[Tensor]) -> None:
+        """See Untimed."""
+        if not self.records:
+            return
+        bucket, start, position = request.bucket, self.now(), self._position
+        key = ("bucket", bucket.id, bucket.group, self._met.get(("bucket", bucket.id, bucket.group), -1) + 1)
+
+        parts, size = self.parts, request.value.nbytes
+
+        def ended() -> None:
+            parts.append(Part(position, start, self._clock(), key, bucket.group, None, size, beside=True))
+
+        request.on_end = ended
+
     def finished(self, position: int) -> None:
         """See Untimed. An instruction that was faster than its pace ends later."""
         self._keep_pace(None)
@@ -134,6 +163,10 @@ class StepTimer(Untimed):
             case GradReduce(bucket, flat):
                 key = self._numbered("bucket", bucket.id, bucket.group)
                 return Part(self._position, start, end, key, bucket.group, None, flat.nbytes)
+            case ReduceWait(bucket):
+                key = self._numbered("bucket", bucket.id, bucket.group)
+                size = sum(piece.length for piece in bucket.pieces) * BYTES[bucket.dtype]
+                return Part(self._position, start, end, key, bucket.group, None, size)
             case LossReduce(share):
                 return Part(self._position, start, end, self._numbered("loss"), (), None, share.nbytes)
         return Part(self._position, start, end, ("left",))

@@ -41,6 +41,7 @@ def drawn_timeline(draw: st.DrawFn, source: str) -> Timeline:
         tuple(spans),
         tuple(draw(st.lists(points, max_size=3))),
         draw(st.dictionaries(RANKS, NAMES, max_size=3)),
+        tuple(draw(st.lists(drawn_span(), max_size=2))),
     )
 
 

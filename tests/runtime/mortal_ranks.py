@@ -15,7 +15,17 @@ from torch import Tensor
 from hspmd_compiler.base.comm_plan import Combine
 from hspmd_compiler.program import boxes
 from hspmd_compiler.program.arrays import TorchArrays
-from hspmd_compiler.program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Request, Send
+from hspmd_compiler.program.requests import (
+    AllReduce,
+    Exchange,
+    GradReduce,
+    LossReduce,
+    Recv,
+    ReduceStart,
+    ReduceWait,
+    Request,
+    Send,
+)
 from hspmd_compiler.runtime.transport import PeerLost
 
 CPU = torch.device("cpu")
@@ -79,6 +89,7 @@ class MortalTransport:
         self._world = world
         self._arrays = TorchArrays("cpu")
         self._calls: dict[Any, int] = defaultdict(int)
+        self._started: dict[int, Tensor] = {}
 
     def answer(self, request: Request[Tensor]) -> Tensor | None:
         match request:
@@ -110,6 +121,11 @@ class MortalTransport:
                 return torch.stack(
                     [*self._meet(("grad", bucket.id), bucket.group, flat.clone()).values()]
                 ).sum(0)
+            case ReduceStart(bucket, flat):
+                self._started[bucket.id] = flat
+                return None
+            case ReduceWait(bucket):
+                return self.answer(GradReduce(bucket, self._started.pop(bucket.id)))
             case LossReduce(share):
                 return self.sum_over_ranks(share)
         raise AssertionError(request)

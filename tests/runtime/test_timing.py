@@ -215,6 +215,29 @@ def test_waiting_ends_when_the_last_one_comes() -> None:
     ]
 
 
+def test_a_sum_beside_begins_when_the_last_one_has_started_it() -> None:
+    """What is left of it, when nothing more is to be computed, is waited for."""
+    key = ("bucket", 3, (0, 1), 0)
+    starts, ends = (0.5, 1.0), (2.5, 2.75)
+    records = [
+        RankRecord(
+            0.0,
+            (
+                Stretch(span(rank, starts[rank], 2.0, SpanKind.BACKWARD, 0)),
+                Stretch(span(rank, starts[rank], ends[rank], SpanKind.GRADIENT, 1), key, beside=True),
+                Stretch(span(rank, 2.0, ends[rank], SpanKind.GRADIENT, 2), key),
+            ),
+            (),
+            "",
+        )
+        for rank in (0, 1)
+    ]
+    line = merged(records)
+    assert [(each.rank, each.start_s, each.end_s) for each in line.beside] == [(0, 1, 2.5), (1, 1, 2.75)]
+    assert [each.length_s for each in line.spans if each.kind is SpanKind.GRADIENT] == [0.5, 0.75]
+    assert line.hidden == pytest.approx(2 / 3.25) and not line.waits(0)
+
+
 def test_a_receiver_waits_until_the_sender_begins_and_a_sender_for_nobody() -> None:
     message = ("transfer", 3)
     records = [

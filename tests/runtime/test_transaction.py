@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hspmd_compiler.base.devices import DeviceKind
 from hspmd_compiler.compiler import lower_graph
 from hspmd_compiler.options import OptimizerConfig, OptimizerName
-from hspmd_compiler.program.program import Program
+from hspmd_compiler.program.program import Op, Program
 from hspmd_compiler.program.requests import Request
 from hspmd_compiler.program.trained import trained_value
 from hspmd_compiler.runtime.elastic.decide import decide
@@ -235,7 +235,7 @@ class Normed(nn.Module):
         return nn.functional.mse_loss(self.body(x), target)
 
 
-def compiled_run(zero: int) -> Run:
+def compiled_run(zero: int, bucket_bytes: int | None = None) -> Run:
     torch.manual_seed(0)
     model = Normed()
     batches = [
@@ -245,7 +245,8 @@ def compiled_run(zero: int) -> Run:
     whole = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     state = {name: value.detach().clone() for name, value in whole.items()}
     one = StageSpec((0,), (0, 3)), StageSpec((1,), (0, 3))
-    strategy = Strategy(tuple(PipelineSpec((stage,), (2,)) for stage in one), zero=zero)
+    pipelines = tuple(PipelineSpec((stage,), (2,)) for stage in one)
+    strategy = Strategy(pipelines, zero=zero, bucket_bytes=bucket_bytes)
     program = lower_graph(trace(model, batches[0], batch=4), strategy, DeviceKind.CPU).program
     run = Run(program, CLIPPED, state, batches)
     run.undisturbed()
@@ -259,6 +260,14 @@ def test_buffers_and_what_is_stored_once_are_of_one_step(zero: int) -> None:
     for number in range(run.events[0]):
         for deaf in ((), (1,)):
             run.killed(0, number, deaf)
+
+
+def test_sums_that_have_started_are_of_one_step() -> None:
+    """Who dies leaves sums under way, whose memory is not used for the step that is taken anew."""
+    run = compiled_run(0, bucket_bytes=1)
+    assert sum(each.op is Op.REDUCE_START for each in run.program.ranks[0].instructions) > 2
+    for number in range(run.events[0]):
+        run.killed(0, number, ())
 
 
 def test_some_deaths_leave_survivors_at_different_steps() -> None:

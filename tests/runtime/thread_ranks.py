@@ -24,6 +24,8 @@ from hspmd_compiler.program.requests import (
     GradReduce,
     LossReduce,
     Recv,
+    ReduceStart,
+    ReduceWait,
     Request,
     Send,
 )
@@ -81,6 +83,15 @@ class ThreadTransport:
                 return self._reduce(value, self._members.group(step.group), step.combine)
             case GradReduce(bucket, flat):
                 return self._reduce(flat, self._members.group(bucket.group), Combine.SUM)
+            case ReduceStart(bucket, flat):
+                for peer in self._members.group(bucket.group):
+                    self._put(peer, ("bucket", bucket.id), flat.clone())
+                return None
+            case ReduceWait(bucket):
+                group = self._members.group(bucket.group)
+                return self._arrays.reduce(
+                    [self._take(peer, ("bucket", bucket.id)) for peer in group], Combine.SUM
+                )
             case LossReduce(share):
                 return self.sum_over_ranks(share)
             case Exchange(step, source):

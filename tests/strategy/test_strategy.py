@@ -119,6 +119,7 @@ def test_every_bad_value_is_listed_with_its_rule(expect: Callable[[str, str], No
         ),
         accumulation=0,
         zero=4,
+        bucket_bytes=-1,
         overrides=(
             Override("a..b", split=-1),
             Override("mlp"),

@@ -48,6 +48,7 @@ FORM = {
     "schedule": "gpipe",
     "sequence_parallel": True,
     "zero": 2,
+    "bucket_bytes": 0,
     "overrides": [
         {"match": "*.mlp", "tp": 2},
         {"match": "wte", "split": 1, "shares": [2, 1]},
@@ -79,6 +80,7 @@ STRATEGY = Strategy(
     device_kinds=((0, DeviceKind.CPU), (8, DeviceKind.CUDA)),
     name="two unequal pipelines",
     zero=2,
+    bucket_bytes=0,
 )
 BAD_FORM = {
     "version": 2,
@@ -109,6 +111,7 @@ BAD_FORM = {
     "schedule": "2f2b",
     "sequence_parallel": 1,
     "zero": "1",
+    "bucket_bytes": "25 MB",
     "overrides": [{"match": "*..mlp", "tp": 1}, {"tp": "two"}, {"match": 3, "duplicate": "yes"}],
     "device_kinds": {"0": "gpu", "x": "cpu"},
 }

@@ -107,6 +107,12 @@ def explained(lines: Sequence[Timeline], places: Sequence[LabelledRank]) -> Iter
     step = f"the {lines[-1].source} step"
     yield f"On average the ranks {parts[0]} of {step}, {parts[1]} and wait for {waiting}."
     yield from _extremes(shares, step_s, {place.rank: place.text for place in places})
+    if lines[-1].hidden is not None:
+        sums_s = sum(span.length_s for span in lines[-1].beside) / len(shares)
+        yield (
+            f"Sums of gradients are under way for {seconds_text(sums_s)} on average; their ranks compute in"
+            f" {percent_text(lines[-1].hidden, 1)} of it."
+        )
     yield from _reasons(lines)
 
 

@@ -10,7 +10,17 @@ from torch.fx.node import has_side_effect
 from ...base.comm_plan import CommStep, GradBucket
 from ...errors import InternalError
 from ..arrays import TorchArrays
-from ..requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Request, Send
+from ..requests import (
+    AllReduce,
+    Exchange,
+    GradReduce,
+    LossReduce,
+    Recv,
+    ReduceStart,
+    ReduceWait,
+    Request,
+    Send,
+)
 
 # All have side effects in the eyes of fx: they stay where nobody reads the result, for others wait.
 
@@ -78,6 +88,18 @@ def receive(transport: Answers, step: CommStep, tag: int) -> Tensor | None:
 def reduce_bucket(transport: Answers, bucket: GradBucket, flat: Tensor) -> Tensor | None:
     """A flat bucket of gradients summed over its group; it may be overwritten."""
     return transport.answer(GradReduce(bucket, flat))
+
+
+@has_side_effect
+def start_bucket(transport: Answers, bucket: GradBucket, flat: Tensor) -> None:
+    """The sum of a flat bucket over its group may be under way, in its memory."""
+    transport.answer(ReduceStart(bucket, flat))
+
+
+@has_side_effect
+def started_bucket(transport: Answers, bucket: GradBucket) -> Tensor | None:
+    """The sum that `start_bucket` started."""
+    return transport.answer(ReduceWait(bucket))
 
 
 @has_side_effect

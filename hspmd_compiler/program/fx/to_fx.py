@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
 
-from ...base.comm_plan import CommStep
+from ...base.comm_plan import CommStep, GradBucket
 from ...errors import InternalError
 from ..arrays import Arrays, TorchArrays
 from ..execute import RankPlan, RankState, plan_rank, run_step
@@ -23,6 +23,8 @@ from ..requests import (
     LossReduce,
     OptimizerStep,
     Recv,
+    ReduceStart,
+    ReduceWait,
     Request,
     SegmentRun,
     Send,
@@ -45,7 +47,8 @@ def rank_module(program: Program, rank: int, transport: OpenTransport = fx_comm.
     Shards are local tensors in the type that is read; with ZeRO-3 flat rows of the elements that the rank
     stores, which the graph gathers. From ZeRO-2 on gradients are flat rows, too. Both follow `Shard.kept`.
     """
-    return _Builder(program, plan_rank(program, rank)).module(transport)
+    plan = replace(plan_rank(program, rank), homes={})  # a graph changes nothing in place
+    return _Builder(program, plan).module(transport)
 
 
 @dataclass(slots=True)
@@ -177,11 +180,19 @@ class _Driver:
             case Recv(step, tag):
                 return self._comm(fx_comm.receive, step, tag)
             case GradReduce(bucket, flat):
-                held = self.builder.object(f"bucket_{bucket.id}", bucket)
-                return self.builder.call(fx_comm.reduce_bucket, self.transport, held, flat)
+                return self._bucket(fx_comm.reduce_bucket, bucket, flat)
+            case ReduceStart(bucket, flat):
+                self._bucket(fx_comm.start_bucket, bucket, flat)
+                return None
+            case ReduceWait(bucket):
+                return self._bucket(fx_comm.started_bucket, bucket)
             case LossReduce(share):
                 return self.builder.call(fx_comm.reduce_loss, self.transport, share)
         raise InternalError(f"a graph has no call for {type(request).__name__}")
+
+    def _bucket(self, function: Callable[..., Any], bucket: GradBucket, *args: Any) -> fx.Node:
+        held = self.builder.object(f"bucket_{bucket.id}", bucket)
+        return self.builder.call(function, self.transport, held, *args)
 
     def _comm(self, function: Callable[..., Any], step: CommStep, *args: Any) -> fx.Node:
         if isinstance(step, fx.Node):  # filled in when it runs

@@ -14,6 +14,7 @@ from torch import Tensor
 from ...errors import InternalError
 from ..codegen import generate
 from ..execute import RankPlan
+from ..gradients.homes import homes_of
 from ..lifetimes import fresh_by_segment, last_pieces, last_reads
 from ..messages.early_receives import early_receives
 from ..program import Instruction, Op, Program, RankProgram, SizedRank
@@ -64,6 +65,7 @@ class SizedRun:
             {shard.name: shard for shard in own.shards},
             own.scattered,
             self._tables,
+            homes=homes_of(own),
         )
 
     def plan_for(self, plan: StepPlan) -> RankPlan:

@@ -11,17 +11,20 @@ from ..program import Instruction, Op, RankProgram, SizedRank
 from .size_range import SizeRange
 
 MOVES = frozenset({Op.SEND, Op.RECV})
+ENDS = frozenset({Op.REDUCE_WAIT, Op.GRAD_SYNC})
+BETWEEN = frozenset({Op.GRAD_SCATTER, Op.REDUCE_START})
+"""What stands in the passes and is not done for each micro-batch."""
 
 
 def template_of(own: RankProgram, crossings: dict[int, int]) -> SizedRank:
     """The parts of a rank's instructions, without overlays. crossings: of each first tag, its number."""
     first = [each for each in own.instructions if each.mb in (0, -1)]
     at = [place for place, each in enumerate(first) if each.op in (Op.FORWARD, *MOVES)]
-    end = next(place for place, each in enumerate(first) if each.op is Op.GRAD_SYNC)
+    end = next(place for place, each in enumerate(first) if each.op in ENDS)
     if first[end - 1].op is Op.PARAM_DROP:
         end -= 1
     start = next(place for place, each in enumerate(first) if each.op is not Op.PARAM_GATHER)
-    passes = [each for each in first[at[0] : end] if each.op is not Op.GRAD_SCATTER]
+    passes = [each for each in first[at[0] : end] if each.op not in BETWEEN]
     turn = next(place for place, each in enumerate(passes) if each.op is Op.FORWARD) + 1
     while passes[turn].op is Op.SEND:
         turn += 1
@@ -35,11 +38,31 @@ def template_of(own: RankProgram, crossings: dict[int, int]) -> SizedRank:
         begin=first[:start],
         counts=first[start : at[0]],
         forward=numbered[:turn],
-        backward=[each for each in backward if each.op is not Op.WEIGHTS],
+        backward=_with_starts([each for each in backward if each.op is not Op.WEIGHTS], own.instructions),
         weights=[each for each in backward if each.op is Op.WEIGHTS],
         end=first[end:],
         scatters=any(each.op is Op.GRAD_SCATTER for each in first),
     )
+
+
+def _with_starts(backward: list[Instruction], instructions: Sequence[Instruction]) -> list[Instruction]:
+    """One micro-batch's backward pass with what the last one starts, behind the same parts of it."""
+    starts: dict[int, list[Instruction]] = {}
+    parts = 0
+    last = max((each.mb for each in instructions if each.op is Op.REDUCE_START), default=-1)
+    for each in instructions:
+        parts += each.op is Op.BACKWARD and each.mb == last
+        if each.op is Op.REDUCE_START:
+            starts.setdefault(parts, []).append(replace(each, mb=0))
+    made: list[Instruction] = []
+    parts = 0
+    for place, each in enumerate(backward):
+        made.append(each)
+        parts += each.op is Op.BACKWARD
+        following = backward[place + 1].op if place + 1 < len(backward) else Op.RECV
+        if following is not Op.SEND:
+            made += starts.pop(parts, ())
+    return made
 
 
 def first_tags(ranks: Sequence[RankProgram]) -> dict[int, int]:
@@ -71,10 +94,13 @@ def step_instructions(
         ActionKind.WEIGHTS: template.weights,
     }
     for action in schedule.stages[own.stage]:
-        made += [_for_micro(each, action.micro_batch, most) for each in parts[action.kind]]
+        for each in parts[action.kind]:
+            if each.op is not Op.REDUCE_START or action.micro_batch == count - 1:
+                made.append(_for_micro(each, action.micro_batch, most))
         if action.kind is last and action.micro_batch in points:
             made.append(Instruction(Op.GRAD_SCATTER))
-    return [*made, *template.end]
+    starts = [replace(each, mb=-1) for each in template.backward if each.op is Op.REDUCE_START]
+    return [*made, *(() if count else starts), *template.end]
 
 
 def _for_micro(each: Instruction, mb: int, most: int) -> Instruction:

@@ -19,6 +19,8 @@ from ...program.requests import (
     LossReduce,
     OptimizerStep,
     Recv,
+    ReduceStart,
+    ReduceWait,
     Request,
     Send,
 )
@@ -61,6 +63,8 @@ class BlockedArrays(Protocol[V]):
         """A copy that the rank may change, in the memory of `into` where one is given."""
 
 
+BUCKETS = (GradReduce, ReduceStart, ReduceWait)
+"""Requests that are about a bucket of gradients."""
 OPTIMIZER_CHANNEL: Channel = ("optimizer",)
 
 
@@ -102,7 +106,12 @@ class RankRun(Generic[V]):
         instruction = self.instruction
         if instruction is None:
             return "finished" if self.finished else "not started"
-        fields = {"mb": instruction.mb, "value": instruction.value, "tag": instruction.tag}
+        fields = {
+            "mb": instruction.mb,
+            "wave": instruction.wave,
+            "value": instruction.value,
+            "tag": instruction.tag,
+        }
         shown = "".join(f" {name}={value}" for name, value in fields.items() if value >= 0)
         segment = f" {self.segment}" if self.segment else ""
         return f"#{self.state.position} {instruction.op.value}{segment}{shown}"
@@ -110,7 +119,7 @@ class RankRun(Generic[V]):
     def tensor(self) -> str:
         """The tensor that it waits to hand over or to receive, for an error."""
         request, instruction = self.request, self.instruction
-        if isinstance(request, GradReduce):
+        if isinstance(request, BUCKETS):
             names = [piece.param for piece in request.bucket.pieces]
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             return f"gradient of {names[0]}{more}" if names else "an empty bucket"
@@ -156,9 +165,11 @@ def described(request: Request[V]) -> str:
     if isinstance(request, Recv):
         peers = sorted({piece.peer for piece in request.step.recvs})
         return f"receive {request.step.id} from {peers} tag {request.tag}"
-    if isinstance(request, GradReduce):
+    if isinstance(request, (GradReduce, ReduceStart)):
         bucket = request.bucket
         return f"gradient bucket {bucket.id} {list(bucket.group)} {typed(request.value)}"
+    if isinstance(request, ReduceWait):
+        return f"wait for gradient bucket {request.bucket.id} {list(request.bucket.group)}"
     return "loss over all ranks" if isinstance(request, LossReduce) else "optimizer"
 
 
@@ -171,7 +182,7 @@ def channel_of(request: Request[V], world: Channel) -> Channel | None:
     """What a collective is matched on; None for a transfer."""
     if isinstance(request, (AllReduce, Exchange)):
         return request.step.group
-    if isinstance(request, GradReduce):
+    if isinstance(request, (GradReduce, ReduceStart)):
         return request.bucket.group
     if isinstance(request, LossReduce):
         return world

@@ -7,14 +7,24 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic
 
-from ...base.comm_plan import Combine, CommStep
+from ...base.comm_plan import Combine, CommStep, GradBucket
 from ...errors import HspmdError, VerifyError, first_line
 from ...program.program import Op
-from ...program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Send
+from ...program.requests import (
+    AllReduce,
+    Exchange,
+    GradReduce,
+    LossReduce,
+    Recv,
+    ReduceStart,
+    ReduceWait,
+    Send,
+)
 from .blocked import OPTIMIZER_CHANNEL, Channel, RankRun, V, channel_of
 from .mail import Mail
 from .matching import OURS, BoxVolumes, check_alike, check_exchange, check_type, volumes_of
 from .report import GRAD_REDUCE, LOSS_REDUCE, SEND_RECV, Event
+from .started import StartedSums
 
 SHOWN_RANKS = 12
 """Blocked ranks that an error lists."""
@@ -47,6 +57,7 @@ class Lockstep(Generic[V]):
         self._matched: dict[tuple[int, ...], int] = {}
         self._looked_into: list[CommStep] = []  # known by identity: none of them may go
         self._events: list[Event] = []
+        self._started: StartedSums[V] = StartedSums()
 
     def run(self) -> tuple[Event, ...]:
         """Step all ranks to their end."""
@@ -74,6 +85,8 @@ class Lockstep(Generic[V]):
             self._post(run, run.request)
         elif isinstance(run.request, Recv):
             self._try_receive(run, run.request)
+        elif isinstance(run.request, ReduceWait):
+            self._ready.append((run, self._started.take(run, run.request.bucket)))
         else:
             self._meet(run)
 
@@ -106,6 +119,8 @@ class Lockstep(Generic[V]):
             self._reduce(members, request.step.kind.value, request.step.id, request.step.combine)
         elif isinstance(request, GradReduce):
             self._reduce(members, GRAD_REDUCE, request.bucket.id, Combine.SUM)
+        elif isinstance(request, ReduceStart):
+            self._start(members, request.bucket)
         elif isinstance(request, LossReduce):
             self._reduce(members, LOSS_REDUCE, -1, Combine.SUM)
         else:
@@ -118,6 +133,15 @@ class Lockstep(Generic[V]):
         self._note(members, kind, step, sum(size_of(value) for value in values))
         total = members[0].arrays.reduce(values, combine)
         self._ready.extend((member, member.arrays.own(total, overwritten(member))) for member in members)
+
+    def _start(self, members: list[RankRun[V]], bucket: GradBucket) -> None:
+        """All have started it. Here a start waits for its partners: programs that pass need no luck."""
+        values = [reduced(member) for member in members]
+        self._note(members, GRAD_REDUCE, bucket.id, sum(size_of(value) for value in values))
+        total = members[0].arrays.reduce(values, Combine.SUM)
+        for member in members:
+            self._started.put(member, bucket, member.arrays.own(total, overwritten(member)))
+            self._ready.append((member, None))
 
     def _exchange(self, members: list[RankRun[V]], first: CommStep) -> None:
         parts = {member.rank: self._cut(member) for member in members}
@@ -193,6 +217,7 @@ class Lockstep(Generic[V]):
         unread = self._mail.unread()
         if blocked:
             raise self._deadlock(blocked, unread)
+        self._started.check_end()
         if unread:
             raise VerifyError(
                 f"{len(unread)} messages are sent and never received",
@@ -273,7 +298,7 @@ def failed(run: RankRun[V], error: Exception) -> VerifyError:
 
 def reduced(run: RankRun[V]) -> V:
     """What a rank puts into a reduction."""
-    assert isinstance(run.request, (AllReduce, GradReduce, LossReduce)), "members are alike"
+    assert isinstance(run.request, (AllReduce, GradReduce, ReduceStart, LossReduce)), "members are alike"
     return run.request.value
 
 
@@ -282,7 +307,7 @@ def overwritten(run: RankRun[V]) -> V | None:
     request = run.request
     if isinstance(request, AllReduce):
         return request.value if request.may_overwrite else None
-    return request.value if isinstance(request, GradReduce) else None
+    return request.value if isinstance(request, (GradReduce, ReduceStart)) else None
 
 
 def size_of(value: V) -> int:

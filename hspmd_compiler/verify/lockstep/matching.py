@@ -9,7 +9,7 @@ from ...base.comm_plan import CommStep, Piece, box_volume
 from ...errors import VerifyError
 from ...ir.type_text import dtype_name
 from ...program.program_text import kind_text
-from ...program.requests import AllReduce, Exchange, GradReduce, Request
+from ...program.requests import AllReduce, Exchange, GradReduce, ReduceStart, Request
 from .blocked import RankRun, V, typed
 
 BoxVolumes = dict[int, tuple[int, ...]]
@@ -77,7 +77,7 @@ def _signature(request: Request[V]) -> tuple[object, ...]:
     if isinstance(request, Exchange):
         step = request.step
         return (name, step.id, kind_text(step), step.combine.value, step.dtype, ())
-    if isinstance(request, GradReduce):
+    if isinstance(request, (GradReduce, ReduceStart)):
         bucket = request.bucket
         pieces = tuple((piece.param, piece.length) for piece in bucket.pieces)
         return (name, bucket.id, "", "sum", (bucket.dtype, request.value.numel()), pieces)

@@ -14,6 +14,7 @@ import torch
 from ...base.comm_plan import Combine, CommStep
 from ...program.boxes import received_volumes, sent_volumes, volume
 from ...program.execute import RankPlan, RankState, run_step
+from ...program.gradients.homes import flat_of
 from ...program.literals import torch_dtype
 from ...program.program import KEY_SIZE, ZERO_PARAMS, Program, RankProgram
 from ...program.requests import (
@@ -23,12 +24,14 @@ from ...program.requests import (
     LossReduce,
     OptimizerStep,
     Recv,
+    ReduceStart,
+    ReduceWait,
     Request,
     Send,
     StepRun,
 )
 from ...program.sized.documents import documents_key, documents_read
-from ..lockstep.blocked import RankRun
+from ..lockstep.blocked import BUCKETS, RankRun
 from ..lockstep.lockstep import OF_A_PROGRAM, failed
 from .shape_segments import ShapeBook, ShapeSegments
 from .shapes import MemoryBlock, Meter, ShapeArrays, ShapeValue
@@ -68,12 +71,13 @@ def solo(program: Program, plan: RankPlan, book: ShapeBook) -> Script:
     asked: list[Asked] = []
     numbers = _Numbers(own.program)
     posted: dict[int, ShapeValue] = {}
+    started: dict[int, ShapeValue] = {}
     try:
         request = next(steps)
         while True:
             asked.append(Asked(state.position, type(request), numbers.of(request), _standing(request)))
             _post_ahead(request, arrays, posted)
-            answer = _answer(request, arrays)
+            answer = _of_started(request, started) or _answer(request, arrays)
             del request
             request = steps.send(answer)
             del answer
@@ -132,7 +136,7 @@ class _Numbers:
 
     def of(self, request: Request[ShapeValue]) -> int:
         """Its number; -1 for what has none."""
-        if isinstance(request, GradReduce):
+        if isinstance(request, BUCKETS):
             return self._slots[id(request.bucket)]
         if isinstance(request, (LossReduce, OptimizerStep)):
             return -1
@@ -157,6 +161,8 @@ def _state(plan: RankPlan, arrays: ShapeArrays) -> RankState[ShapeValue]:
             state.stored[name] = arrays.make((volume(shard.kept),), torch_dtype(shard.dtype))
         if shard.zero < ZERO_PARAMS:
             state.params[name] = arrays.make(shard.shape, torch_dtype(shard.local_dtype))
+    for home in plan.homes.values():
+        flat_of(arrays, state.flats, home.bucket)
     return state
 
 
@@ -182,12 +188,19 @@ def _batches(program: Program, plan: RankPlan, arrays: ShapeArrays) -> list[dict
 
 def _standing(request: Request[ShapeValue]) -> ShapeValue | None:
     """The request's value as a type that keeps no memory alive."""
-    value = None if isinstance(request, (Recv, OptimizerStep)) else request.value
+    value = None if isinstance(request, (Recv, ReduceWait, OptimizerStep)) else request.value
     return None if value is None else _like(value)
 
 
 def _like(value: ShapeValue) -> ShapeValue:
     return ShapeValue(value.shape, value.dtype, MemoryBlock(IDLE, 0), value.stride)
+
+
+def _of_started(request: Request[ShapeValue], started: dict[int, ShapeValue]) -> ShapeValue | None:
+    """A bucket that is under way is held until it is waited for."""
+    if isinstance(request, ReduceStart):
+        started[request.bucket.id] = request.value
+    return started.pop(request.bucket.id, None) if isinstance(request, ReduceWait) else None
 
 
 def _answer(request: Request[ShapeValue], arrays: ShapeArrays) -> ShapeValue | None:
@@ -196,7 +209,7 @@ def _answer(request: Request[ShapeValue], arrays: ShapeArrays) -> ShapeValue | N
         return arrays.own(request.value, request.value if request.may_overwrite else None)
     if isinstance(request, (GradReduce, LossReduce)):
         return request.value
-    if isinstance(request, OptimizerStep):
+    if isinstance(request, (OptimizerStep, ReduceStart, ReduceWait)):
         return None
     step = request.step
     source = None if isinstance(request, Recv) else request.value
@@ -228,6 +241,10 @@ def _request(asked: Asked, own: RankProgram) -> Request[ShapeValue]:
         return Recv(own.transfers[asked.slot], instruction.tag, instruction.over)
     if kind is GradReduce:
         return GradReduce(own.grad_buckets[asked.slot], _given(value))
+    if kind is ReduceStart:
+        return ReduceStart(own.grad_buckets[asked.slot], _given(value))
+    if kind is ReduceWait:
+        return ReduceWait(own.grad_buckets[asked.slot])
     return LossReduce(_given(value)) if kind is LossReduce else OptimizerStep()
 
 

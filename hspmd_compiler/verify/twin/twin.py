@@ -94,7 +94,7 @@ def verify_twin(artifact: Artifact) -> TwinReport:
     name, size = _size_of(artifact)
     _check_strategy(strategy)
     cost = cost_of(artifact, strategy)
-    small, kept = _fewer(strategy, cost)
+    small, kept = _fewer(with_same_buckets(strategy, artifact.program), cost)
     with task("compile the twin"):
         twin_size = _smaller(size, math.lcm(*_degrees(strategy)), 1 if cost is None else PRICED)
         growth = size.hidden * size.seq / (twin_size.hidden * twin_size.seq)
@@ -163,6 +163,18 @@ def _check_strategy(strategy: Strategy) -> None:
 
 def _degrees(strategy: Strategy) -> set[int]:
     return {stage.tp for item in strategy.pipelines for stage in item.stages}
+
+
+def with_same_buckets(strategy: Strategy, program: Program) -> Strategy:
+    """The strategy with the parameters of each wave as sizes have chosen them."""
+    found: dict[int, dict[str, None]] = {}
+    for own in program.ranks:
+        for bucket in own.grad_buckets:
+            if bucket.wave >= 0:
+                names = (piece.param for piece in bucket.pieces)
+                found.setdefault(bucket.wave, {}).update(dict.fromkeys(names))
+    waves = tuple(tuple(names) for _, names in sorted(found.items()))
+    return replace(strategy, same_buckets=waves, bucket_bytes=None if waves else 0)
 
 
 def _fewer(strategy: Strategy, cost: ClusterCost | None) -> tuple[Strategy, dict[int, int]]:

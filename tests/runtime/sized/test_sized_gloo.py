@@ -44,7 +44,11 @@ def rows_of(strategy: Strategy) -> tuple[SizedCase, list[Given]]:
         pytest.param(TP, id="tp3", marks=pytest.mark.slow),
         pytest.param(PP, id="pp2-beside-1", marks=pytest.mark.slow),
         pytest.param(UNEQUAL, id="tp2-to-1-beside-1", marks=pytest.mark.slow),
-        pytest.param(Strategy(PIECES.pipelines, sequence_parallel=True), id="pieces", marks=pytest.mark.slow),
+        pytest.param(
+            Strategy(PIECES.pipelines, sequence_parallel=True, bucket_bytes=3000),
+            id="pieces",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             Strategy(PIECES.pipelines, sequence_parallel=True, zero=1), id="zero1", marks=pytest.mark.slow
         ),
