@@ -108,15 +108,19 @@ def check_clipped(sizes: Sizes) -> Lines:
 
 
 def check_compiled(sizes: Sizes) -> Lines:
-    """torch.compile of a program's runs beside the plain one."""
-    losses = []
-    model, batch = llama(sizes, torch.float32), batch_of(sizes)
-    for torch_compile in (False, True):
-        with loaded(model, batch, one_device(sizes), sizes, torch_compile=torch_compile) as engine:
-            losses.append([engine.step(batch) for _ in range(2)])
-    gap = max(abs(one - two) / abs(one) for one, two in zip(*losses, strict=True))
+    """torch.compile of runs, and CUDA graphs of them, beside plain ones; small, so that they are recorded."""
+    small = Sizes(sizes.device, 128, 2, 32, 4)
+    model, batch = llama(small, torch.float32), batch_of(small)
+    stage = {"devices": [0], "layers": small.layers}
+    strategy: dict[str, object] = {"pipelines": [{"stages": [stage], "micro_batches": [1, 2, 1]}]}
+    losses = {}
+    for ways in ((), ("torch_compile",), ("cuda_graphs",)):
+        with loaded(model, batch, strategy, small, **dict.fromkeys(ways, True)) as engine:
+            losses[", ".join(ways)] = [engine.step(batch) for _ in range(6)]
+    plain, *others = losses.values()
+    gap = max(abs(one - two) / abs(one) for other in others for one, two in zip(plain, other, strict=True))
     assert gap <= 1e-4, f"losses of plain and compiled runs: {losses}"
-    return [f"torch.compile: losses differ by {gap:.1g}"]
+    return [f"torch.compile, CUDA graphs: losses of six steps differ by {gap:.1g}"]
 
 
 def check_attention(sizes: Sizes) -> Lines:

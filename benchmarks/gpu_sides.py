@@ -74,14 +74,14 @@ def loaded(
     strategy: dict[str, object],
     sizes: Sizes,
     optimizer: dict[str, object] | None = None,
-    torch_compile: bool = False,
+    **arithmetic: bool,
 ) -> Iterator[Engine]:
     """The engine of a live model's program, with the model's weights."""
     with tempfile.TemporaryDirectory() as folder:
         given = {"name": "adamw", "lr": LR} if optimizer is None else optimizer
         program = hspmd.compile(model, batch, strategy=strategy, optimizer=given, device=sizes.device)
         program.save(Path(folder) / "one")
-        engine = hspmd.load(Path(folder) / "one", torch_compile=torch_compile)
+        engine = hspmd.load(Path(folder) / "one", **arithmetic)
         try:
             yield engine
         finally:

@@ -309,6 +309,7 @@ def load(
     start_timeout: float = 120.0,
     deterministic: bool = False,
     torch_compile: bool = False,
+    cuda_graphs: bool = False,
 ) -> Engine:
     """The engine of this process's rank (from the environment that torchrun sets).
 
@@ -317,6 +318,7 @@ def load(
     ranks end with an error that names it. start_timeout: seconds for all ranks to come up.
     deterministic: parameters get the bits of torch.optim's default, not those of its fused kernels.
     torch_compile: runs of operators are compiled by torch.compile, and may round otherwise.
+    cuda_graphs: small runs are replayed as CUDA graphs.
     """
     from .runtime.start.opening import StartOptions, open_engine
     from .runtime.start.rendezvous import Timeouts
@@ -337,7 +339,7 @@ def load(
         timeouts=timeouts,
         check=check_rank,
         strategy=strategy,
-        arithmetic=Arithmetic(deterministic, torch_compile),
+        arithmetic=Arithmetic(deterministic, torch_compile, cuda_graphs),
     )
     return open_engine(path, options).engine
 

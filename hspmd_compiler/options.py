@@ -300,11 +300,12 @@ class Arithmetic:
     """How a rank computes what its program says; its ranks do it alike.
 
     deterministic: updates with the bits of torch.optim's default. torch_compile: runs of operators are
-    compiled by torch.compile, which may round otherwise.
+    compiled by torch.compile, which may round otherwise. cuda_graphs: small ones are replayed as CUDA graphs.
     """
 
     deterministic: bool = False
     torch_compile: bool = False
+    cuda_graphs: bool = False
 
     @property
     def flags(self) -> dict[str, str]:

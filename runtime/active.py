@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ..base.log import logger
 from ..errors import InternalError, RunError
+from ..options import PLAIN, Arithmetic
 from ..program.arrays import TorchArrays
 from ..program.codegen import SegmentCache
-from ..program.compiled.torch_compiled import compile_pieces
+from ..program.compiled.making import segment_maker
 from ..program.context.row_piece import PADDING, RowPiece
 from ..program.execute import RankPlan, RankState, SegmentRunner, Walk, plan_rank, run_step
 from ..program.kernels.random_kernels import step_keys
@@ -43,7 +44,7 @@ class ActiveProgram:
     state: what the rank holds, taken over. shape: what a batch must look like. rows: of the global batch
     that the rank takes, [low, high) per micro-batch. keys: inputs that its program reads. batches: compares
     what all ranks are given. sizes: of micro-batches that it takes, which each step chooses; None where it
-    has its own. torch_compile: see Arithmetic.
+    has its own. arithmetic: how it computes.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class ActiveProgram:
         rank: int | None,
         transport: Transport,
         state: RankState[Tensor],
-        torch_compile: bool = False,
+        arithmetic: Arithmetic = PLAIN,
     ) -> None:
         self.program = program
         self.rank = rank
@@ -65,13 +66,16 @@ class ActiveProgram:
         self._segments: SegmentRunner[Tensor] | None = None
         self._sized: SizedRun | None = None
         if self._plan is not None and self.sizes is not None:
-            if torch_compile:
+            if arithmetic.torch_compile or arithmetic.cuda_graphs:
                 logger.warning("sizes change with every step: the program runs as it stands, not compiled")
             self._segments = self._sized = SizedRun(
                 program, self._plan.program, str(transport.device), starts=True
             )
         elif self._plan is not None:
-            cache = SegmentCache(str(transport.device), True, compile_pieces if torch_compile else None)
+            device = str(transport.device)
+            cache = SegmentCache(
+                device, True, segment_maker(arithmetic.torch_compile, arithmetic.cuda_graphs, device)
+            )
             self._segments = CompiledSegments(self._plan, cache)
         self.rows: list[tuple[int, int]] = [] if self._plan is None else self._plan.program.rows
         self._all_rows = sorted({rows for own in program.ranks for rows in own.rows})

@@ -272,7 +272,7 @@ class Engine(WholeState):
         if known is None or known.program is not target.program:
             rank = None if target.own is None else target.own.rank
             known = self._known[name] = ActiveProgram(
-                target.program, rank, self.transport, RankState({}), self.arithmetic.torch_compile
+                target.program, rank, self.transport, RankState({}), self.arithmetic
             )
         return known
 

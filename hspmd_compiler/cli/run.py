@@ -93,6 +93,11 @@ def add_flags(parser: ArgumentParser) -> None:
         help="compile runs of operators by torch.compile: quicker steps that round otherwise, a longer start",
     )
     parser.add_argument(
+        "--cuda-graphs",
+        action="store_true",
+        help="replay small runs of operators as CUDA graphs (not yet run on a GPU)",
+    )
+    parser.add_argument(
         "--start-timeout", type=float, metavar="SECONDS", help="for all ranks to come up (default: 120)"
     )
     parser.add_argument(
@@ -159,7 +164,7 @@ def run(args: Namespace) -> int:
         check,
         args.start,
         round_bytes,
-        Arithmetic(args.deterministic, args.torch_compile),
+        _arithmetic(args),
     )
     if args.elastic:
         _run_elastic(args, options, pace)
@@ -198,6 +203,10 @@ def _run_elastic(args: Namespace, options: StartOptions, pace: Pace) -> None:
         run_elastic(args, options, make_run, view.show)
 
 
+def _arithmetic(args: Namespace) -> Arithmetic:
+    return Arithmetic(args.deterministic, args.torch_compile, args.cuda_graphs)
+
+
 def _flags(args: Namespace) -> dict[str, str]:
     """What all ranks must be started with alike: files by what they hold, those to write by being named."""
     from ..runtime.start.same_start import files_digest
@@ -212,7 +221,7 @@ def _flags(args: Namespace) -> dict[str, str]:
     if args.tokenizer is not None and args.tokenizer.is_dir():
         read["--tokenizer"] = sorted(path for path in args.tokenizer.iterdir() if path.is_file())
     flags |= {**checkpoint_flags.alike(args), **switch_flags.alike(args)}
-    flags |= Arithmetic(args.deterministic, args.torch_compile).flags
+    flags |= _arithmetic(args).flags
     return flags | {name: files_digest(files) if files else "None" for name, files in read.items()}
 
 

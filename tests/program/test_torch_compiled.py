@@ -16,7 +16,7 @@ from torch import nn
 import hspmd_compiler as hspmd
 from hspmd_compiler.options import Arithmetic, OptimizerConfig
 from hspmd_compiler.program.codegen import SegmentCache
-from hspmd_compiler.program.compiled import torch_compiled
+from hspmd_compiler.program.compiled import making, torch_compiled
 from hspmd_compiler.program.compiled.torch_compiled import Compiler, RowsFunction, by_torch, compile_pieces
 from hspmd_compiler.program.program import (
     InputKind,
@@ -128,7 +128,7 @@ def test_what_cannot_be_compiled_runs_as_it_stands(
     with caplog.at_level(logging.WARNING, "hspmd_compiler"):
         check_same_bits(compiled, failing)
     assert [record.getMessage() for record in caplog.records] == [
-        "torch.compile can't take a part of the program, which runs as it stands: no compiler here"
+        "a part of the program can't be compiled, and runs as it stands: no compiler here"
     ]
 
 
@@ -173,7 +173,7 @@ def test_a_run_is_compiled_where_it_is_asked(tmp_path: Path, monkeypatch: pytest
         loss = engine.step(hand_made.batch(0))
         emit({"loss": loss, "calls": len(called)})
 
-    monkeypatch.setattr(torch_compiled, "by_torch", counting)
+    monkeypatch.setattr(making, "by_torch", counting)
     artifact = hand_made.save(tmp_path / "artifact", OptimizerConfig())
     found = []
     for arithmetic in (Arithmetic(), Arithmetic(torch_compile=True)):

@@ -144,5 +144,5 @@ def _tell(error: Exception) -> None:
     """Once for each reason."""
     reason = first_line(error)
     if not _told:
-        logger.warning("torch.compile can't take a part of the program, which runs as it stands: %s", reason)
+        logger.warning("a part of the program can't be compiled, and runs as it stands: %s", reason)
     _told.add(reason)
