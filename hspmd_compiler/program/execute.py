@@ -225,9 +225,10 @@ class Walk(Generic[V]):
             while True:
                 self.state.slot = slot
                 step = self.plan.comm(slot, mb)
-                if isinstance(value, tuple):  # and counts
-                    step, value = self.arrays.counted(step, self.plan.program.rank, value[1]), value[0]
-                request = comm_request(step, value, may_overwrite)
+                if not isinstance(value, tuple):
+                    request = comm_request(step, value, may_overwrite)
+                else:  # and counts
+                    request = Exchange(self.arrays.counted(step, self.plan.program.rank, value[1]), value[0])
                 del value
                 slot, value, may_overwrite = run.send(self.received((yield request)))
         except StopIteration as end:

@@ -26,7 +26,9 @@ from hspmd_compiler.program.program import Program
 from hspmd_compiler.program.sized.counted_step import RowExchange, counted_step, even_load
 from hspmd_compiler.strategy.form import form_of, strategy_from
 from hspmd_compiler.strategy.strategy import ExpertForm, LayoutWish, Override, SizesSpec, Strategy
+from hspmd_compiler.verify.eager import eager_step, whole_state
 
+from ..program.test_to_fx import compare, run_three
 from ..quick import quick_are
 from ..trace.test_expert_rows import ALONE_ROWS, Inside, Layer
 from ..training.equal_to_eager import Case
@@ -257,6 +259,17 @@ def test_processes_train_like_eager(
     )
     program.save(tmp_path / "artifact")
     train_like_eager("experts", tmp_path / "artifact")
+
+
+@pytest.mark.slow
+def test_graphs_of_ranks_equal_eager(tmp_path: Path) -> None:
+    """In an fx graph the step of what is counted is a value, too."""
+    strategy = Strategy((P((S((0, 1, 2), (0, 2), experts=(3, 0, 2)),), (3, 1)),), sequence_parallel=True)
+    model = Mixed()
+    strategy = replace(strategy, expert_form=ExpertForm.ALL_TO_ALL)
+    program = hspmd.compile(lambda: (model, batch()), strategy=strategy).artifact.program
+    run_three(program, whole_state(model), batch(), tmp_path)
+    compare(program, tmp_path, eager_step(model, batch(), widen=False))
 
 
 def test_a_step_is_filled_in_with_what_is_counted() -> None:
