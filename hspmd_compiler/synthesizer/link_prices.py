@@ -155,7 +155,7 @@ CutUnits = tuple[int, int]
 class MovePrices:
     """Prices of exchanges in all groups at once; of those that differ in bytes alone one is worked out.
 
-    Whole units make pieces longer than a ratio vector has them: bytes count as often as the longest piece is.
+    Whole units make pieces longer than ratio vectors have them: bytes count as often as the longest piece is.
     """
 
     cost: ClusterCost
@@ -171,21 +171,21 @@ class MovePrices:
 
     def gather(self, cut: CutUnits) -> LinkPrice:
         """Of the bytes of the whole value, in its cheapest form."""
-        return self._price(CommKind.ALL_GATHER, _gathered, cut[0]).larger(self.whole.longer(*cut))
+        return self._price(CommKind.ALL_GATHER, _gathered, cut[0]).larger(self.whole.longer(cut))
 
     def scatter(self, cut: CutUnits) -> LinkPrice:
         """Of a sum."""
-        return self._price(CommKind.REDUCE_SCATTER, _scattered, cut[0]).larger(self.whole.longer(*cut))
+        return self._price(CommKind.REDUCE_SCATTER, _scattered, cut[0]).larger(self.whole.longer(cut))
 
     def exchange(self, before: CutUnits, after: CutUnits) -> LinkPrice:
         """From a cut of one dim to one of another."""
         price = self._price(CommKind.ALL_TO_ALL, _exchanged, before[0], after[0])
-        return price.larger(self.whole.longer(*before) * self.whole.longer(*after))
+        return price.larger(self.whole.longer(before, after))
 
     def reslice(self, before: CutUnits, after: CutUnits) -> LinkPrice:
         """From a cut of a dim to another of the same."""
         price = self._price(CommKind.ALL_TO_ALL, _overlaps, before[0], after[0])
-        return price.larger(max(self.whole.longer(*before), self.whole.longer(*after)))
+        return price.larger(self.whole.longer(before, after))
 
     def _price(self, kind: CommKind, parts_of: Callable[..., SentParts], *vertices: int) -> LinkPrice:
         key = (kind, parts_of, vertices)

@@ -22,7 +22,7 @@ class WholeShares:
     lanes: Sequence[Sequence[tuple[int, int]]]
     _known: dict[tuple[int, int], tuple[Shares, ...]] = field(default_factory=dict)
     _of_lanes: dict[tuple[int, int], Shares] = field(default_factory=dict)
-    _longer: dict[tuple[int, int], float] = field(default_factory=dict)
+    _longer: dict[tuple[tuple[int, int], ...], float] = field(default_factory=dict)
 
     def vectors(self, vertex: int, units: int = ANY) -> tuple[Shares, ...]:
         """The shares of each group's ranks."""
@@ -44,13 +44,14 @@ class WholeShares:
             )
         return self._of_lanes[key]
 
-    def longer(self, vertex: int, units: int) -> float:
-        """How many times as long the longest piece is as the ratio vector has it."""
-        key = (vertex, units)
-        if key not in self._longer:
-            pairs = {*zip(self.vectors(vertex), self.vectors(vertex, units), strict=True)}
-            self._longer[key] = max(max(whole) / max(ideal) for ideal, whole in pairs)
-        return self._longer[key]
+    def longer(self, *cuts: tuple[int, int]) -> float:
+        """How many times as long the longest piece is as the ratio vectors have it. cuts: (vertex, units)."""
+        if cuts not in self._longer:
+            ideal = [self.vectors(vertex) for vertex, _ in cuts]
+            whole = [self.vectors(*cut) for cut in cuts]
+            pairs = {*zip(zip(*ideal, strict=True), zip(*whole, strict=True), strict=True)}
+            self._longer[cuts] = max(max(map(max, after)) / max(map(max, before)) for before, after in pairs)
+        return self._longer[cuts]
 
 
 def _handed_out(shares: Shares, units: int) -> Shares:

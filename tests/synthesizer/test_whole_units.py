@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hspmd_compiler.api import compile, plan
+from hspmd_compiler.base.comm_plan import CommKind, Traffic
 from hspmd_compiler.cluster.cluster import ClusterSpec
 from hspmd_compiler.compiler import trace_graph
+from hspmd_compiler.cost_models.links import ClusterCost
 from hspmd_compiler.layout.shares import assign_units
 from hspmd_compiler.synthesizer.machine import SearchMachine, machine_of
 from hspmd_compiler.synthesizer.options import SearchOptions
@@ -105,6 +107,24 @@ def test_gathers_of_whole_units_move_the_longest_piece() -> None:
     assert on.gather(0).seconds(size) == many
     assert few / many == pytest.approx((2 / 3) / (3 / 5), rel=0.01)
     assert on.exchange((0, 3), (0, 3), same_dim=True).seconds(size) == 0
+
+
+@pytest.mark.parametrize(("before", "after"), [(256, 16), (12, 256), (16, 12), (1000, 1000)])
+def test_exchanges_of_whole_units_cost_what_they_move(before: int, after: int) -> None:
+    """Samples to experts and back: as the pieces that ranks really have, whichever side has the longest."""
+    spec = cluster(*[[device()]] * 8)
+    on = machine_of(spec, [list(spec.slots)], ratios=[vertices(SPEEDS)])
+    cost, size = ClusterCost(spec, dict(enumerate(spec.slots))), 1 << 28
+    held, wanted = (assign_units(count, SPEEDS) for count in (before, after))
+    volumes = {
+        (i, j): round(size * one / before * other / after)
+        for i, one in enumerate(held)
+        for j, other in enumerate(wanted)
+        if i != j
+    }
+    exact = cost.comm_s([Traffic(CommKind.ALL_TO_ALL, tuple(range(8)), volumes)])
+    priced = on.exchange((0, before), (0, after), same_dim=False).seconds(size)
+    assert priced == pytest.approx(exact, rel=0.06)
 
 
 def test_what_is_searched_costs_what_is_compiled() -> None:
