@@ -89,11 +89,13 @@ class CompiledProgram:
         rows: bool = False,
         model: ModelSource | Factory | nn.Module | None = None,
         batch: Inputs | GivenBatches | Iterable[Inputs] | None = None,
+        symbolic: bool = False,
     ) -> VerifyReport:
         """Step all ranks in this process; VerifyError at the first misfit or wrong number.
 
         model: to be compared with, instead of what was compiled. batch: a global batch, or several, instead
         of random ones; of a program with `sizes` as its steps take them, rows or a pair with a plan.
+        symbolic: where sizes vary, the model's code is run on symbols, too.
         """
         from .models.compile_subject import source_of
         from .verify.artifact import verify_artifact
@@ -108,6 +110,7 @@ class CompiledProgram:
             model=source,
             examples=examples,
             batches=_given(self.artifact, batch),
+            symbolic=symbolic,
         )
 
     def estimate(
@@ -142,6 +145,7 @@ def compile(
     capture: Capture | str = Capture.AUTO,
     precision: Precision | str = Precision.MODEL,
     cluster: ClusterSpec | str | Path | Mapping[str, object] | None = None,
+    symbolic: bool = False,
 ) -> CompiledProgram:
     """Compile a model for a strategy.
 
@@ -153,7 +157,8 @@ def compile(
     that the others are the same, "full" all. precision: "model" computes in the types of the model,
     "bfloat16" in that one, while parameters, gradients and the optimizer's state stay in the model's.
     cluster: machines whose links decide between ways of converting a layout that are equally right, as a
-    file, its form or a ClusterSpec; gradients and ZeRO's rows are exchanged the same way on all.
+    file, its form or a ClusterSpec; gradients and ZeRO's rows are exchanged the same way on all. symbolic:
+    where sizes vary, code of the model that looks at how many there are is looked for by a run on symbols.
     """
     from .compiler import compile_model, cost_on
     from .strategy.formats.read import read_strategy
@@ -167,6 +172,7 @@ def compile(
         )
     plan = strategy if isinstance(strategy, Strategy) else read_strategy(strategy)
     config = OptimizerConfig.of(optimizer)
+    cost, form = (None, None) if cluster is None else cost_on(cluster, plan)
     compiled = compile_model(
         model,
         example_inputs,
@@ -176,7 +182,9 @@ def compile(
         None if dump is None else Path(dump),
         Capture(capture),
         Precision(precision),
-        *(() if cluster is None else cost_on(cluster, plan)),
+        cost,
+        form,
+        symbolic,
     )
     return CompiledProgram(compiled)
 
@@ -279,12 +287,13 @@ def verify(
     model: ModelSource | Factory | nn.Module | None = None,
     trust_model: bool = False,
     batch: Inputs | GivenBatches | Iterable[Inputs] | None = None,
+    symbolic: bool = False,
 ) -> VerifyReport:
     """Prove an artifact: that all ranks fit, and with `values` or `rows` that they compute the model.
 
     model: what to compare with; without one, a built-in model or HF config that the artifact was compiled
     from is made again, and with `trust_model` even a factory is imported that the artifact names. batch: a
-    global batch, or several, instead of random ones.
+    global batch, or several, instead of random ones. symbolic: see `CompiledProgram.verify`.
     """
     from .models.compile_subject import source_of
     from .verify.artifact import verify_artifact
@@ -298,6 +307,7 @@ def verify(
         trust_model=trust_model,
         from_file=True,
         batches=_given(artifact, batch),
+        symbolic=symbolic,
     )
 
 

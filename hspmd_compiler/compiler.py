@@ -34,6 +34,7 @@ from .passes.pass_chain import Dump, begin
 from .passes.pipeline import planning, tracing
 from .passes.sized.lower_sized import lower_sized
 from .passes.sized.probe_graphs import StepSource
+from .passes.sized.symbols import check_on_symbols
 from .passes.trace import Trace
 from .strategy.check import check
 from .strategy.form import form_of
@@ -75,11 +76,14 @@ def compile_model(
     precision: Precision = Precision.MODEL,
     cost: CostModel | None = None,
     cluster: object = None,
+    symbolic: bool = False,
 ) -> Compiled:
     """All steps of a compile; nothing is written but the dump. cluster: its form, that `cost` is of."""
     check(strategy)
     with without_collection():
         subject = without_masks(subject_of(model, example_inputs), _steps(capture, precision))
+        if symbolic:
+            check_on_symbols(subject, strategy)
         given = (subject, strategy, optimizer, device, Dump(dump), capture, precision, cost)
         made = _compiled(*given, cluster=cluster)
     made.artifact.cluster = cluster

@@ -73,6 +73,14 @@ def add_size(parser: ArgumentParser) -> None:
         )
 
 
+def add_symbolic(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--symbolic",
+        action="store_true",
+        help="where sizes vary: run the model's code on symbols, and refuse what looks at how many there are",
+    )
+
+
 def add_json(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON for scripts")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..base.devices import DeviceKind
 from ..options import Precision
 from ..strategy.formats.read import read_strategy
-from .command import Command, add_capture, add_json, add_model, model_arguments
+from .command import Command, add_capture, add_json, add_model, add_symbolic, model_arguments
 from .compile_several import add_bundle_flags, is_of_several, run_several
 from .optimizer_flags import add_optimizer_flags, optimizer_from
 from .show import progress, show_sections
@@ -51,6 +51,7 @@ def add_flags(parser: ArgumentParser) -> None:
         help="machines whose links decide between ways of converting a layout: docs/machines.md",
     )
     parser.add_argument("--force", action="store_true", help="replace DIR even if it is not an artifact")
+    add_symbolic(parser)
     add_json(parser)
     add_bundle_flags(parser)
     add_optimizer_flags(parser)
@@ -87,6 +88,7 @@ def run(args: Namespace) -> int:
             capture=args.capture,
             precision=args.precision,
             cluster=args.cluster,
+            symbolic=args.symbolic,
         )
         program.save(args.output, weights=False, rank=args.rank, force=args.force)
     artifact = program.artifact.of_rank(args.rank)

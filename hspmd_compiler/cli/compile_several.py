@@ -62,6 +62,13 @@ def run_several(args: Namespace) -> int:
             rule="a rank has another program in each strategy of a bundle",
             fix="compile the bundle whole",
         )
+    if args.symbolic:
+        raise OptionError(
+            "--symbolic goes with one strategy",
+            details=[("--strategy", ", ".join(map(str, args.strategy)))],
+            rule="a symbolic run is of the range of one strategy's `sizes`",
+            fix="leave --symbolic out",
+        )
     check_target(args.output.resolve(), args.force)
 
     from ..api import compile_bundle

@@ -13,6 +13,7 @@ from .command import (
     add_json,
     add_model_arguments,
     add_strategy_name,
+    add_symbolic,
     model_arguments,
 )
 from .show import progress, show_json, show_rendered
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from ..verify.artifact import VerifyReport
     from ..verify.proof_data import GivenBatches
     from ..verify.twin.twin import TwinReport
+
+
+OF_ONE = ("--twin", "--data", "--symbolic")
+"""What is asked of one strategy alone."""
 
 
 def add_flags(parser: ArgumentParser) -> None:
@@ -42,6 +47,7 @@ def add_flags(parser: ArgumentParser) -> None:
         metavar="MODULE:FACTORY",
         help="take batches from this, as `hspmd run` does (default: random ones, like the model's example)",
     )
+    add_symbolic(parser)
     parser.add_argument("--model", metavar="MODEL", help=f"the model to compare with: {MODEL_HELP}")
     parser.add_argument(
         "--trust-model",
@@ -87,6 +93,7 @@ def run(args: Namespace) -> int:
             model=source,
             trust_model=args.trust_model,
             batch=None if args.data is None else _data(artifact, args.data),
+            symbolic=args.symbolic,
         )
         parts: list[VerifyReport | TwinReport] = [report]
         if args.twin:
@@ -103,7 +110,7 @@ def run(args: Namespace) -> int:
 
 def _run_bundle(args: Namespace, arguments: dict[str, str]) -> int:
     """Proves all strategies of a bundle, and the switches between them."""
-    of_one = [(flag, "goes with --strategy-name") for flag in ("--twin", "--data") if _is_given(args, flag)]
+    of_one = [(flag, "goes with --strategy-name") for flag in OF_ONE if _is_given(args, flag)]
     if of_one:
         raise OptionError(
             "one strategy is to be proved, and a bundle of several is given",

@@ -19,6 +19,7 @@ from ..ir.graph import LogicalGraph
 from ..models.models import ModelSource
 from ..program.sized.instantiate import as_compiled
 from ..program.sized.step_plan import planned_sizes
+from ..trace.symbolic import check_symbolic
 from .batches import Batch, Batches, blanked, checked_padding, drawn_batches, given_batches
 from .lockstep.report import LockstepReport
 from .lockstep.tensors import TensorNames
@@ -31,6 +32,7 @@ from .saved import check_owned
 from .shape.fit import check_fit, check_memory
 from .sized.plans import ProofPlan, batches_of, longest, of_graph, proof_plans
 from .sized.proof import SizesReport, check_sizes, compare_plans, size_of
+from .sized.symbols import shapes_of, sizes_wanted, symbols_of
 from .start import checked_start
 from .tables import check_tables
 from .training import ValuesReport, compare_training
@@ -76,6 +78,7 @@ def verify_artifact(
     from_file: bool = False,
     examples: Batch | None = None,
     batches: GivenBatches = (),
+    symbolic: bool = False,
 ) -> VerifyReport:
     """Step all ranks in this process; a VerifyError at the first misfit or wrong number.
 
@@ -84,6 +87,7 @@ def verify_artifact(
     trust_model: a factory that the artifact names may be imported and called. from_file: the graph was
     read, so that it must be the model's, too. examples: what a live model was compiled with. batches: global
     ones to step on, instead of random ones; of a program for micro-batches of any size, with their plans.
+    symbolic: the model's code does the same at every size.
     """
     _check_whole(artifact)
     whole = artifact
@@ -91,6 +95,8 @@ def verify_artifact(
         artifact = replace(artifact, program=as_compiled(artifact.program))
     planned = [(_read(each[0], whole), each[1]) for each in batches if isinstance(each, tuple)]
     given = [_read(each, whole) for each in batches if not isinstance(each, tuple)]
+    if symbolic and whole is artifact:
+        raise sizes_wanted()
     if rows and artifact.program.cuts_samples:
         raise VerifyError(
             "the values inside of samples that ranks cut are not compared",
@@ -105,7 +111,7 @@ def verify_artifact(
     steps = [] if whole is artifact else proof_plans(whole.program, SEED)
     stepped = [ProofPlan(plan) for _, plan in planned] or steps
     sizes = _checked_sizes(whole, steps, stepped) if steps else None
-    if not (values or rows):
+    if not (values or rows or symbolic):
         return VerifyReport(fit, sizes=sizes)
     check_memory(sum(fit.peak), "all ranks together")
     with task("build the model"):
@@ -119,6 +125,12 @@ def verify_artifact(
     if from_file:
         with task("trace the model"):
             check_graph(artifact, graph, reference, used.steps[0])
+    if symbolic and sizes is not None:
+        with task("run the model on symbols"):
+            check_symbolic(reference.build(), shapes_of(graph), symbols_of(sizes.sizes))
+        sizes = replace(sizes, symbolic=True)
+        if not (values or rows):
+            return VerifyReport(fit, sizes=sizes)
     reference, start = checked_start(artifact, reference)
     proved = None
     if values and sizes is not None:

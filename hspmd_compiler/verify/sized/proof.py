@@ -18,6 +18,7 @@ from ...program.sized.instantiate import instantiate
 from ...program.sized.size_range import SizeRange
 from ...program.sized.sizes import Count, MicroSizes
 from ...program.sized.step_plan import planned_sizes, whole_row
+from ...trace.symbolic import LEAST
 from ..eager import eager_model
 from ..equality import without_numbers
 from ..lockstep.tensors import TensorNames
@@ -31,22 +32,24 @@ from ..widen import widen_program
 from .plans import ProofPlan
 
 NOT_PROVED = (
-    "not proved: code of the model that looks at a size between those of the compiles; that an operator"
-    " computes the same function at every size"
+    "not proved: code of the model that looks at a size between those of the compiles (--symbolic does); that"
+    " an operator computes the same function at every size"
 )
+NOT_PROVED_OF_SYMBOLS = "not proved: that an operator computes the same function at every size"
 
 
 @dataclass(frozen=True, slots=True)
 class SizesReport:
     """The range that was proved. shapes, values: sizes of micro-batches, by pipeline, of steps that were run.
 
-    longest: the greatest size that was run.
+    longest: the greatest size that was run. symbolic: the model's code was run on symbols.
     """
 
     sizes: SizeRange
     shapes: tuple[str, ...]
     longest: int
     values: tuple[str, ...] = ()
+    symbolic: bool = False
 
     def to_json(self) -> dict[str, object]:
         """For scripts."""
@@ -57,6 +60,7 @@ class SizesReport:
             "shapes": list(self.shapes),
             "values": list(self.values),
             "longest": self.longest,
+            "symbolic": self.symbolic,
         }
 
     def rendered(self) -> RenderableType:
@@ -72,7 +76,10 @@ class SizesReport:
         ]
         if self.values and self.longest < sizes.high:
             lines.append(f"values were run up to {self.longest:,} {unit}: more would take long here")
-        return Group(*map(Text, (*lines, NOT_PROVED)))
+        if self.symbolic:
+            low = max(sizes.low, LEAST)
+            lines.append(f"run on symbols: what the model's code asks has one answer from {low:,} {unit} on")
+        return Group(*map(Text, (*lines, NOT_PROVED_OF_SYMBOLS if self.symbolic else NOT_PROVED)))
 
 
 def check_sizes(
