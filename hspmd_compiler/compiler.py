@@ -286,6 +286,7 @@ def _shared(
     """The programs of a strategy whose pipelines share sequences. graph: of whole ones."""
     from .passes.context.lengths import LengthGraphs, at_tokens, probes_below, tokens_of
     from .passes.context.share import alone, check_lengths, share_sequences
+    from .passes.sized.empty_members import has_empty_members, lower_empty_members
 
     tokens = check_lengths(strategy, tokens_of(subject.inputs))
     batch, anchors = alone(strategy).global_batch, strategy.anchor_globs
@@ -297,7 +298,8 @@ def _shared(
         for length in lengths
     )
     graphs = LengthGraphs(one, other, third, lengths)
-    return share_sequences(graphs, graph, strategy, device, cost, dump)
+    lower = lower_empty_members if has_empty_members(strategy) else share_sequences
+    return lower(graphs, graph, strategy, device, cost, dump)
 
 
 def trace_graph(

@@ -44,8 +44,8 @@ def _number_problems(path: str, spec: ContextSpec) -> Iterator[Problem]:
     if spec.lengths and len(spec.lengths) != count:
         text = f"one length per member, here {count}"
         yield Problem(f"{path}.lengths", f"{list(spec.lengths)}: {text}")
-    if any(not 1 <= each <= MOST_SAMPLES for each in spec.lengths):
-        text = f"a member has 1 to {MOST_SAMPLES:,} tokens; leave out a pipeline that has none"
+    if any(not 0 <= each <= MOST_SAMPLES for each in spec.lengths) or not any(spec.lengths or (1,)):
+        text = f"a member has 0 to {MOST_SAMPLES:,} tokens, some member more than 0"
         yield Problem(f"{path}.lengths", f"{list(spec.lengths)}: {text}")
     if not 0 <= spec.padding <= MOST_SAMPLES:
         yield Problem(f"{path}.padding", f"{spec.padding}: 0 to {MOST_SAMPLES:,} tokens")

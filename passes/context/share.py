@@ -59,13 +59,15 @@ def check_lengths(strategy: Strategy, tokens: int | None) -> int:
     wrong = [
         (f"context[{place}]", _lengths_text(spec, tokens))
         for place, spec in enumerate(strategy.context)
-        if sum(spec.lengths_of(tokens)) + spec.padding != tokens or min(spec.lengths_of(tokens)) < 1
+        if sum(spec.lengths_of(tokens)) + spec.padding != tokens
+        or (not spec.lengths and min(spec.lengths_of(tokens)) < 1)
     ]
     if wrong:
         raise StrategyError(
             "lengths of a context group are not those of its sequence",
             details=wrong,
-            rule="the members' tokens, one or more each, and the padding that none runs are all of a sample",
+            rule="the members' tokens and the padding that none runs are all of a sample; without `lengths`"
+            " each has one or more",
             fix="change `lengths` or `padding`, or compile for samples of so many tokens, with --seq-len",
         )
     return tokens
@@ -89,11 +91,13 @@ def share_sequences(
 
     graphs: of as many samples as pipelines take that stand alone. whole: of those of a step.
     """
-    return _Sharing(graphs, whole, strategy, device, cost, Dump(None) if dump is None else dump).run()
+    return Sharing(graphs, whole, strategy, device, cost, Dump(None) if dump is None else dump).run()
 
 
 @dataclass(slots=True)
-class _Sharing:
+class Sharing:
+    """graphs, whole: see `share_sequences`."""
+
     graphs: LengthGraphs
     whole: LogicalGraph
     strategy: Strategy
@@ -102,12 +106,20 @@ class _Sharing:
     dump: Dump
 
     def run(self) -> Lowered:
-        rows, tokens = token_rows(self.graphs), self.graphs.tokens[2]
-        runs = [self._runs(pipeline, tokens) for pipeline in range(len(self.strategy.pipelines))]
-        state, attention = self._laid_out(rows, runs, tokens)
+        rows, runs = token_rows(self.graphs), self.runs()
+        lowered = self.lowered(rows, runs)
+        return replace(lowered, program=self.whole_program(lowered.program, rows, runs))
+
+    def lowered(self, rows: TokenRows, runs: Sequence[Runs]) -> Lowered:
+        """The programs of pipelines that have these tokens each, their members met."""
+        state, attention = self._laid_out(rows, runs)
         groups = [self._members(spec, attention, runs) for spec in self.strategy.context]
-        lowered = meeting(state, groups, self.device, self.cost, self.dump)
-        return replace(lowered, program=self._whole(lowered.program, rows, runs))
+        return meeting(state, groups, self.device, self.cost, self.dump)
+
+    def runs(self) -> list[Runs]:
+        """The tokens of each pipeline."""
+        tokens = self.graphs.tokens[2]
+        return [self._runs(pipeline, tokens) for pipeline in range(len(self.strategy.pipelines))]
 
     def _runs(self, pipeline: int, tokens: int) -> Runs:
         spec = self.strategy.context_of(pipeline)
@@ -115,9 +127,7 @@ class _Sharing:
             return ((0, tokens),)
         return spec.runs(tokens)[spec.pipelines.index(pipeline)]
 
-    def _laid_out(
-        self, rows: TokenRows, runs: Sequence[Runs], tokens: int
-    ) -> tuple[Deduced, list[list[Attention]]]:
+    def _laid_out(self, rows: TokenRows, runs: Sequence[Runs]) -> tuple[Deduced, list[list[Attention]]]:
         """Each pipeline of the graph of its own length, and its attention."""
         strategy = alone(self.strategy)
         lengths = [sum(high - low for low, high in own) for own in runs]
@@ -148,7 +158,7 @@ class _Sharing:
             FORMS.get(spec.form),
         )
 
-    def _whole(self, program: Program, rows: TokenRows, runs: Sequence[Runs]) -> Program:
+    def whole_program(self, program: Program, rows: TokenRows, runs: Sequence[Runs]) -> Program:
         """The program with the samples and inputs of the whole batch."""
         graph = self.whole
         inputs = {name: (info.shape, dtype_name(info.dtype)) for name, info in graph.inputs.items()}

@@ -19,8 +19,11 @@ class AmbiguousSize(Exception):
 
 @dataclass(slots=True)
 class Explainer:
-    """Explains numbers of one pipeline. micros: its micro-batch at each probe. totals: what its graph has for
-    what ALL counts. member, members: its place among the pipelines that share its rows, and their number."""
+    """Explains numbers of one pipeline. micros: its micro-batch at each probe.
+
+    totals: what its graph has for what ALL counts; none: no number counts that. member, members: its place
+    among the pipelines that share its rows, and their number.
+    """
 
     micros: Sequence[MicroSizes]
     totals: Sequence[int]
@@ -32,7 +35,7 @@ class Explainer:
     known: dict[Numbers, Size | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        sizes = [Size(1, self.unit), Size(1, Count.ALL)]
+        sizes = [Size(1, self.unit), *([Size(1, Count.ALL)] if self.totals else [])]
         for degree in self.degrees:
             runs = combinations(range(degree + 1), 2)
             sizes += [Size(1, Count.TOKENS, degree, *run) for run in runs if run != (0, degree)]
@@ -41,7 +44,8 @@ class Explainer:
         self.forms = [(size, self._numbers(size)) for size in sizes]
 
     def _numbers(self, size: Size) -> Numbers:
-        return tuple(size.at(micro, total) for micro, total in zip(self.micros, self.totals, strict=True))
+        totals = self.totals or [0] * len(self.micros)
+        return tuple(size.at(micro, total) for micro, total in zip(self.micros, totals, strict=True))
 
     def size(self, numbers: Numbers) -> Size | None:
         """The size with these numbers; None: there is none. AmbiguousSize: there are several."""
@@ -86,11 +90,20 @@ class Explainer:
 
 
 def explainer_of(
-    plans: Sequence[StepPlan], unit: Count, degrees: Sequence[int], group: Sequence[int], pipeline: int
+    plans: Sequence[StepPlan],
+    unit: Count,
+    degrees: Sequence[int],
+    group: Sequence[int],
+    pipeline: int,
+    counts_all: bool = True,
 ) -> Explainer:
-    """Of a pipeline. plans: of the probes. group: the pipelines that share its rows, itself where none do."""
+    """Of a pipeline. plans: of the probes. group: the pipelines that share its rows, itself where none do.
+
+    counts_all: a number may be that of all tokens of a step.
+    """
     micros = [plan.pipelines[pipeline][0].shape for plan in plans]
-    totals = [_traced_total(plan, micro, unit) for plan, micro in zip(plans, micros, strict=True)]
+    pairs = zip(plans, micros, strict=True) if counts_all else ()
+    totals = [_traced_total(plan, micro, unit) for plan, micro in pairs]
     return Explainer(micros, totals, unit, degrees, list(group).index(pipeline), len(group))
 
 

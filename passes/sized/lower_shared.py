@@ -36,8 +36,12 @@ def lower_shared(
     device: DeviceKind,
     cost: CostModel | None = None,
     dump: Dump | None = None,
+    rows: TokenRows | None = None,
 ) -> Lowered:
-    """The programs of all ranks, of the probe's sizes."""
+    """The programs of all ranks, of the probe's sizes.
+
+    rows: what of the model a piece of a sample changes; None: of packed rows, of which nothing does.
+    """
     strategy, dump = alone(probe.strategy), dump or Dump(None)
     laid: dict[int, Deduced] = {}
     pipelines: list[PipelineGraph] = []
@@ -49,7 +53,9 @@ def lower_shared(
             laid[key] = laying_out(strategy, cost, probe.cuts_of(number)).run(Traced(graph), dump)
         graph_of, found = laid[key].pipelines[number], list[Attention]()
         if key != ALONE:
-            graph_of, found = _marked(probe, graph_at, graph_of, number)
+            if rows is None:
+                _check_packed(probe, graph_of, number)
+            graph_of, found = _marked(probe, graph_at, graph_of, number, rows)
         pipelines.append(graph_of)
         attention.append(found)
     state = replace(next(iter(laid.values())), pipelines=pipelines)
@@ -59,10 +65,8 @@ def lower_shared(
     return replace(lowered, program=replace(lowered.program, batch=whole.batch, inputs=inputs))
 
 
-def _marked(
-    probe: Probe, graph_at: GraphAt, graph: PipelineGraph, number: int
-) -> tuple[PipelineGraph, list[Attention]]:
-    """A member's pipeline; a refusal where its attention does not tell documents."""
+def _check_packed(probe: Probe, graph: PipelineGraph, number: int) -> None:
+    """A refusal where a member's attention does not tell documents, or random numbers have no place."""
     wrong = [row.where for row in graph.rows if row.op in OPERANDS and row.op not in DOCUMENTS]
     if wrong:
         raise shared_attention(list(dict.fromkeys(wrong)))
@@ -70,10 +74,18 @@ def _marked(
     drawn = [row.where for row in graph.rows if row.op in DRAWN]
     if drawn and spec is not None and spec.cut is ContextCut.BALANCED:
         raise balanced_random(list(dict.fromkeys(drawn)))
-    own, tokens = graph_at(probe.plan.pipelines[number][0].tokens), probe.plan.pipelines[number][0].tokens
-    whole = graph_at(probe.tokens)
-    graphs = LengthGraphs(own, whole, whole, (tokens, probe.tokens, probe.tokens))
-    return marked(graph, TokenRows(frozenset(), {}, frozenset(own.inputs)), graphs, ())
+
+
+def _marked(
+    probe: Probe, graph_at: GraphAt, graph: PipelineGraph, number: int, rows: TokenRows | None
+) -> tuple[PipelineGraph, list[Attention]]:
+    """A member's pipeline, whose attention is marked."""
+    spec, micro = probe.strategy.context_of(number), probe.plan.pipelines[number][0]
+    assert spec is not None, "a member"
+    own, whole = graph_at(micro.tokens), graph_at(probe.tokens)
+    graphs = LengthGraphs(own, whole, whole, (micro.tokens, probe.tokens, probe.tokens))
+    runs = member_runs(micro.ring, len(spec.pipelines))[spec.pipelines.index(number)]
+    return marked(graph, rows or TokenRows(frozenset(), {}, frozenset(own.inputs)), graphs, runs)
 
 
 def _members(probe: Probe, attention: Sequence[Sequence[Attention]]) -> list[SharedMembers]:

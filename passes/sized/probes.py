@@ -44,7 +44,7 @@ class Probe:
 def probes_of(strategy: Strategy, unit: Count, low: int, high: int) -> list[Probe]:
     """The compiles; a StrategyError where the range has too few sizes to tell sums of pieces apart."""
     degrees = degrees_of(strategy, unit)
-    least = max(low, _least(strategy, degrees))
+    least = max(low, least_size(strategy, degrees))
     for attempt, one in enumerate(_first_sizes(least, high)):
         two = one + one // 2 + 2 + (one + attempt) % 2
         if two >= high and attempt:
@@ -95,7 +95,7 @@ def groups_of(strategy: Strategy) -> tuple[tuple[int, ...], ...]:
     return tuple(spec.pipelines for spec in strategy.context)
 
 
-def _least(strategy: Strategy, degrees: Sequence[int]) -> int:
+def least_size(strategy: Strategy, degrees: Sequence[int]) -> int:
     """Of the first probe at least: room for cuts, and for pieces of rows."""
     weights = len(_boundaries(degrees)) + 1
     one = max(LEAST, 2 * weights * (weights + 1) // 2)
@@ -140,7 +140,7 @@ def _probe(
     strategy: Strategy, unit: Count, size: int, degrees: Sequence[int], number: int, drawn: Random
 ) -> Probe | None:
     """One of them; None where the size is too small for its cuts. All have unlike micro-batches."""
-    cuts, shared = cuts_of(size, degrees, number), _shared(strategy, size, degrees, number, drawn)
+    cuts, shared = cuts_of(size, degrees, number), shared_micros(strategy, size, degrees, number, drawn)
     if cuts is None or shared is None:
         return None
     samples, tokens = (1, size) if unit is Count.TOKENS else (size, 0)
@@ -161,7 +161,7 @@ def _probe(
     return Probe(StepPlan(tuple(micros)), probed, tokens, cuts)
 
 
-def _shared(
+def shared_micros(
     strategy: Strategy, size: int, degrees: Sequence[int], number: int, drawn: Random
 ) -> dict[int, MicroSizes] | None:
     """What members of groups run of a row; None where it is too short."""

@@ -17,6 +17,20 @@ from .explain import AmbiguousSize, Explainer, explainer_of
 from .refusals import Unlike, ambiguous_sizes, unexplained_size, unlike_programs
 from .saved_sizes import saved_sizes
 
+OF_RANK = (
+    "rank",
+    "device",
+    "pipeline",
+    "stage",
+    "coordinate",
+    "class_name",
+    "device_kind",
+    "shards",
+    "grad_buckets",
+    "param_buckets",
+)
+"""What of a rank is the same at all sizes."""
+
 
 def unify(
     programs: Sequence[Program],
@@ -34,12 +48,16 @@ def unify(
 
 @dataclass(slots=True)
 class Unifier:
-    """Compares the compiles part by part. explainers: of each pipeline. tags: of first micro-batches."""
+    """Compares the compiles part by part. explainers: of each pipeline. tags: of first micro-batches.
+
+    counts_all: a number may be that of all tokens, or samples, of a step.
+    """
 
     programs: Sequence[Program]
     sizes: SizeRange
     lines: Sequence[str] = ()
     kept: Sequence[Mapping[int, KeptShapes]] = ()
+    counts_all: bool = True
     explainers: list[Explainer] = field(init=False)
     tags: list[dict[int, int]] = field(init=False)
     products: dict[tuple[int, ...], list[tuple[Size, ...]]] = field(default_factory=dict)
@@ -49,7 +67,9 @@ class Unifier:
         self.tags = [first_tags(program.ranks) for program in self.programs]
         sizes = self.sizes
         self.explainers = [
-            explainer_of(sizes.probes, sizes.unit, sizes.degrees, sizes.group_of(number), number)
+            explainer_of(
+                sizes.probes, sizes.unit, sizes.degrees, sizes.group_of(number), number, self.counts_all
+            )
             for number in range(len(sizes.stages))
         ]
 
@@ -131,10 +151,7 @@ class Unifier:
         """A rank's tables, and what of them varies."""
         first = given[0]
         where = f"rank {first.rank}"
-        fixed = (
-            "rank device pipeline stage coordinate class_name device_kind shards grad_buckets param_buckets"
-        )
-        for name in fixed.split():
+        for name in OF_RANK:
             self.alike([getattr(each, name) for each in given], Unlike(where, f"its {name}"))
         templates = [template_of(own, tags) for own, tags in zip(given, self.tags, strict=True)]
         self.alike(templates, Unlike(where, "its instructions"))

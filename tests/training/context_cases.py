@@ -61,6 +61,17 @@ CASES: dict[str, Strategy] = {
     "two groups": Strategy(
         (*TWO, pipeline((3,)), pipeline((4, 5))), context=(ContextSpec((0, 3)), ContextSpec((2, 1), (1, 19)))
     ),
+    "none for one": Strategy(
+        THREE, context=(ContextSpec((0, 1, 2), (0, 19, 1), form=ContextChoice.RING),), sequence_parallel=True
+    ),
+    "all for one, one beside": Strategy(
+        (*TWO, pipeline((3,), sizes=(3,))), context=(ContextSpec((0, 1), (20, 0)),)
+    ),
+    "none of a balanced cut": Strategy(
+        THREE,
+        context=(ContextSpec((0, 1, 2), (7, 0, 8), padding=5, form=ContextChoice.HEADS, cut=BALANCED),),
+        zero=3,
+    ),
     "padding": Strategy(
         THREE, context=(ContextSpec((0, 1), (7, 8), padding=5), ContextSpec((2,), padding=2))
     ),
@@ -72,7 +83,7 @@ FORMS: dict[str, Strategy] = {
     for form in (ContextChoice.RING, ContextChoice.GATHER, ContextChoice.HEADS)
     for cut in ContextCut
 }
-QUICK = ("one device beside", "two stages", "padding", "ring, balanced", "heads, contiguous")
+QUICK = ("one device beside", "two stages", "none for one", "padding", "ring, balanced", "heads, contiguous")
 """What the quick suite compiles; the slow one takes all."""
 
 

@@ -57,7 +57,7 @@ def read_values(values: LaunchValues, choices: Choices, at: str = "") -> Expande
     recompute = read_recompute(values, len(pipelines))
     raise_if_any(values.problems, at, FIX)
     specs = [PipelineSpec(stages, (size,) * count) for stages, count in zip(pipelines, counts, strict=True)]
-    lengths = values.integers("SEQ_LEN_LIST", 1) or ()
+    lengths = values.integers("SEQ_LEN_LIST", 0) or ()
     pipelines_made = tuple(specs) if recompute is None else recompute.applied(specs)
     strategy = Strategy(pipelines_made, context=context_groups(degrees, lengths))
     check(strategy, at=at)
@@ -131,7 +131,7 @@ def _check_layers(values: LaunchValues, counts: Counts, num_layers: int | None) 
 
 def _check_sequence_lengths(values: LaunchValues, pipelines: int) -> None:
     """One length per pipeline."""
-    lengths = values.integers("SEQ_LEN_LIST", 1)
+    lengths = values.integers("SEQ_LEN_LIST", 0)
     if lengths is None or values.broken("SEQ_LEN_LIST"):
         return
     if len(lengths) != pipelines:

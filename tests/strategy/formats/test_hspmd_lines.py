@@ -11,7 +11,7 @@ import pytest
 from hspmd_compiler.errors import StrategyError
 from hspmd_compiler.strategy.formats.expanded import Choices
 from hspmd_compiler.strategy.formats.hspmd_lines import looks_like_lines, read_lines
-from hspmd_compiler.strategy.formats.read import read_strategy
+from hspmd_compiler.strategy.formats.read import read_strategy, read_text
 from hspmd_compiler.strategy.strategy import PipelineSpec, StageSpec, Strategy
 
 SMALL = """
@@ -146,3 +146,14 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
     with pytest.raises(StrategyError):
         read_lines(text)
     assert not planted.exists()
+
+
+def test_a_member_may_have_no_tokens() -> None:
+    text = (
+        'HETERO=true\nDP=1\nCP_LIST="[3]"\nTP=2\nLAYERS_NUM_LIST="[[2],[2],[2]]"\n'
+        'MICRO_BATCH_NUM_LIST="[2]"\nSEQ_LEN_LIST="[{}]"\n'
+    )
+    (group,) = read_text(text.format("13,0,7")).context
+    assert group.lengths == (13, 0, 7) and group.padding == 0
+    with pytest.raises(StrategyError, match="some member more than 0"):
+        read_text(text.format("0,0,0"))
