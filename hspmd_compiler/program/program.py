@@ -249,7 +249,7 @@ class SizedRank:
     instructions of one micro-batch (mb 0), their tags being numbers of crossings; of `counts`, each
     STEP_COMPUTE is done for all micro-batches before what follows it. weights: what backward leaves to later.
     scatters: gradients are handed over inside a step. saved: bytes that are kept from a micro-batch's forward
-    to its backward, the sum of these products.
+    to its backward, the sum of these products. answers: (crossing that is sent, what comes): then it is over.
     """
 
     comms: list[Overlay]
@@ -262,6 +262,7 @@ class SizedRank:
     scatters: bool = False
     saved: list[tuple[Size, ...]] = field(default_factory=list)
     weights: list[Instruction] = field(default_factory=list)
+    answers: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -23,18 +23,26 @@ def with_receipts(ranks: Sequence[RankProgram]) -> list[RankProgram]:
 
     Ranks that share their list of instructions go on doing so: it tells what is true of each of them.
     """
+    by_rank = ends_of(ranks)
+    ends: dict[int, list[int]] = {}
+    for own in ranks:
+        mine = by_rank[own.rank]
+        others = ends.get(id(own.instructions), mine)
+        ends[id(own.instructions)] = list(map(max, mine, others))
+    made = {id(own.instructions): told(own.instructions, ends[id(own.instructions)]) for own in ranks}
+    return [
+        replace(own, instructions=found) if (found := made[id(own.instructions)]) else own for own in ranks
+    ]
+
+
+def ends_of(ranks: Sequence[RankProgram]) -> dict[int, list[int]]:
+    """By rank, the position of its RECV by which each of its sends, in order, is over; or NEVER."""
     sends = {own.rank: _moved(own, Op.SEND) for own in ranks}
     receipts = {own.rank: {tag: at for at, tag, _ in _moved(own, Op.RECV)} for own in ranks}
     answers = _answers(sends, receipts)
-    ends: dict[int, list[int]] = {}
-    for own in ranks:
-        mine = [_over_at(own.rank, send, receipts, answers) for send in sends[own.rank]]
-        others = ends.get(id(own.instructions), mine)
-        ends[id(own.instructions)] = list(map(max, mine, others))
-    told = {id(own.instructions): _told(own.instructions, ends[id(own.instructions)]) for own in ranks}
-    return [
-        replace(own, instructions=found) if (found := told[id(own.instructions)]) else own for own in ranks
-    ]
+    return {
+        own.rank: [_over_at(own.rank, send, receipts, answers) for send in sends[own.rank]] for own in ranks
+    }
 
 
 def _moved(own: RankProgram, op: Op) -> list[tuple[int, int, list[int]]]:
@@ -83,7 +91,7 @@ def _over_at(
     return at
 
 
-def _told(instructions: list[Instruction], ends: Sequence[int]) -> list[Instruction]:
+def told(instructions: list[Instruction], ends: Sequence[int]) -> list[Instruction]:
     """The list with what its RECVs tell; empty where none tells anything. ends: of each send, in order."""
     made: list[Instruction] = []
     over = 0

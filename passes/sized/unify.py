@@ -8,6 +8,7 @@ from typing import Any
 
 from ...base.comm_plan import CommStep
 from ...program.program import ClassProgram, LocalRow, Program, RankProgram, Segment
+from ...program.sized.answers import with_answers
 from ...program.sized.comm_numbers import frame_of, numbers_of
 from ...program.sized.size_range import SizeRange
 from ...program.sized.sizes import Overlay, Size
@@ -89,7 +90,7 @@ class Unifier:
             for name in first.classes
         }
         ranks = [self.rank(list(own)) for own in zip(*(each.ranks for each in self.programs), strict=True)]
-        return replace(first, classes=classes, ranks=ranks, sizes=self.sizes)
+        return replace(first, classes=classes, ranks=with_answers(ranks), sizes=self.sizes)
 
     def class_program(self, given: Sequence[ClassProgram], pipeline: int) -> ClassProgram:
         """A class whose rows have sizes."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ...base.comm_plan import CommStep
 from ...errors import InternalError
+from ..boxes import received_volumes, sent_volumes
 from ..program import RankProgram
 from .comm_numbers import placed
 from .recent import Recent
@@ -36,6 +37,7 @@ class _Numbers:
     values: list[int]
     steps: dict[int, CommStep] = field(default_factory=dict)
     arguments: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    moves_all: bool | None = None
 
 
 class FilledTables:
@@ -73,6 +75,20 @@ class FilledTables:
         for sized in self._between_cuts:
             for mb in range(len(micros)):
                 self._filled(sized, mb)
+
+    def moves_all(self) -> bool:
+        """Whether each message of each micro-batch has something for, and from, all ranks that it is between.
+
+        Pieces without a token move nothing: nothing arrives then that would tell what has been received.
+        """
+        return all(self._moves_all(mb) for mb in range(len(self._chosen)))
+
+    def _moves_all(self, mb: int) -> bool:
+        numbers = self._chosen[mb]
+        if numbers.moves_all is None:
+            pairs = [(each.step, self._filled(each, mb)) for each in self._transfers]
+            numbers.moves_all = all(_between(first) == _between(made) for first, made in pairs)
+        return numbers.moves_all
 
     def comm(self, slot: int, mb: int) -> CommStep:
         """See StepTables."""
@@ -119,6 +135,13 @@ def _shared(
 ) -> list[SizedStep]:
     """By slot; layers repeat each other's steps, but for their ids."""
     return [known.setdefault(key, SizedStep(*key)) for key in zip(steps, overlays, strict=True)]
+
+
+def _between(step: CommStep) -> tuple[set[int], set[int]]:
+    """The ranks that get something, and those that give something."""
+    volumes = sent_volumes(step), received_volumes(step)
+    sent, received = ({peer for peer, size in each.items() if size} for each in volumes)
+    return sent, received
 
 
 def _is_between_cuts(size: Size) -> bool:

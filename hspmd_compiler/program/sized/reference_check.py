@@ -145,6 +145,10 @@ def _template_problems(own: RankProgram, template: SizedRank, sizes: SizeRange) 
     moved = [each for each in (*template.forward, *template.backward) if each.op in TAGGED]
     if any(each.tag < 0 for each in moved):
         yield "a template moves a value without a tag"
+    sent, received = ({each.tag for each in moved if each.op is op} for op in (Op.SEND, Op.RECV))
+    for tag, answer in template.answers:
+        if tag not in sent or (answer not in received and answer != tag):
+            yield f"crossing {answer} answers {tag}, of which the template has not both"
 
 
 def _untagged(each: Instruction) -> Instruction:

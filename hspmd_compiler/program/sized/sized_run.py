@@ -19,6 +19,7 @@ from ..lifetimes import fresh_by_segment, last_pieces, last_reads
 from ..messages.early_receives import early_receives
 from ..program import Instruction, Op, Program, RankProgram, SizedRank
 from ..requests import SegmentRun
+from .answers import with_overs
 from .filled_tables import FilledTables
 from .recent import Recent
 from .shared_rows import own_pieces
@@ -53,6 +54,7 @@ class SizedRun:
         self._functions = [code.function() for code in codes]
         self._tables = FilledTables(own, [code.sizes for code in codes])
         self._last = _last_of_template(own.sized, program, own)
+        self._answers = dict(own.sized.answers)
         self._by_counts: Recent[tuple[int, ...], RankPlan] = Recent(MOST_COUNTS)
         kept = frozenset(value for values in self._last.values() for value in values)
         self._plan = RankPlan(
@@ -70,12 +72,12 @@ class SizedRun:
 
     def plan_for(self, plan: StepPlan) -> RankPlan:
         """The rank's program of a step; what it communicates is that of this step until the next is asked."""
-        made, pipeline = (
-            self._by_counts.get(plan.counts, lambda: self._of_counts(plan.counts)),
-            self._own.pipeline,
-        )
+        pipeline = self._own.pipeline
         micros = plan.micros(pipeline, self._sizes.unit)
         self._tables.choose(micros, plan.total(self._sizes.unit))
+        is_told = self._tables.moves_all()
+        key = (*plan.counts, int(is_told))
+        made = self._by_counts.get(key, lambda: self._of_counts(plan.counts, is_told))
         rows = [rows_of(micro, self._sizes.unit) for micro in micros]
         pieces = own_pieces(self._sizes, pipeline, micros, self._inputs)
         return replace(made, program=replace(made.program, rows=rows, pieces=pieces))
@@ -88,8 +90,11 @@ class SizedRun:
         """The sizes that a segment takes first, of a micro-batch of the step."""
         return self._tables.arguments(segment, mb)
 
-    def _of_counts(self, counts: tuple[int, ...]) -> RankPlan:
+    def _of_counts(self, counts: tuple[int, ...], is_told: bool) -> RankPlan:
+        """is_told: RECVs tell which sends are over."""
         instructions = step_instructions(self._own, self._sizes, counts)
+        if is_told:
+            instructions = with_overs(instructions, self._answers, max(counts))
         releases = [self._last.get(_done(each), frozenset()) for each in instructions]
         early = early_receives(instructions, self._own.receives_ahead)
         program = replace(self._own, instructions=instructions)

@@ -14,6 +14,7 @@ from ...base.log import task
 from ...errors import VerifyError
 from ...options import OptimizerConfig
 from ...program.program import Program
+from ...program.sized.answers import with_answers
 from ...program.sized.instantiate import instantiate
 from ...program.sized.size_range import SizeRange
 from ...program.sized.sizes import Count, MicroSizes
@@ -87,11 +88,26 @@ def check_sizes(
 ) -> tuple[str, ...]:
     """All ranks fit at these steps, too; a VerifyError says at which they don't."""
     unit = _range(program).unit
+    _check_answers(program)
     for step in steps:
         with task(f"check that ranks fit at {planned_sizes(step.plan, unit)}"), _told_at(step, unit):
             made = instantiate(program, step.plan)
             check_fit(made, names(made))
     return tuple(planned_sizes(step.plan, unit) for step in steps)
+
+
+def _check_answers(program: Program) -> None:
+    """What a rank is told to have been received has been."""
+    for own, found in zip(program.ranks, with_answers(program.ranks), strict=True):
+        assert own.sized is not None and found.sized is not None, "of a program for micro-batches of any size"
+        wrong = set(own.sized.answers) - set(found.sized.answers)
+        if wrong:
+            raise VerifyError(
+                f"rank {own.rank} lets go of what it sent before it has been received",
+                details=[(f"crossing {tag}", f"over with {answer}") for tag, answer in sorted(wrong)],
+                rule="what a receiver sends back behind a message tells that it has been received",
+                fix="compile again",
+            )
 
 
 def compare_plans(
