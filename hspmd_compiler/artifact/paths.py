@@ -15,6 +15,7 @@ CLUSTER = "cluster.json"
 WEIGHTS = "weights.safetensors"
 
 RANK_FILE = re.compile(r"ranks/(0|[1-9][0-9]*)\.json", re.ASCII)
+TABLE_FILE = re.compile(r"tables/(0|[1-9][0-9]{0,17})\.json", re.ASCII)
 CLASS_FILE = re.compile(r"classes/[A-Za-z0-9_][A-Za-z0-9_.-]*\.json", re.ASCII)
 SINGLE_FILES = frozenset({PROGRAM, STRATEGY, INIT, GRAPH, LAYOUTS, CLUSTER, WEIGHTS})
 
@@ -29,9 +30,15 @@ def rank_file(rank: int) -> str:
     return f"ranks/{rank}.json"
 
 
+def table_file(number: int) -> str:
+    """The file of a list that several ranks have."""
+    return f"tables/{number}.json"
+
+
 def is_ours(path: str) -> bool:
     """Whether an artifact can have a file of this name."""
-    return path in SINGLE_FILES or bool(RANK_FILE.fullmatch(path) or CLASS_FILE.fullmatch(path))
+    of_many = (RANK_FILE, CLASS_FILE, TABLE_FILE)
+    return path in SINGLE_FILES or any(form.fullmatch(path) for form in of_many)
 
 
 def ranks_of(paths: Iterable[str]) -> list[int]:

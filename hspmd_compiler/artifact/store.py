@@ -164,7 +164,7 @@ def _check_named(name: str, written: str, found: str) -> None:
 def _read_rank(files: Files, sharing: SharingReader, rank: int) -> RankProgram:
     path = paths.rank_file(rank)
     content = files.json(path)
-    own = sharing.decode(RankProgram, content, path)
+    own = sharing.decode(RankProgram, content, path, files.table)
     kinds = files.manifest.device_kinds
     if own.rank != rank or rank >= len(kinds) or own.device_kind != kinds[rank]:
         wanted = f"the program of rank {rank}, of the device kind that the manifest has for it"
@@ -213,6 +213,11 @@ class Files(CheckedFiles):
     def json(self, path: str) -> Json:
         """The content of a JSON file."""
         return parse(read_limited(self.checked(path), path, FILE_LIMIT), path)
+
+    def table(self, number: int) -> tuple[str, Json]:
+        """The file of a list that several ranks have, and its content."""
+        path = paths.table_file(number)
+        return path, self.json(path)
 
 
 def read_manifest(directory: Path) -> Manifest:

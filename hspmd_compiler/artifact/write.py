@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # Levels of each kind of file that are written one item a line.
 CLASS_DEPTH = 4
 RANK_DEPTH = 2
+TABLE_DEPTH = 1
 TOP_DEPTH = 2
 STRATEGY_DEPTH = 4
 
@@ -55,12 +56,15 @@ def write(
     with without_collection(), task("write the artifact"), fresh_directory(target, force) as fresh:
         own = artifact.program.ranks if rank is None else [artifact.rank_program(rank)]
         entries = {path: put(fresh, path, text.encode()) for path, text in _texts(artifact, own, rank)}
-        sharing = SharingWriter()
+        sharing = SharingWriter(own)
         with task("write the ranks", len(own)) as progress:
             for each in own:
                 path = paths.rank_file(each.rank)
                 entries[path] = put(fresh, path, to_text(sharing.encode(each), RANK_DEPTH).encode())
                 progress.advance()
+        for table, number in sharing.tables.items():
+            path = paths.table_file(number)
+            entries[path] = put(fresh, path, to_text(list(table), TABLE_DEPTH).encode())
         if weights is not None:
             entries[paths.WEIGHTS] = _put_weights(fresh / paths.WEIGHTS, weights)
         elif artifact.weights is not None:

@@ -64,8 +64,9 @@ def test_programs_come_back_the_same() -> None:
 
 
 def test_ranks_that_share_entries_are_written_as_if_they_did_not() -> None:
-    sharing = SharingWriter()
-    for own in [*sample.program().ranks, *pipeline().ranks, *pipeline().ranks]:
+    ranks = [*sample.program().ranks, *pipeline().ranks]
+    sharing = SharingWriter(ranks)
+    for own in ranks:
         assert to_text(sharing.encode(own), 2) == to_text(encode(own), 2)
 
 
