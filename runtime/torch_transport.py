@@ -248,7 +248,7 @@ class TorchDist:
                 elif step.form is GatherForm.BROADCASTS:
                     arrived = self._broadcasts(step, sent)
                 elif (shortcut := self._shortcut(step)) is Shortcut.ALL_GATHER:
-                    arrived = self._all_gather(step, sent)
+                    return self._all_gather(step, sent)
                 elif shortcut is Shortcut.REDUCE_SCATTER:
                     return self._reduce_scatter(step, sent)
                 else:
@@ -261,26 +261,31 @@ class TorchDist:
         return self._plan(step).shortcut if agreed else Shortcut.NONE
 
     def _plan(self, step: CommStep) -> ExchangePlan:
-        """The plan of a step, by identity: a step is large, and ids are shared by unequal micro-batches."""
+        """By identity: a step is large, and ids are shared by unequal micro-batches."""
         return self._plans.get(id(step), lambda: (step, ExchangePlan.of(step)))[1]
 
     def _all_to_all(self, step: CommStep, sent: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """What each member sent here, by one all_to_all_single with splits, zero sizes too."""
         plan, dtype = self._plan(step), torch_dtype(step.dtype)
-        source = self._row(step, sent)
-        arrived = torch.empty(sum(plan.recv_sizes), dtype=wire_dtype(dtype), device=self.device)
-        dist.all_to_all_single(
-            arrived, source, list(plan.recv_sizes), list(plan.send_sizes), self._groups.of(step.group)
-        )
-        parts = torch.split(from_wire(arrived, dtype), list(plan.recv_sizes))
-        return dict(zip(step.group, parts, strict=True))
+        me, coming, leaving = step.group.index(self.rank), [*plan.recv_sizes], [*plan.send_sizes]
+        row = boxes.one_run([to_wire(sent[peer]) for peer in step.group if peer in sent])
+        if row is None:  # what stays here isn't packed
+            row = self._row(step, {peer: part for peer, part in sent.items() if peer != self.rank})
+            coming[me] = leaving[me] = 0
+        arrived = torch.empty(sum(coming), dtype=wire_dtype(dtype), device=self.device)
+        dist.all_to_all_single(arrived, row, coming, leaving, self._groups.of(step.group))
+        parts = dict(zip(step.group, torch.split(from_wire(arrived, dtype), coming), strict=True))
+        return parts if coming[me] or self.rank not in sent else parts | {self.rank: sent[self.rank]}
 
-    def _all_gather(self, step: CommStep, sent: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    def _all_gather(self, step: CommStep, sent: Mapping[int, Tensor]) -> Tensor:
         dtype, own = torch_dtype(step.dtype), sent[self.rank]
         members = len(step.group)
         arrived = torch.empty(members * own.numel(), dtype=wire_dtype(dtype), device=self.device)
         dist.all_gather_into_tensor(arrived, to_wire(own), self._groups.of(step.group))
-        return dict(zip(step.group, from_wire(arrived, dtype).chunk(members), strict=True))
+        found = from_wire(arrived, dtype)
+        if self._plan(step).in_turn and step.dst_shape is not None:
+            return found.view(step.dst_shape)
+        return self._arrays.paste(step, dict(zip(step.group, found.chunk(members), strict=True)))
 
     def _padded(self, step: CommStep, sent: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """Pieces of unequal lengths, by one all-gather of pieces as long as the longest."""
@@ -342,11 +347,10 @@ class TorchDist:
             peer: torch.empty(size, dtype=wire_dtype(dtype), device=self.device)
             for peer, size in boxes.received_volumes(step).items()
         }
-        tag = step.id * TAG_SERIES + EXCHANGE
         works = start_all(
             {peer: [to_wire(row)] for peer, row in sent.items() if peer != self.rank and row.numel()},
             {peer: [row] for peer, row in arrived.items() if peer != self.rank and row.numel()},
-            tag,
+            step.id * TAG_SERIES + EXCHANGE,
             self._groups.world,
         )
         return Swap(works, sent, {peer: from_wire(row, dtype) for peer, row in arrived.items()})
@@ -400,9 +404,8 @@ class TorchDist:
 
     def _row(self, step: CommStep, sent: Mapping[int, Tensor]) -> Tensor:
         """What goes to the members, one after the other in the order of the group."""
-        rows = [to_wire(sent[peer]) for peer in step.group if peer in sent]
-        if not rows:
-            return torch.empty(0, dtype=wire_dtype(torch_dtype(step.dtype)), device=self.device)
+        empty = torch.empty(0, dtype=wire_dtype(torch_dtype(step.dtype)), device=self.device)
+        rows = [to_wire(sent[peer]) for peer in step.group if peer in sent] or [empty]
         return rows[0] if len(rows) == 1 else torch.cat(rows)
 
     def _announced(self, step: CommStep, value: Tensor) -> None:

@@ -171,3 +171,16 @@ def _volumes(pairs: Sequence[tuple[int, int]]) -> dict[int, int]:
     for peer, size in pairs:
         totals[peer] = totals.get(peer, 0) + size
     return totals
+
+
+def one_run(rows: Sequence[Tensor]) -> Tensor | None:
+    """Flat rows as one, in their own memory, where they lie in it one behind the other."""
+    if not rows:
+        return None
+    first, at = rows[0], rows[0].storage_offset()
+    for row in rows:
+        alike = row.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        if not alike or row.storage_offset() != at or not row.is_contiguous():
+            return None
+        at += row.numel()
+    return first.as_strided((at - first.storage_offset(),), (1,))

@@ -20,18 +20,22 @@ class Shortcut(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ExchangePlan:
-    """One rank's sizes in elements, by member of the group, and the shortcut that its own part allows."""
+    """One rank's sizes in elements, by member of the group, and the shortcut that its own part allows.
+
+    in_turn: see `lands_in_turn`.
+    """
 
     send_sizes: tuple[int, ...]
     recv_sizes: tuple[int, ...]
     shortcut: Shortcut
+    in_turn: bool = False
 
     @classmethod
     def of(cls, step: CommStep) -> ExchangePlan:
         sent, received = sent_volumes(step), received_volumes(step)
         sends = tuple(sent.get(peer, 0) for peer in step.group)
         recvs = tuple(received.get(peer, 0) for peer in step.group)
-        return cls(sends, recvs, _shortcut(step, sends, recvs))
+        return cls(sends, recvs, _shortcut(step, sends, recvs), lands_in_turn(step))
 
 
 def _shortcut(step: CommStep, sends: tuple[int, ...], recvs: tuple[int, ...]) -> Shortcut:
@@ -90,6 +94,20 @@ def has_form(step: CommStep) -> bool:
     if step.form is GatherForm.ALL_TO_ALL or gathered_sizes(step) is not None:
         return True
     return step.form is GatherForm.PADDED and scattered_sizes(step) is not None
+
+
+def lands_in_turn(step: CommStep) -> bool:
+    """Whether what arrives, one member after the other, is the result as it is."""
+    if step.dst_view is None or step.combine is not Combine.COPY or len(step.dst_view) != 1:
+        return False
+    sizes = received_volumes(step)
+    low = 0
+    for peer in step.group:
+        boxes = [piece.boxes for piece in step.recvs if piece.peer == peer]
+        if sizes.get(peer, 0) and boxes != [(((low, low + sizes[peer]),),)]:
+            return False
+        low += sizes.get(peer, 0)
+    return low == step.dst_view[0]
 
 
 def moved_volumes(step: CommStep) -> dict[int, int]:

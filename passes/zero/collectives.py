@@ -14,6 +14,7 @@ from ...base.comm_plan import (
     Combine,
     CommKind,
     CommStep,
+    GatherForm,
     GradBucket,
     GradPiece,
     ParamBucket,
@@ -26,6 +27,8 @@ from ..grad_buckets import Holder, Region
 from ..resolve_comm import CommResolver
 from .zero import Cut, FlatRun, Ownership, ParamPart, Ranks, Trained
 
+PADDING = 16
+"""The part of a gather that may be padding, without prices: one in so many."""
 BucketSteps = dict[int, list[CommStep]]
 """Per rank the steps that buckets do; a bucket's slot counts from the first of them."""
 
@@ -91,7 +94,8 @@ class ZeroBuckets:
             )
             for rank, size in zip(group, counts, strict=True)
         }
-        return self.resolver.formed(steps)
+        formed = self.resolver.formed(steps)
+        return formed if self.resolver.cost is not None else _padded(formed, counts)
 
     def _param_piece(self, name: str, part: int, rank: int) -> ParamPiece:
         whole, cut = self.ownership.parts[name][part], self.ownership.cuts[name, part].get(rank)
@@ -264,6 +268,14 @@ class ZeroBuckets:
 def _given(name: str, source: Holder, boxes: Sequence[Box]) -> GradPiece:
     """Elements that a rank gives of its own gradient."""
     return GradPiece(name, sum(map(box_volume, boxes)), source.view, source.local(boxes), None, None)
+
+
+def _padded(steps: dict[int, CommStep], counts: tuple[int, ...]) -> dict[int, CommStep]:
+    """Pieces that are almost equal as one all-gather: exact ones would be packed once for each member."""
+    is_exact = len({*counts}) == 1 or max(counts) * len(counts) * PADDING > sum(counts) * (PADDING + 1)
+    return (
+        steps if is_exact else {rank: replace(step, form=GatherForm.PADDED) for rank, step in steps.items()}
+    )
 
 
 @lru_cache(maxsize=4096)

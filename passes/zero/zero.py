@@ -24,7 +24,7 @@ from ..texts.cells import Line, joined, ranks_text
 
 Ranks = tuple[int, ...]
 
-UNIT_ELEMENTS = 1 << 25
+UNIT_ELEMENTS = 1 << 23
 """Most elements of parameters that move together, unless a single one has more."""
 
 
