@@ -12,7 +12,7 @@ from dataclasses import replace
 from ..program import Instruction, Op, RankProgram, SizedRank
 from ..receipts import NEVER, ends_of, told
 
-Answers = Mapping[int, int]
+AnsweredBy = Mapping[int, int]
 """By crossing that a rank sends, the one that it receives by which the first is over; itself: at once."""
 
 
@@ -35,7 +35,7 @@ def _answered(template: SizedRank | None, ends: Sequence[int]) -> SizedRank:
     return replace(template, answers=found)
 
 
-def with_overs(instructions: list[Instruction], answers: Answers, most: int) -> list[Instruction]:
+def with_overs(instructions: list[Instruction], answers: AnsweredBy, most: int) -> list[Instruction]:
     """The instructions of a step, whose RECVs tell how many sends are over. most: as tags are made.
 
     It is true where each message of the step moves something between all ranks that it is between.
