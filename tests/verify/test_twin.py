@@ -162,3 +162,16 @@ def test_numbers_are_the_same_product_of_sizes_or_differ() -> None:
     assert sizes.same(1 / math.sqrt(104), 0.5) and sizes.same(1e-6, 1e-6) and sizes.same(-6656, -256)
     assert not sizes.same(6656, 255) and not sizes.same(7, 8) and not sizes.same(1, 1.0)
     assert not sizes.same(1e-6, 1e-5) and not sizes.same(6656, -256) and not sizes.same(True, 1)
+
+
+@pytest.mark.slow
+def test_a_twin_has_the_buckets_of_the_whole() -> None:
+    """Sizes decide which gradients are summed together, and those of a twin are others."""
+    sizes = {"layers": "2", "heads": "4", "hidden": "256", "seq": "32", "vocab": "512", "ffn": "512"}
+    alike = [{"stages": [{"devices": [rank], "layers": 2}], "micro_batches": [1]} for rank in range(3)]
+    program = hspmd.compile(
+        load_model("llama-tiny", {**sizes, "kv_heads": "4"}), strategy={"pipelines": alike}
+    )
+    waves = {bucket.wave for bucket in program.artifact.program.ranks[0].grad_buckets}
+    assert len(waves - {-1}) > 2
+    assert verify_twin(program.artifact).ranks == (3, 2)
