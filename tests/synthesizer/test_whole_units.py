@@ -136,5 +136,5 @@ def test_what_is_searched_costs_what_is_compiled() -> None:
     assert any(one.name.startswith("1 x 8") for one in searched)
     for one in searched:
         assert one.candidate.found is not None
-        assert one.step_s == pytest.approx(one.candidate.found.price_s, rel=0.08), one.name
+        assert one.step_s == pytest.approx(one.candidate.found.price_s, rel=0.1), one.name
     compile(attention, strategy=found.strategy, cluster=machines()).verify(values=True)
