@@ -16,7 +16,13 @@ from .test_end_to_end_gloo import CONFIG, train_like_eager
 from .training_cases import SUBJECTS, Subject
 
 
-@pytest.mark.parametrize("name", ["two stages", pytest.param("ring, balanced", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "two stages",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("ring, balanced", "none for one")),
+    ],
+)
 def test_processes_train_like_eager(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     strategy = (CASES | FORMS)[name]
 
