@@ -10,7 +10,7 @@ from .context_spec import ContextSpec
 from .strategy import PipelineSpec, ScheduleKind, Strategy
 
 IN_ORDER = (
-    "but under gpipe members meet in each layer in one order only where their stages have the same layers;"
+    "except under gpipe, members meet in each layer in one order only where their stages have the same layers;"
     " give them equal stages, or schedule gpipe"
 )
 
