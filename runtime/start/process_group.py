@@ -37,12 +37,15 @@ class _Process:
 
 
 _held = _Process()
+_inherited: list[_Process] = []
 
 
 def _process() -> _Process:
-    """A forked process begins anew."""
+    """A forked process begins anew. What it has of its parent is kept: its threads are not here, and to let go
+    of a store that waits for them ends the process."""
     global _held
     if _held.pid != os.getpid():
+        _inherited.append(_held)
         _held = _Process()
     return _held
 

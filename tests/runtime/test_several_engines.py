@@ -175,3 +175,19 @@ def test_programs_of_one_rank_need_no_environment(tmp_path: Path) -> None:
         assert opened(tmp_path / "one").step(batch) > 0
 
     on_processes(1, check)
+
+
+def test_a_process_forked_behind_an_engine_opens_its_own(artifact: Path) -> None:
+    """It leaves its parent's store alone: the threads that serve it are not in a forked process."""
+    wanted = pytest.approx(expected(1), rel=1e-12)
+
+    def train(rank: int) -> None:
+        engine = opened(artifact)
+        assert [trained(engine)] == wanted
+        engine.close()
+
+    def check(rank: int) -> None:
+        train(rank)
+        on_processes(RANKS, train)
+
+    on_processes(RANKS, check)
