@@ -6,7 +6,6 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from datetime import timedelta
 
 import torch
@@ -14,11 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.constants import default_pg_timeout
 
-from ..base.comm_plan import Combine, CommKind, CommStep, GatherForm
+from ..base.comm_plan import Combine, CommKind, CommStep
 from ..errors import InternalError, RunError
 from ..program import boxes
 from ..program.arrays import TorchArrays
-from ..program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes, scattered_sizes
 from ..program.literals import torch_dtype
 from ..program.requests import (
     AllReduce,
@@ -32,10 +30,10 @@ from ..program.requests import (
     Request,
     Send,
 )
-from ..program.sized.recent import Recent
 from .device import CUDA
+from .group_exchanges import GroupExchanges
 from .groups import Groups, SharedWorld
-from .members import MOST_STEPS, ProgramMembers
+from .members import ProgramMembers
 from .transport import from_wire, peer_lost_in, to_wire, wire_dtype
 from .under_way.sums import SumsUnderWay
 from .under_way.swaps import Swap, start_all
@@ -73,7 +71,7 @@ class TorchDist:
         self._members = members or ProgramMembers.all_of(self.world_size)
         self._watch = watch
         self._arrays = TorchArrays(str(device))
-        self._plans: Recent[int, tuple[CommStep, ExchangePlan]] = Recent(MOST_STEPS)
+        self._forms = GroupExchanges(self.rank, device, self._arrays)
         self._pending: deque[tuple[dist.Work, Tensor, int]] = deque()
         self._sends = 0
         self._begun: dict[int, Swap] = {}
@@ -239,106 +237,11 @@ class TorchDist:
         arrived: Mapping[int, Tensor] = sent
         if len(step.group) > 1:
             with peer_lost_in(f"{step.kind.value} {step.id} over ranks {step.group}"):
-                if step.kind is CommKind.SEND_RECV:
-                    arrived = self._swap(step, sent).arrived(self.rank)
-                elif step.form is GatherForm.PADDED and step.kind is CommKind.REDUCE_SCATTER:
-                    return self._padded_sums(step, sent)
-                elif step.form is GatherForm.PADDED:
-                    arrived = self._padded(step, sent)
-                elif step.form is GatherForm.BROADCASTS:
-                    arrived = self._broadcasts(step, sent)
-                elif (shortcut := self._shortcut(step)) is Shortcut.ALL_GATHER:
-                    return self._all_gather(step, sent)
-                elif shortcut is Shortcut.REDUCE_SCATTER:
-                    return self._reduce_scatter(step, sent)
-                else:
-                    arrived = self._all_to_all(step, sent)
+                if step.kind is not CommKind.SEND_RECV:
+                    group, agreed = self._groups.of(step.group), step.id in self._members.shortcuts
+                    return self._forms.run(step, sent, group, agreed)
+                arrived = self._swap(step, sent).arrived(self.rank)
         return None if step.dst_view is None else self._arrays.paste(step, arrived)
-
-    def _shortcut(self, step: CommStep) -> Shortcut:
-        """What all members take: they agreed that equal pieces allow it, and see alike whether they are."""
-        agreed = step.id in self._members.shortcuts
-        return self._plan(step).shortcut if agreed else Shortcut.NONE
-
-    def _plan(self, step: CommStep) -> ExchangePlan:
-        """By identity: a step is large, and ids are shared by unequal micro-batches."""
-        return self._plans.get(id(step), lambda: (step, ExchangePlan.of(step)))[1]
-
-    def _all_to_all(self, step: CommStep, sent: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """What each member sent here, by one all_to_all_single with splits, zero sizes too."""
-        plan, dtype = self._plan(step), torch_dtype(step.dtype)
-        me, coming, leaving = step.group.index(self.rank), [*plan.recv_sizes], [*plan.send_sizes]
-        row = boxes.one_run([to_wire(sent[peer]) for peer in step.group if peer in sent])
-        if row is None:  # what stays here isn't packed
-            row = self._row(step, {peer: part for peer, part in sent.items() if peer != self.rank})
-            coming[me] = leaving[me] = 0
-        arrived = torch.empty(sum(coming), dtype=wire_dtype(dtype), device=self.device)
-        dist.all_to_all_single(arrived, row, coming, leaving, self._groups.of(step.group))
-        parts = dict(zip(step.group, torch.split(from_wire(arrived, dtype), coming), strict=True))
-        return parts if coming[me] or self.rank not in sent else parts | {self.rank: sent[self.rank]}
-
-    def _all_gather(self, step: CommStep, sent: Mapping[int, Tensor]) -> Tensor:
-        dtype, own = torch_dtype(step.dtype), sent[self.rank]
-        members = len(step.group)
-        arrived = torch.empty(members * own.numel(), dtype=wire_dtype(dtype), device=self.device)
-        dist.all_gather_into_tensor(arrived, to_wire(own), self._groups.of(step.group))
-        found = from_wire(arrived, dtype)
-        if self._plan(step).in_turn and step.dst_shape is not None:
-            return found.view(step.dst_shape)
-        return self._arrays.paste(step, dict(zip(step.group, found.chunk(members), strict=True)))
-
-    def _padded(self, step: CommStep, sent: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """Pieces of unequal lengths, by one all-gather of pieces as long as the longest."""
-        dtype, sizes = torch_dtype(step.dtype), self._gathered(step)
-        own = torch.zeros(max(sizes), dtype=wire_dtype(dtype), device=self.device)
-        if self.rank in sent:
-            own[: sent[self.rank].numel()] = to_wire(sent[self.rank])
-        arrived = own.new_empty(len(sizes) * own.numel())
-        dist.all_gather_into_tensor(arrived, own, self._groups.of(step.group))
-        rows = from_wire(arrived, dtype).view(len(sizes), -1)
-        return {peer: row[:size] for peer, row, size in zip(step.group, rows, sizes, strict=True)}
-
-    def _broadcasts(self, step: CommStep, sent: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """Pieces of unequal lengths, by a broadcast of each that is not empty, all under way at once."""
-        dtype, group = torch_dtype(step.dtype), self._groups.of(step.group)
-        rows, works = {}, []
-        for peer, size in zip(step.group, self._gathered(step), strict=True):
-            if size:
-                row = torch.empty(size, dtype=wire_dtype(dtype), device=self.device)
-                rows[peer] = to_wire(sent[peer]) if peer == self.rank else row
-                works.append(dist.broadcast(rows[peer], peer, group, async_op=True))
-        for work in works:
-            work.wait()
-        return {peer: from_wire(row, dtype) for peer, row in rows.items()}
-
-    @staticmethod
-    def _gathered(step: CommStep) -> tuple[int, ...]:
-        sizes = gathered_sizes(step)
-        assert sizes is not None, "what has a form gathers whole pieces"
-        return sizes
-
-    def _reduce_scatter(self, step: CommStep, sent: Mapping[int, Tensor]) -> Tensor:
-        assert step.dst_shape is not None, "a reduce-scatter has a destination on every member"
-        source = self._row(step, sent)
-        result = source.new_empty(source.numel() // len(step.group))
-        dist.reduce_scatter_tensor(result, source, group=self._groups.of(step.group))
-        return result.view(step.dst_shape)
-
-    def _padded_sums(self, step: CommStep, sent: Mapping[int, Tensor]) -> Tensor | None:
-        """Sums of unequal lengths, by one reduce-scatter of pieces as long as the longest."""
-        sizes = scattered_sizes(step)
-        assert sizes is not None, "what is padded has an addend of every sum"
-        longest, dtype = max(sizes), torch_dtype(step.dtype)
-        source = torch.zeros(len(sizes), longest, dtype=dtype, device=self.device)
-        for row, peer, size in zip(source, step.group, sizes, strict=True):
-            if size:
-                row[:size] = sent[peer]
-        result = source.new_empty(longest)
-        dist.reduce_scatter_tensor(result, source.view(-1), group=self._groups.of(step.group))
-        if step.dst_view is None:
-            return None
-        first = step.recvs[:1]  # the same boxes come from each
-        return self._arrays.paste(replace(step, recvs=first), {one.peer: result for one in first})
 
     def _swap(self, step: CommStep, sent: Mapping[int, Tensor]) -> Swap:
         """What goes to and comes from each peer, by one batch of sends and receives without empty ones."""
@@ -401,12 +304,6 @@ class TorchDist:
         work = dist.irecv(row, peer, self._groups.toward(peer, self.rank), tag)
         assert work is not None, "this rank is in the group"
         return work
-
-    def _row(self, step: CommStep, sent: Mapping[int, Tensor]) -> Tensor:
-        """What goes to the members, one after the other in the order of the group."""
-        empty = torch.empty(0, dtype=wire_dtype(torch_dtype(step.dtype)), device=self.device)
-        rows = [to_wire(sent[peer]) for peer in step.group if peer in sent] or [empty]
-        return rows[0] if len(rows) == 1 else torch.cat(rows)
 
     def _announced(self, step: CommStep, value: Tensor) -> None:
         """Receivers read what arrives as the announced type: another one would be numbers of no meaning."""
