@@ -10,8 +10,8 @@ from .context_spec import ContextSpec
 from .strategy import PipelineSpec, ScheduleKind, Strategy
 
 IN_ORDER = (
-    "except under gpipe, members meet in each layer in one order only where their stages have the same layers;"
-    " give them equal stages, or schedule gpipe"
+    "except under gpipe, members meet in each layer in one order only where their stages have the same"
+    " layers; give them equal stages, or schedule gpipe"
 )
 
 

@@ -41,8 +41,10 @@ _inherited: list[_Process] = []
 
 
 def _process() -> _Process:
-    """A forked process begins anew. What it has of its parent is kept: its threads are not here, and to let go
-    of a store that waits for them ends the process."""
+    """A forked process begins anew.
+
+    What it has of its parent is kept: to let go of a store ends a process in which its threads are not.
+    """
     global _held
     if _held.pid != os.getpid():
         _inherited.append(_held)
