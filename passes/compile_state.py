@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .resolve_comm import CommResolver, StageComm, Tags
     from .segments import StagePlan
     from .step_counts import CountKey
+    from .zero.gather_groups import GatherGroup
     from .zero.zero import Ownership
 
 
@@ -83,10 +84,11 @@ class Live(Deduced):
 
 @dataclass(frozen=True, slots=True)
 class Gathered(Live):
-    """Where parameters lie. inside: those that ZeRO gathers where they are used."""
+    """Where parameters lie. inside: those that ZeRO gathers where they are used. groups: which together."""
 
     places: ParamPlaces
     inside: frozenset[str]
+    groups: tuple[GatherGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)

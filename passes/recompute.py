@@ -51,7 +51,7 @@ def recompute(
     policies = _policies(spec)
     if not policies:
         return live
-    layers = _layers_of(graph, logical)
+    layers = layers_of(graph, logical)
     policy_of = {number: policies[layer] for number, layer in layers.items() if layer in policies}
     roots = {term.value.id for term in graph.grads} | {update.value.id for update in graph.buffers}
     roots |= {graph.loss.id} if graph.loss is not None else set()
@@ -69,7 +69,7 @@ def _policies(spec: PipelineSpec) -> dict[int, _Policy]:
     }
 
 
-def _layers_of(graph: PipelineGraph, logical: LogicalGraph) -> dict[int, int | None]:
+def layers_of(graph: PipelineGraph, logical: LogicalGraph) -> dict[int, int | None]:
     """The layer of each value; one that makes no row of the logical graph belongs to the row after it."""
     layers: dict[int, int | None] = {}
     current: int | None = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..base.comm_plan import Combine, CommKind, CommStep, CostModel, Counted
-from ..ir.annotated import COMM, GATHER, AnnotatedRow, BatchSum, CommMarker
+from ..ir.annotated import COMM, GATHER_START, AnnotatedRow, BatchSum, CommMarker
 from ..ir.type_text import dtype_name
 from ..layout.layout import Coordinate, sample_pieces
 from ..program.program_text import kind_text
@@ -26,7 +26,7 @@ from .resolve_rounds import Steps, on_ranks, rounds
 from .segments import StagePlan
 from .step_counts import CountKey
 from .texts.cells import Line, joined, ranks_text
-from .zero.param_gather import NAME
+from .zero.gather_rows import group_of
 
 if TYPE_CHECKING:
     from .grad_sync import Reductions
@@ -141,7 +141,7 @@ class StageResolver:
         found = StageComm()
         for segment in plan.segments:
             for row in segment.rows:
-                if row.op in (COMM, GATHER):
+                if row.op in (COMM, GATHER_START):
                     rounds = self._rounds(plan, row, plan.first_of[segment.variant])
                     found.rounds.append(len(rounds))
                     found.steps += rounds
@@ -150,9 +150,9 @@ class StageResolver:
         return found
 
     def _rounds(self, plan: StagePlan, row: AnnotatedRow, batch: int) -> Sequence[Steps]:
-        if row.op == GATHER:
+        if row.op == GATHER_START:
             assert self.reductions.zero is not None, "only ZeRO gathers"
-            return (self.reductions.zero.local_gather(str(row.kwargs[NAME])),)
+            return (self.reductions.zero.local_gather(group_of(row)),)
         assert row.marker is not None
         dtype = dtype_name(row.out.dtype)
         if row.marker.counted is not Counted.NO:

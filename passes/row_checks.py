@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..ir.annotated import GATHER, AnnotatedRow, AnnotatedValue, PipelineGraph
+from ..ir.annotated import AnnotatedRow, AnnotatedValue, PipelineGraph
 from ..ir.graph import LogicalGraph, row_inputs
 from .texts.cells import value_name
 
@@ -43,7 +43,10 @@ def live_problems(
         seen.add(id(live))
         made: set[int] = _leaves(graph, None)
         for number, rows in enumerate(live.stages):
-            found = _stage_problems(rows, _leaves(graph, number), made)
+            gathered = {
+                value.id for (name, at), value in graph.params.items() if at == number and name in rows.stored
+            }
+            found = _stage_problems(rows, _leaves(graph, number) - gathered, made)
             yield from (f"pipeline {graph.pipeline}, stage {number}: {text}" for text in found)
         yield from (f"{what} is not made" for what, value in _results(graph) if value.id not in made)
 
@@ -68,7 +71,7 @@ def _problems_of_rows(rows: Iterable[AnnotatedRow], known: set[int]) -> Iterator
     """known: what is made before; grows with what rows make."""
     for row in rows:
         number = row.out.id
-        if number in known and row.op != GATHER:
+        if number in known:
             yield f"{value_name(row.out)}, {row.op}, is made twice"
         for value in row.reads:
             if value.id not in known:

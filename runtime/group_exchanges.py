@@ -17,6 +17,7 @@ from ..program.literals import torch_dtype
 from ..program.sized.recent import Recent
 from .members import MOST_STEPS
 from .transport import from_wire, to_wire, wire_dtype
+from .under_way.gathers import Gather, as_long_as, pieces
 
 
 class GroupExchanges:
@@ -34,13 +35,11 @@ class GroupExchanges:
         """The destination of `step`, if this rank has one. is_agreed: all members may take the shortcut."""
         if step.form is GatherForm.PADDED and step.kind is CommKind.REDUCE_SCATTER:
             return self._padded_sums(step, sent, group)
-        if step.form is GatherForm.PADDED:
-            arrived = self._padded(step, sent, group)
-        elif step.form is GatherForm.BROADCASTS:
+        if self.is_gather(step, is_agreed):
+            return self.gathered(step, self.start_gather(step, sent, group).ended())
+        if step.form is GatherForm.BROADCASTS:
             arrived = self._broadcasts(step, sent, group)
-        elif (shortcut := self._shortcut(step, is_agreed)) is Shortcut.ALL_GATHER:
-            return self._all_gather(step, sent, group)
-        elif shortcut is Shortcut.REDUCE_SCATTER:
+        elif self._shortcut(step, is_agreed) is Shortcut.REDUCE_SCATTER:
             return self._reduce_scatter(step, sent, group)
         else:
             arrived = self._all_to_all(step, sent, group)
@@ -69,30 +68,37 @@ class GroupExchanges:
         parts = dict(zip(step.group, torch.split(from_wire(arrived, dtype), coming), strict=True))
         return parts if coming[me] or self.rank not in sent else parts | {self.rank: sent[self.rank]}
 
-    def _all_gather(
-        self, step: CommStep, sent: Mapping[int, Tensor], group: dist.ProcessGroup | None
-    ) -> Tensor:
-        dtype, own = torch_dtype(step.dtype), sent[self.rank]
-        members = len(step.group)
-        arrived = torch.empty(members * own.numel(), dtype=wire_dtype(dtype), device=self.device)
-        dist.all_gather_into_tensor(arrived, to_wire(own), group)
-        found = from_wire(arrived, dtype)
-        if self._plan(step).in_turn and step.dst_shape is not None:
-            return found.view(step.dst_shape)
-        return self._arrays.paste(step, dict(zip(step.group, found.chunk(members), strict=True)))
+    def is_gather(self, step: CommStep, is_agreed: bool) -> bool:
+        """Whether it goes as one all-gather, of equal pieces or of padded ones."""
+        if step.kind is CommKind.SEND_RECV or len(step.group) < 2:
+            return False
+        if step.form is not GatherForm.ALL_TO_ALL:
+            return step.form is GatherForm.PADDED and step.kind is not CommKind.REDUCE_SCATTER
+        return self._shortcut(step, is_agreed) is Shortcut.ALL_GATHER
 
-    def _padded(
+    def start_gather(
         self, step: CommStep, sent: Mapping[int, Tensor], group: dist.ProcessGroup | None
-    ) -> dict[int, Tensor]:
-        """Pieces of unequal lengths, by one all-gather of pieces as long as the longest."""
-        dtype, sizes = torch_dtype(step.dtype), self._gathered(step)
-        own = torch.zeros(max(sizes), dtype=wire_dtype(dtype), device=self.device)
-        if self.rank in sent:
-            own[: sent[self.rank].numel()] = to_wire(sent[self.rank])
-        arrived = own.new_empty(len(sizes) * own.numel())
-        dist.all_gather_into_tensor(arrived, own, group)
-        rows = from_wire(arrived, dtype).view(len(sizes), -1)
-        return {peer: row[:size] for peer, row, size in zip(step.group, rows, sizes, strict=True)}
+    ) -> Gather:
+        """What each member gives to all, under way."""
+        own = None if self.rank not in sent else to_wire(sent[self.rank])
+        if step.form is GatherForm.PADDED:
+            like = torch.empty(0, dtype=wire_dtype(torch_dtype(step.dtype)), device=self.device)
+            own = as_long_as(own, max(self._sizes(step)), like)
+        assert own is not None, "every member gives an equal piece"
+        return Gather.started(own, len(step.group), group)
+
+    def gathered(self, step: CommStep, arrived: Tensor) -> Tensor | None:
+        """The result of a gather; what has arrived itself, where it lies in its order."""
+        found = from_wire(arrived, torch_dtype(step.dtype))
+        if step.dst_view is None:
+            return None
+        if step.form is GatherForm.PADDED:
+            rows = pieces(found, self._sizes(step))
+        elif self._plan(step).in_turn and step.dst_shape is not None:
+            return found.view(step.dst_shape)
+        else:
+            rows = [*found.chunk(len(step.group))]
+        return self._arrays.paste(step, dict(zip(step.group, rows, strict=True)))
 
     def _broadcasts(
         self, step: CommStep, sent: Mapping[int, Tensor], group: dist.ProcessGroup | None
@@ -100,7 +106,7 @@ class GroupExchanges:
         """Pieces of unequal lengths, by a broadcast of each that is not empty, all under way at once."""
         dtype = torch_dtype(step.dtype)
         rows, works = {}, []
-        for peer, size in zip(step.group, self._gathered(step), strict=True):
+        for peer, size in zip(step.group, self._sizes(step), strict=True):
             if size:
                 row = torch.empty(size, dtype=wire_dtype(dtype), device=self.device)
                 rows[peer] = to_wire(sent[peer]) if peer == self.rank else row
@@ -110,7 +116,7 @@ class GroupExchanges:
         return {peer: from_wire(row, dtype) for peer, row in rows.items()}
 
     @staticmethod
-    def _gathered(step: CommStep) -> tuple[int, ...]:
+    def _sizes(step: CommStep) -> tuple[int, ...]:
         sizes = gathered_sizes(step)
         assert sizes is not None, "what has a form gathers whole pieces"
         return sizes

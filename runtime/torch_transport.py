@@ -35,6 +35,7 @@ from .group_exchanges import GroupExchanges
 from .groups import Groups, SharedWorld
 from .members import ProgramMembers
 from .transport import from_wire, peer_lost_in, to_wire, wire_dtype
+from .under_way.gathers import Gather
 from .under_way.sums import SumsUnderWay
 from .under_way.swaps import Swap, start_all
 from .watching.watch import Watch
@@ -75,6 +76,7 @@ class TorchDist:
         self._pending: deque[tuple[dist.Work, Tensor, int]] = deque()
         self._sends = 0
         self._begun: dict[int, Swap] = {}
+        self._gathers: dict[int, Gather] = {}
         self._posted: dict[int, Swap] = {}
         self._sums = SumsUnderWay()
         with peer_lost_in("setting up the process groups"):
@@ -143,6 +145,7 @@ class TorchDist:
                 work.wait()
         self._pending.clear()
         self._begun.clear()
+        self._gathers.clear()
         self._posted.clear()
         self._sends = 0
 
@@ -219,18 +222,26 @@ class TorchDist:
         return own
 
     def _begin(self, step: CommStep, source: Tensor | None) -> None:
-        """Let an exchange be under way; collectives begin where they end."""
-        if step.kind is not CommKind.SEND_RECV or source is None:
+        """Let messages, or a gather of pieces alike, be under way; other collectives begin where they end."""
+        is_gather = self._forms.is_gather(step, step.id in self._members.shortcuts)
+        if source is None or not (step.kind is CommKind.SEND_RECV or is_gather):
             return
         self._announced(step, source)
         with peer_lost_in(f"{step.kind.value} {step.id} over ranks {step.group}"):
-            self._begun[step.id] = self._swap(step, self._arrays.cut(step, source))
+            sent = self._arrays.cut(step, source)
+            if is_gather:
+                self._gathers[step.id] = self._forms.start_gather(step, sent, self._groups.of(step.group))
+            else:
+                self._begun[step.id] = self._swap(step, sent)
 
     def _exchange(self, step: CommStep, source: Tensor | None) -> Tensor | None:
         if step.id in self._begun:
             with peer_lost_in(f"{step.kind.value} {step.id} over ranks {step.group}"):
                 begun = self._begun.pop(step.id).arrived(self.rank)
             return None if step.dst_view is None else self._arrays.paste(step, begun)
+        if step.id in self._gathers:
+            with peer_lost_in(f"{step.kind.value} {step.id} over ranks {step.group}"):
+                return self._forms.gathered(step, self._gathers.pop(step.id).ended())
         if source is not None:
             self._announced(step, source)
         sent = {} if source is None else self._arrays.cut(step, source)

@@ -31,7 +31,8 @@ from ..compute import ACCUMULATE, PACK, UNPACK, DeviceRates, SegmentPrices
 from ..links import ClusterCost
 from .comm_prices import StepComm
 from .rank_shapes import MicroStep, RankShape
-from .segment_prices import COPIES, PricedSegment, SegmentPricer
+from .segment_prices import COPIES, PricedRun, PricedSegment, SegmentPricer
+from .segment_walk import CommPart
 
 KINDS = {
     Op.FORWARD: SpanKind.FORWARD,
@@ -93,7 +94,7 @@ class StepPricer:
             zip(own.instructions, self.shapes[rank].steps, strict=True)
         ):
             if instruction.op in COMPUTE_OPS and step is not None:
-                first, *others = self._priced(rank, step).pieces
+                first, *others = _between_waits(self._priced(rank, step).pieces, step)
                 seconds = [rates.instruction_s + first, *others]
                 seconds[-1] += self._adding_s(rates, step, grads)
                 yield position, tuple(seconds)
@@ -150,14 +151,24 @@ class StepPricer:
         seconds[0] += rates.instruction_s
         seconds[-1] += self._adding_s(rates, step, grads)
         made: list[TimedAction] = [Compute(seconds[0], kind, name, position, mb)]
+        begun: dict[Hashable, Hashable] = {}
         for run, after in zip(priced.runs, seconds[1:], strict=True):
-            key, group = self._occurrence(rank, run.key), self._present(run.group)
-            collective = SpanKind.COLLECTIVE
-            made.append(
-                Meet(key, group, run.seconds, collective, name, position, mb, run.size_bytes, run.busy_s)
-            )
+            made.append(self._run(rank, run, begun, (name, position, mb)))
             made.append(Compute(after, kind, name, position, mb))
         return made
+
+    def _run(
+        self, rank: int, run: PricedRun, begun: dict[Hashable, Hashable], place: tuple[str, int, int]
+    ) -> TimedAction:
+        """One meeting, or the start or the end of one that goes on beside. begun: keys of the latter."""
+        group, kind = self._present(run.group), SpanKind.COLLECTIVE
+        if run.part is CommPart.END:
+            return AwaitSum(begun.pop(run.key), group, kind, *place)
+        key = self._occurrence(rank, run.key)
+        if run.part is CommPart.ALL:
+            return Meet(key, group, run.seconds, kind, *place, run.size_bytes, run.busy_s)
+        begun[run.key] = key
+        return StartSum(key, group, run.seconds, kind, *place, run.size_bytes, run.busy_s)
 
     def _adding_s(self, rates: DeviceRates, step: MicroStep, grads: set[str]) -> float:
         """Gradients added to what is there of each, found once for none and for all being there."""
@@ -350,3 +361,15 @@ def _others(group: tuple[int, ...], rank: int, peers: tuple[int, ...], kept: fro
     if kept is None and len(group) != len(peers) + 1:
         return False
     return {one for one in group if one != rank and (kept is None or one in kept)} == set(peers)
+
+
+def _between_waits(pieces: Sequence[float], step: MicroStep) -> list[float]:
+    """What is computed before, between and behind rows that wait: a start waits for nobody."""
+    assert step.walked is not None, "a segment was walked"
+    found = [pieces[0]]
+    for comm, piece in zip(step.walked.comms, pieces[1:], strict=True):
+        if comm.part is CommPart.START:
+            found[-1] += piece
+        else:
+            found.append(piece)
+    return found

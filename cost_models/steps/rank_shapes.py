@@ -6,10 +6,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from ...base.comm_plan import CommKind, CommStep
+from ...base.comm_plan import CommKind, CommStep, GatherForm
 from ...base.dtypes import BYTES, ELEMENT_TYPES
 from ...program.arguments import holes_of
 from ...program.boxes import full_box, received_volumes, volume
+from ...program.exchange_plan import lands_in_turn
 from ...program.lifetimes import COMPUTE_OPS
 from ...program.program import (
     KEY_SIZE,
@@ -144,7 +145,8 @@ class ShapeTable:
                 if step.kind is not CommKind.ALL_REDUCE and step.dst_shape is not None
             }
             rows = self.program.classes[own.class_name].segments[segment]
-            self._walked[key] = walk_segment(rows, own.literals, inputs, answers, self.book)
+            beside = {slot for slot, step in enumerate(own.comms) if step.kind is CommKind.ALL_GATHER}
+            self._walked[key] = walk_segment(rows, own.literals, inputs, answers, self.book, beside)
         return self._walked[key]
 
 
@@ -301,7 +303,8 @@ def _moving_bytes(step: CommStep) -> int:
     """What an exchange holds beside its result: pieces that are cut out, and those that arrive."""
     whole = None if step.src_view is None else (full_box(step.src_view),)
     cut = sum(volume(piece.boxes) for piece in step.sends if piece.boxes != whole)
-    return (cut + sum(received_volumes(step).values())) * BYTES[step.dtype]
+    is_result = step.form is GatherForm.ALL_TO_ALL and lands_in_turn(step)
+    return (cut + (0 if is_result else sum(received_volumes(step).values()))) * BYTES[step.dtype]
 
 
 NARROW = frozenset({"bfloat16", "float16"})

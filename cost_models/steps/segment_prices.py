@@ -11,7 +11,7 @@ from ...program.program import RankProgram
 from ..compute import DeviceRates, SegmentPrices
 from .comm_prices import StepComm
 from .rank_shapes import RankShape
-from .segment_walk import WalkedSegment
+from .segment_walk import CommPart, WalkedSegment
 
 COPIES = 2
 """What is packed or unpacked is read and written."""
@@ -20,7 +20,8 @@ COPIES = 2
 @dataclass(slots=True)
 class PricedRun:
     """Communication of one group, one after the other. seconds: of it and of what is computed between,
-    inner_s: of the latter. busy_s: that each member's processor works on it."""
+    inner_s: of the latter. busy_s: that each member's processor works on it. part: of a gather that is under
+    way while its members compute, the start or the end."""
 
     group: tuple[int, ...]
     key: Hashable
@@ -28,6 +29,7 @@ class PricedRun:
     inner_s: float
     size_bytes: int
     busy_s: float
+    part: CommPart = CommPart.ALL
 
 
 @dataclass(slots=True)
@@ -81,12 +83,13 @@ class SegmentPricer:
             step = own.comms[comm.slot]
             if len(step.group) < 2:
                 moved = sum(received_volumes(step).values()) * BYTES[step.dtype]
-                computed[-1] += self.rates[rank].moved_s(COPIES * moved) + piece
+                moving = 0.0 if comm.part is CommPart.END else self.rates[rank].moved_s(COPIES * moved)
+                computed[-1] += moving + piece
                 continue
             seconds = self.comm.step_s(step, comm.size)
             busy_s = seconds * self.comm.cost.busy_part(step.kind.value, step.group)
-            joined = not self._apart and step.group not in self._mixed
-            if joined and runs and runs[-1].group == step.group:
+            joined = not self._apart and step.group not in self._mixed and comm.part is CommPart.ALL
+            if joined and runs and runs[-1].group == step.group and runs[-1].part is CommPart.ALL:
                 last = runs[-1]
                 last.seconds += computed[-1] + seconds
                 last.inner_s += computed[-1]
@@ -94,7 +97,8 @@ class SegmentPricer:
                 last.busy_s += busy_s
                 computed[-1] = piece
             else:
-                runs.append(PricedRun(step.group, (step.id, step.group), seconds, 0.0, comm.size, busy_s))
+                key = (step.id, step.group)
+                runs.append(PricedRun(step.group, key, seconds, 0.0, comm.size, busy_s, comm.part))
                 computed.append(piece)
         return PricedSegment(computed, runs, pieces)
 

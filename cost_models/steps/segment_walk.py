@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import pairwise
 from typing import TypeGuard, cast
 
 from ...base.dtypes import ElementType
 from ...errors import EstimateError
 from ...program.interpret import RowCall, untyped_row
-from ...program.program import COMM, Hole, LocalRow, Segment, Value
+from ...program.program import COMM, COMM_START, Hole, LocalRow, Segment, Value
 from ...program.quick.plain import Outline, PlainTyped
 from ...program.quick.table import TypeAnswer, quick_answer
 from ..operator_classes import Work, work_of
@@ -56,13 +57,23 @@ class CallKind:
     work: Work
 
 
+class CommPart(Enum):
+    """What a row does of its communication."""
+
+    ALL = "all"
+    START = "start"
+    END = "end"
+
+
 @dataclass(frozen=True, slots=True)
 class CommRow:
-    """A `comm` row. row: its index. slot: of its step. size: bytes of the operand, 0 without one."""
+    """A `comm` row, or one that starts a gather. row: its index. slot: of its step. size: bytes of the
+    operand, 0 without one."""
 
     row: int
     slot: int
     size: int
+    part: CommPart = CommPart.ALL
 
 
 @dataclass(slots=True)
@@ -165,9 +176,11 @@ def walk_segment(
     inputs: Sequence[TypeOf],
     answers: Mapping[int, tuple[PlainTyped, int]],
     book: TypeBook,
+    beside: Collection[int] = (),
 ) -> WalkedSegment:
-    """Walk it once. answers: of each slot whose step says it, the type that it gives and bytes on the way."""
-    walk = _Walk(segment, literals, inputs, answers, book)
+    """Walk it once. answers: of each slot whose step says it, the type that it gives and bytes on the way.
+    beside: slots whose steps are under way from their start, if they have one."""
+    walk = _Walk(segment, literals, inputs, answers, book, beside)
     for row in segment.rows:
         walk.step(row)
     return walk.ended()
@@ -183,8 +196,10 @@ class _Walk:
         inputs: Sequence[TypeOf],
         answers: Mapping[int, tuple[PlainTyped, int]],
         book: TypeBook,
+        beside: Collection[int],
     ) -> None:
         self.segment, self.literals, self.answers, self.book = segment, literals, answers, book
+        self.beside, self.begun = beside, dict[int, int]()
         self.walked = WalkedSegment()
         self.types: dict[int, TypeOf] = {}
         self.memories: dict[int, tuple[int, ...]] = {}
@@ -205,7 +220,7 @@ class _Walk:
     def step(self, row: LocalRow) -> None:
         """One row."""
         walked, place = self.walked, len(self.walked.rows)
-        if row.op == COMM:
+        if row.op == COMM or (row.op == COMM_START and self._slot(row) in self.beside):
             self._comm(row, place)
             return
         types, memories = self.types, self.memories
@@ -253,14 +268,12 @@ class _Walk:
     def _comm(self, row: LocalRow, place: int) -> None:
         """Communication: its answer is what the step says, or what it was given."""
         walked = self.walked
-        given, slot = row.args
-        slot = self.literals[slot.index] if isinstance(slot, Hole) else slot
-        if not isinstance(slot, int):
-            raise EstimateError("a communication row has no slot", at=f"v{row.out.id}")
+        given, slot, is_start = row.args[0], self._slot(row), row.op == COMM_START
         operand = self.types[given.id] if isinstance(given, Value) else None
         for memory in self.memories[given.id] if isinstance(given, Value) else ():
             walked.last[memory] = place
-        walked.comms.append(CommRow(place, slot, 0 if operand is None else operand.size))
+        part = CommPart.START if is_start else CommPart.END if slot in self.begun else CommPart.ALL
+        walked.comms.append(CommRow(place, slot, 0 if operand is None else operand.size, part))
         answer = self.answers.get(slot)
         result = operand if answer is None else self.book.type_of(answer[0])
         if answer is not None and answer[1]:
@@ -268,8 +281,23 @@ class _Walk:
         if result is None:
             raise EstimateError("a communication row gives nothing", at=f"v{row.out.id}")
         walked.rows.append(-1)
+        memory = self.begun.pop(slot) if part is CommPart.END else self._memory(result.size, place)
+        if (
+            is_start and operand is not None and isinstance(given, Value)
+        ):  # it gives its operand back, and has memory for what comes
+            self.begun[slot] = memory
+            self.types[row.out.id], self.memories[row.out.id] = operand, self.memories[given.id]
+            return
+        walked.last[memory] = place
         self.types[row.out.id] = result
-        self.memories[row.out.id] = (self._memory(result.size, place),)
+        self.memories[row.out.id] = (memory,)
+
+    def _slot(self, row: LocalRow) -> int:
+        slot = row.args[1]
+        slot = self.literals[slot.index] if isinstance(slot, Hole) else slot
+        if not isinstance(slot, int):
+            raise EstimateError("a communication row has no slot", at=f"v{row.out.id}")
+        return slot
 
     def ended(self) -> WalkedSegment:
         """The walk, with what the segment gives."""

@@ -10,6 +10,7 @@ from ...base.comm_plan import CommKind
 from ...base.dtypes import BYTES
 from ...program.lifetimes import COMPUTE_OPS
 from ...program.program import Op
+from .segment_walk import CommPart
 
 if TYPE_CHECKING:
     from .priced_actions import StepPricer
@@ -37,6 +38,8 @@ def rank_volumes(pricer: StepPricer) -> dict[Pair, float]:
                 _add(found, pricer.comm.sent(own.transfers[instruction.slot], rank))
             elif instruction.op in COMPUTE_OPS and step is not None and step.walked is not None:
                 for comm in step.walked.comms:
+                    if comm.part is CommPart.END:
+                        continue
                     one = own.comms[comm.slot]
                     if one.kind is not CommKind.ALL_REDUCE:
                         _add(found, pricer.comm.sent(one, rank))

@@ -155,7 +155,9 @@ class PipelineGraph:
 
 COMM = "comm"
 GATHER = "gather"
-"""A parameter's local tensor from the rows of elements that ranks store. kwargs: its name."""
+"""Parameters' elements from the rows that ranks store. kwargs: which; see `zero/gather_rows`."""
+GATHER_START = "gather_start"
+"""Gives its operand back: the gather that reads it may be under way from here on."""
 STEP_REDUCE = "step_reduce"
 
 

@@ -12,7 +12,7 @@ from ..errors import InternalError, first_line
 from .arguments import map_leaves
 from .lifetimes import dead_after, overwritable_comms, row_reads, unread_inputs
 from .literals import PLACED_BY_EXECUTOR, resolve, resolved_kwargs
-from .program import ALIASES, COMM, GETITEM, Hole, LocalRow, Segment, Value
+from .program import ALIASES, COMM, COMM_START, GETITEM, Hole, LocalRow, Segment, Value
 from .requests import SegmentRun, V
 
 if TYPE_CHECKING:
@@ -90,8 +90,9 @@ def walk_rows(
     inputs: Sequence[V],
     compute: Rows[V],
     seen: Seen[V] | None = None,
+    starts: bool = False,
 ) -> SegmentRun[V]:
-    """The same generator as `compile_segment` makes, for values of any kind."""
+    """The same generator as `compile_segment` makes, for values of any kind. starts: see SegmentCache."""
     values: dict[int, V] = {item.value.id: given for item, given in zip(segment.inputs, inputs, strict=True)}
     del inputs
     for value in unread_inputs(segment):
@@ -101,6 +102,10 @@ def walk_rows(
         if call.row.op == COMM:
             source, slot, *counts = (_filled(argument, values) for argument in call.args)
             made = yield slot, (source, *counts) if counts else source, call.may_overwrite
+            del source
+        elif call.row.op == COMM_START and starts:
+            source, slot = (_filled(argument, values) for argument in call.args)
+            made = yield slot, source, None
             del source
         else:
             made = compute(call, values)
@@ -143,7 +148,7 @@ def interpreted(
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
             raise not_computed(call, values, error) from error
 
-    return walk_rows(segment, read_rows(segment, literals), inputs, compute, seen)
+    return walk_rows(segment, read_rows(segment, literals), inputs, compute, seen, starts=True)
 
 
 def not_computed(call: RowCall, values: Mapping[int, Any], error: Exception) -> InternalError:

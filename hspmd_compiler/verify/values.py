@@ -82,13 +82,13 @@ def start_ranks(
     missing = sorted(needed - by_name.keys())
     if missing:
         raise VerifyError("parameters are missing", details=[("missing", ", ".join(missing))])
-    cache = SegmentCache()
+    cache = SegmentCache(starts=True)
     return [_start(plan, by_name, cache, observe) for plan in plan_ranks(program)]
 
 
 def ranks_from(program: Program, states: Mapping[int, RankState[Tensor]]) -> list[Rank]:
     """All ranks with states that they got elsewhere, by rank."""
-    cache = SegmentCache()
+    cache = SegmentCache(starts=True)
     return [
         Rank(plan, states[plan.program.rank], CompiledSegments(plan, cache)) for plan in plan_ranks(program)
     ]

@@ -13,11 +13,11 @@ from ...ir.annotated import GATHER, BatchSum, PipelineGraph
 from ...ir.graph import LogicalGraph, OriginKind
 from ...ir.prune import sources
 from ..liveness import LivePipeline
-from ..zero.param_gather import NAME
+from ..zero.gather_rows import group_of
 from .strategy_ranks import StrategyRanks
 
 Met = tuple[BatchSum | str, int]
-"""A sum, or a parameter that ZeRO gathers from other pipelines, and the stage that comes to it."""
+"""A sum, or parameters that ZeRO gathers from other pipelines, and the stage that comes to it."""
 
 
 def sum_groups(
@@ -55,7 +55,7 @@ def _in_order(pipeline: LivePipeline) -> Iterator[Met]:
             if row.marker is not None and row.marker.batch_sum is not None:
                 yield row.marker.batch_sum, stage
             elif row.op == GATHER:
-                yield str(row.kwargs[NAME]), stage
+                yield str(group_of(row)), stage
 
 
 def _depends_on_batch(graph: LogicalGraph, row: int) -> bool:

@@ -8,9 +8,18 @@ from dataclasses import dataclass, field
 import torch
 
 from ...errors import InternalError
-from ...ir.annotated import COMM, GATHER, AnnotatedRow, AnnotatedValue, PerCoordinate, PipelineGraph
+from ...ir.annotated import (
+    COMM,
+    GATHER,
+    GATHER_START,
+    AnnotatedRow,
+    AnnotatedValue,
+    PerCoordinate,
+    PipelineGraph,
+)
 from ...layout.layout import Coordinate
 from ...program.program import (
+    COMM_START,
     DType,
     Hole,
     InputKind,
@@ -35,7 +44,8 @@ class StageLowering:
     """Lowers the rows of one stage. ranks: number of ranks. rounds: of each communicating row, in the order
     in which rows are lowered, how many steps it takes.
 
-    literals: per rank, the values of the class program's holes. slots: of steps that were taken.
+    literals: per rank, the values of the class program's holes. slots: of steps that were taken. started: of
+    gathers that may be under way, by the value of the start.
     """
 
     graph: PipelineGraph
@@ -53,6 +63,7 @@ class StageLowering:
     next_number: int = 0
     slots: int = 0
     communicated: int = 0
+    started: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.literals = [[] for _ in range(self.ranks)]
@@ -61,9 +72,11 @@ class StageLowering:
             self.leaves |= {v.id: (kind, name) for (name, stage), v in table.items() if stage == self.stage}
         if self.stage in self.graph.keys:
             self.leaves[self.graph.keys[self.stage].id] = (InputKind.KEY, "")
-        for row in (*self.rows.forward, *self.rows.backward):
-            if row.op == GATHER:  # it has the id of the parameter, and later parts of a pass read it as kept
-                self.leaves.pop(row.out.id, None)
+        for (name, stage), value in self.graph.params.items():
+            if (
+                stage == self.stage and name in self.rows.stored
+            ):  # a row makes it, and later parts read it as kept
+                self.leaves.pop(value.id, None)
         self.leaves |= {value.id: (InputKind.STORED, name) for name, value in self.rows.stored.items()}
         self._add_documents()
         self.renamed = {step.row.out.id: step.share for step in (*self.rows.steps, *self.rows.sums)}
@@ -117,8 +130,13 @@ class StageLowering:
         return SegmentInput(kind, number, name)
 
     def _rows(self, row: AnnotatedRow, batch: int) -> list[LocalRow]:
-        if row.op in (COMM, GATHER):
+        if row.op == COMM:
             return self._rounds(row)
+        if row.op == GATHER_START:
+            return [self._started(row)]
+        if row.op == GATHER:
+            source = self.value(row.reads[0])
+            return [LocalRow(self.value(row.out), COMM, (source, self.started.pop(source.id)))]
         return [self._row(row, batch)]
 
     def _rounds(self, row: AnnotatedRow) -> list[LocalRow]:
@@ -135,6 +153,14 @@ class StageLowering:
             self.slots += 1
             source = result
         return made
+
+    def _started(self, row: AnnotatedRow) -> LocalRow:
+        """A gather that may be under way; the row that reads the result has its slot."""
+        out, slot = self.value(row.out), self.slots
+        self.started[out.id] = slot
+        self.slots += 1
+        self.communicated += 1
+        return LocalRow(out, COMM_START, (self.value(row.reads[0]), slot))
 
     def _unnamed(self) -> Value:
         """A value between two rounds."""

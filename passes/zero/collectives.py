@@ -25,6 +25,7 @@ from ...base.comm_plan import (
 from ...layout.intervals import shifted
 from ..grad_buckets import Holder, Region
 from ..resolve_comm import CommResolver
+from .gather_groups import GatherGroup
 from .zero import Cut, FlatRun, Ownership, ParamPart, Ranks, Trained
 
 PADDING = 16
@@ -216,11 +217,22 @@ class ZeroBuckets:
         steps.append(step)
         return len(steps) - 1
 
-    def local_gather(self, name: str) -> dict[int, CommStep]:
-        """Per rank the step from its stored row of a parameter to its local tensor, over all holders.
+    def local_gather(self, group: GatherGroup) -> dict[int, CommStep]:
+        """Per rank the step from its stored rows of a group to its local tensors, one behind the other."""
+        if not group.is_flat:
+            return self._alone_gather(*group.names)
+        if group not in self.local:
+            names = {*group.names}
+            steps: dict[int, CommStep] = {}
+            for run in self.ownership.runs:
+                if run.members[0][0] in names:
+                    steps |= self._gather(run.holders, run.dtype, run.members)
+            self.local[group] = steps
+        return self.local[group]
 
-        Parameters that lie alike and are shared out alike have the same steps.
-        """
+    def _alone_gather(self, name: str) -> dict[int, CommStep]:
+        """Of one parameter, over all holders. Those that lie alike and are shared out alike have the same
+        steps."""
         parts, dtype = self.ownership.parts[name], self.dtypes[name]
         cuts = [self.ownership.cuts[name, index] for index in range(len(parts))]
         key = (id(parts), dtype, tuple(cut for own in cuts for cut in own.values()))

@@ -115,14 +115,14 @@ def has_several_holders(parts: Iterable[ParamPart]) -> bool:
     return any(len(part.holders) > 1 for part in parts)
 
 
-def units_of(layouts: Mapping[str, GradLayout], alone: Collection[str]) -> dict[str, int]:
-    """What is gathered `alone` is shared out alone, so that every holder gives as much; other parameters
+def units_of(layouts: Mapping[str, GradLayout], groups: Iterable[Collection[str]]) -> dict[str, int]:
+    """What is gathered in a group is shared out in it, so that every holder gives as much; other parameters
     go together up to a size, so that no second copy of all of them is made to be moved."""
-    units: dict[str, int] = {}
+    places = {name: index for index, name in enumerate(layouts)}
+    units = {name: min(map(places.__getitem__, group)) for group in groups for name in group}
     first, together = 0, 0
     for index, (name, layout) in enumerate(layouts.items()):
-        if name in alone:
-            units[name] = index
+        if name in units:
             continue
         size = prod(layout.shape)
         if together + size > UNIT_ELEMENTS or not together:
@@ -279,7 +279,7 @@ class Zero(Pass[Levelled, Shared]):
 
 def _trained(state: Levelled) -> Iterator[Trained]:
     places = state.places
-    units = units_of(places.gradients, state.inside)
+    units = units_of(places.gradients, [group.names for group in state.groups])
     for name, layout in places.gradients.items():
         yield Trained(name, layout, units[name], *places.types(name))
 

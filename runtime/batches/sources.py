@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...errors import RunError
-from ...program.program import COMM, ClassProgram, InputKind, Segment, Shard, Value
+from ...program.program import COMM, COMM_START, ClassProgram, InputKind, Segment, Shard, Value
 from ...program.sized.sizes import Count
 from ..engine import Engine
 from .copied_labels import check_labels
@@ -17,8 +17,9 @@ from .sized_text import SizedPackedText, SizedTextData
 from .text_data import IDS, LABELS, TextData, open_text
 
 EMBEDDINGS = frozenset({"aten.embedding.default", "hspmd.vocab_embedding"})
-MOVES = frozenset({COMM, "aten._to_copy.default"})
-"""What gathers a table that is stored in shares."""
+MOVES = frozenset({COMM, COMM_START, "aten._to_copy.default", "aten.view.default"})
+JOIN, PART = "aten.cat.default", "aten.slice.Tensor"
+"""What gathers a table that is stored in shares, with others or alone."""
 CHECK = "hspmd.checked_index"
 TABLES = frozenset({InputKind.PARAM, InputKind.STORED})
 
@@ -82,9 +83,16 @@ def _tables(segment: Segment) -> Iterator[str]:
     """Parameters in which a segment looks up what comes straight from the batch."""
     params = {item.value: item.name for item in segment.inputs if item.kind in TABLES}
     data = {item.value for item in segment.inputs if item.kind is InputKind.DATA}
+    joined: dict[object, Iterator[str]] = {}
     for row in segment.rows:
         if row.op in MOVES and row.args[0] in params:
             params[row.out] = params[row.args[0]]
+        elif row.op == JOIN and isinstance(row.args[0], tuple) and params.keys() >= {*row.args[0]}:
+            joined[row.out] = iter([params[value] for value in row.args[0]])
+        elif row.op in MOVES and row.args[0] in joined:
+            joined[row.out] = joined[row.args[0]]
+        elif row.op == PART and row.args[0] in joined:  # parts are taken in the order of what was joined
+            params[row.out] = next(joined[row.args[0]])
         elif row.op == CHECK and row.args[0] in data:
             data.add(row.out)
         elif row.op in EMBEDDINGS and isinstance(row.args[0], Value) and row.args[1] in data:

@@ -13,7 +13,15 @@ from hspmd_compiler.base.comm_plan import Box, Combine, CommKind, CommStep, Gath
 from hspmd_compiler.errors import RunError
 from hspmd_compiler.program import boxes
 from hspmd_compiler.program.exchange_plan import ExchangePlan, Shortcut, gathered_sizes, scattered_sizes
-from hspmd_compiler.program.requests import AllReduce, Exchange, GradReduce, LossReduce, Recv, Send
+from hspmd_compiler.program.requests import (
+    AllReduce,
+    Exchange,
+    ExchangeStart,
+    GradReduce,
+    LossReduce,
+    Recv,
+    Send,
+)
 from hspmd_compiler.runtime.torch_transport import TorchDist
 
 from .gloo_ranks import on_ranks
@@ -331,8 +339,12 @@ def check_forms(transport: TorchDist) -> None:
         for form in GatherForm:
             step = gathering(lengths, transport.rank, form, dtype)
             assert gathered_sizes(step) == tuple(2 * length for length in lengths)
-            found = transport.answer(Exchange(step, values[transport.rank]))
-            assert found is not None and found.equal(torch.cat(values[::-1]))
+            for starts in (False, True):
+                own = values[transport.rank]
+                if starts:  # and nothing else has been waited for
+                    assert transport.answer(ExchangeStart(step, own)) is own
+                found = transport.answer(Exchange(step, own))
+                assert found is not None and found.equal(torch.cat(values[::-1]))
 
 
 def test_every_form_gathers_unequal_pieces() -> None:

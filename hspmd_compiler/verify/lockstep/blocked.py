@@ -15,6 +15,7 @@ from ...program.program import COMM, Instruction, Value
 from ...program.requests import (
     AllReduce,
     Exchange,
+    ExchangeStart,
     GradReduce,
     LossReduce,
     OptimizerStep,
@@ -155,10 +156,11 @@ def described(request: Request[V]) -> str:
     if isinstance(request, AllReduce):
         step = request.step
         return f"{step.kind.value} {step.id} {step.combine.value} {list(step.group)} {typed(request.value)}"
-    if isinstance(request, Exchange):
+    if isinstance(request, (Exchange, ExchangeStart)):
         step = request.step
         source = "no source" if request.value is None else typed(request.value)
-        return f"{step.kind.value} {step.id} {step.combine.value} {list(step.group)} {source}"
+        start = "start of " if isinstance(request, ExchangeStart) else ""
+        return f"{start}{step.kind.value} {step.id} {step.combine.value} {list(step.group)} {source}"
     if isinstance(request, Send):
         peers = sorted({piece.peer for piece in request.step.sends})
         return f"send {request.step.id} to {peers} tag {request.tag}"
@@ -180,7 +182,7 @@ def typed(value: ArrayLike) -> str:
 
 def channel_of(request: Request[V], world: Channel) -> Channel | None:
     """What a collective is matched on; None for a transfer."""
-    if isinstance(request, (AllReduce, Exchange)):
+    if isinstance(request, (AllReduce, Exchange, ExchangeStart)):
         return request.step.group
     if isinstance(request, (GradReduce, ReduceStart)):
         return request.bucket.group

@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic
 
-from ...base.comm_plan import Combine, CommStep, GradBucket
+from ...base.comm_plan import Combine, CommKind, CommStep, GradBucket
 from ...errors import HspmdError, VerifyError, first_line
 from ...program.program import Op
 from ...program.requests import (
     AllReduce,
     Exchange,
+    ExchangeStart,
     GradReduce,
     LossReduce,
     Recv,
@@ -24,7 +25,7 @@ from .blocked import OPTIMIZER_CHANNEL, Channel, RankRun, V, channel_of
 from .mail import Mail
 from .matching import OURS, BoxVolumes, check_alike, check_exchange, check_type, volumes_of
 from .report import GRAD_REDUCE, LOSS_REDUCE, SEND_RECV, Event
-from .started import StartedSums
+from .started import StartedRequests
 
 SHOWN_RANKS = 12
 """Blocked ranks that an error lists."""
@@ -33,6 +34,8 @@ OF_A_PROGRAM = (HspmdError, RuntimeError, LookupError, TypeError, ValueError, Ar
 TOLD = 1000
 """Requests between two signs of progress."""
 
+NOTED = (AllReduce, Exchange, ExchangeStart)
+"""Requests whose step says what it is for."""
 Update = Callable[[], None]
 """Called once all ranks have reached their OPTIMIZER instruction."""
 
@@ -57,7 +60,8 @@ class Lockstep(Generic[V]):
         self._matched: dict[tuple[int, ...], int] = {}
         self._looked_into: list[CommStep] = []  # known by identity: none of them may go
         self._events: list[Event] = []
-        self._started: StartedSums[V] = StartedSums()
+        self._sums: StartedRequests[V] = StartedRequests("bucket", "sums of gradients")
+        self._exchanges: StartedRequests[V] = StartedRequests("step", "exchanges")
 
     def run(self) -> tuple[Event, ...]:
         """Step all ranks to their end."""
@@ -86,7 +90,11 @@ class Lockstep(Generic[V]):
         elif isinstance(run.request, Recv):
             self._try_receive(run, run.request)
         elif isinstance(run.request, ReduceWait):
-            self._ready.append((run, self._started.take(run, run.request.bucket)))
+            self._ready.append((run, self._sums.take(run, run.request.bucket.id)))
+        elif isinstance(run.request, ExchangeStart) and not meets_at_start(run.request.step):
+            self._ready.append((run, run.request.value))
+        elif isinstance(run.request, Exchange) and self._exchanges.has(run, run.request.step.id):
+            self._ready.append((run, self._exchanges.take(run, run.request.step.id)))
         else:
             self._meet(run)
 
@@ -113,7 +121,7 @@ class Lockstep(Generic[V]):
 
     def _resolve(self, members: list[RankRun[V]]) -> None:
         request = members[0].request
-        if isinstance(request, Exchange):
+        if isinstance(request, (Exchange, ExchangeStart)):
             self._exchange(members, request.step)
         elif isinstance(request, AllReduce):
             self._reduce(members, request.step.kind.value, request.step.id, request.step.combine)
@@ -140,7 +148,7 @@ class Lockstep(Generic[V]):
         self._note(members, GRAD_REDUCE, bucket.id, sum(size_of(value) for value in values))
         total = members[0].arrays.reduce(values, Combine.SUM)
         for member in members:
-            self._started.put(member, bucket, member.arrays.own(total, overwritten(member)))
+            self._sums.put(member, bucket.id, member.arrays.own(total, overwritten(member)))
             self._ready.append((member, None))
 
     def _exchange(self, members: list[RankRun[V]], first: CommStep) -> None:
@@ -151,6 +159,9 @@ class Lockstep(Generic[V]):
             step = self._step_of(member)
             arrived = {rank: cut[member.rank] for rank, cut in parts.items() if member.rank in cut}
             pasted = None if step.dst_view is None else member.arrays.paste(step, arrived)
+            if isinstance(member.request, ExchangeStart):
+                self._exchanges.put(member, step.id, pasted)
+                pasted = member.request.value
             self._ready.append((member, pasted))
 
     def _checked_exchange(self, members: list[RankRun[V]], parts: dict[int, Mapping[int, V]]) -> int:
@@ -168,7 +179,7 @@ class Lockstep(Generic[V]):
 
     def _cut(self, run: RankRun[V]) -> Mapping[int, V]:
         request = run.request
-        assert isinstance(request, Exchange), "members are alike"
+        assert isinstance(request, (Exchange, ExchangeStart)), "members are alike"
         if request.step.src_view is None:
             return {}
         if request.value is None:
@@ -202,14 +213,14 @@ class Lockstep(Generic[V]):
 
     def _step_of(self, run: RankRun[V]) -> CommStep:
         """The step of boxes that a rank is at."""
-        assert isinstance(run.request, (Exchange, Send, Recv)), "only boxes have volumes"
+        assert isinstance(run.request, (Exchange, ExchangeStart, Send, Recv)), "only boxes have volumes"
         return run.request.step
 
     def _note(self, members: list[RankRun[V]], kind: str, step: int, moved: int) -> None:
         first = members[0]
         op = "" if first.instruction is None else first.instruction.op.value
         ranks = tuple(member.rank for member in members)
-        note = first.request.step.note if isinstance(first.request, (AllReduce, Exchange)) else ""
+        note = first.request.step.note if isinstance(first.request, NOTED) else ""
         self._events.append(Event(kind, ranks, moved, op, step, first.segment, note))
 
     def _check_end(self) -> None:
@@ -217,7 +228,8 @@ class Lockstep(Generic[V]):
         unread = self._mail.unread()
         if blocked:
             raise self._deadlock(blocked, unread)
-        self._started.check_end()
+        self._sums.check_end()
+        self._exchanges.check_end()
         if unread:
             raise VerifyError(
                 f"{len(unread)} messages are sent and never received",
@@ -283,6 +295,12 @@ class Lockstep(Generic[V]):
     def _lacking(self, run: RankRun[V]) -> str:
         missing = self._missing(run)
         return f", waits for rank {', '.join(map(str, missing))}" if missing else ""
+
+
+def meets_at_start(step: CommStep) -> bool:
+    """Whether the members of a started exchange are to start it in one order, as a collective is. Messages
+    find each other by their tags."""
+    return step.kind is not CommKind.SEND_RECV
 
 
 def failed(run: RankRun[V], error: Exception) -> VerifyError:

@@ -9,7 +9,7 @@ from ...base.comm_plan import CommStep, Piece, box_volume
 from ...errors import VerifyError
 from ...ir.type_text import dtype_name
 from ...program.program_text import kind_text
-from ...program.requests import AllReduce, Exchange, GradReduce, ReduceStart, Request
+from ...program.requests import AllReduce, Exchange, ExchangeStart, GradReduce, ReduceStart, Request
 from .blocked import RankRun, V, typed
 
 BoxVolumes = dict[int, tuple[int, ...]]
@@ -74,7 +74,7 @@ def _signature(request: Request[V]) -> tuple[object, ...]:
         step, value = request.step, request.value
         shape = (str(value.dtype), tuple(value.shape))
         return (name, step.id, step.kind.value, step.combine.value, shape, ())
-    if isinstance(request, Exchange):
+    if isinstance(request, (Exchange, ExchangeStart)):
         step = request.step
         return (name, step.id, kind_text(step), step.combine.value, step.dtype, ())
     if isinstance(request, (GradReduce, ReduceStart)):

@@ -19,11 +19,12 @@ from .shapes import dense_stride
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """One `comm` row: its slot, its operand's type and the answer's type."""
+    """One `comm` row: its slot, its operand's type and the answer's type. starts: of a `comm_start`."""
 
     slot: int
     operand: Typed | None
     answer: Typed
+    starts: bool = False
 
 
 @dataclass(slots=True)
@@ -77,24 +78,50 @@ def record(
     def compute(call: RowCall, values: Mapping[int, SketchResult]) -> SketchResult:
         return book.result(read.numbers[call.row.out.id], call, values, bound.device)
 
-    walk: SegmentRun[SketchResult] = walk_rows(bound.segment, read.calls, given, compute, tally.seen)
+    walk: SegmentRun[SketchResult] = walk_rows(
+        bound.segment, read.calls, given, compute, tally.seen, starts=True
+    )
     recording = Recording()
+    begun: dict[int, Sketch] = {}
     try:
-        _, operand, _ = next(walk)
+        slot, operand, kind = next(walk)
         while True:
             moved = operand[0] if isinstance(operand, tuple) else operand  # counts have no numbers here
-            _, operand, _ = walk.send(_call(bound, moved, recording))
+            if kind is None:
+                answer = _start(bound, moved, recording)
+                if answer is not None:
+                    begun[slot] = answer
+                    tally.begin(answer)
+                assert moved is not None, "what starts moves one tensor"
+                slot, operand, kind = walk.send(moved)
+                continue
+            answer = _call(bound, moved, recording, begun.get(slot))
+            if slot in begun:
+                tally.end(begun.pop(slot))
+            slot, operand, kind = walk.send(answer)
     except StopIteration as end:
         recording.extra = tally.most
         recording.outputs = _outputs(end.value, given)
     return recording
 
 
-def _call(bound: BoundSegment, operand: SketchResult | None, recording: Recording) -> Sketch:
+def _start(bound: BoundSegment, operand: SketchResult | None, recording: Recording) -> Sketch | None:
+    """What a collective that starts gives later: there is memory for it from now on."""
+    number = len(recording.calls)
+    assert isinstance(operand, Sketch), "what starts moves one tensor"
+    call = RecordedCall(bound.slots[number], operand.typed, operand.typed, starts=True)
+    recording.calls.append(call)
+    step = bound.steps[number]
+    return None if step.kind is CommKind.SEND_RECV else _answer(step, operand)
+
+
+def _call(
+    bound: BoundSegment, operand: SketchResult | None, recording: Recording, begun: Sketch | None = None
+) -> Sketch:
     """Every communication answers with what its step says."""
     number = len(recording.calls)
     assert operand is None or isinstance(operand, Sketch), "a comm row moves one tensor"
-    answer = _answer(bound.steps[number], operand)
+    answer = _answer(bound.steps[number], operand) if begun is None else begun
     recording.calls.append(
         RecordedCall(bound.slots[number], None if operand is None else operand.typed, answer.typed)
     )
@@ -138,6 +165,15 @@ class _Tally:
         self._live = 0
         for value in unread_inputs(segment):
             self._drop(value)
+
+    def begin(self, sketch: Sketch) -> None:
+        """What is under way has memory already."""
+        self._live += sketch.memory.size
+        self.most = max(self.most, self._live)
+
+    def end(self, sketch: Sketch) -> None:
+        """It becomes a value."""
+        self._live -= sketch.memory.size
 
     def seen(self, call: RowCall, result: SketchResult) -> None:
         """A row was computed; then values are given up."""

@@ -9,7 +9,7 @@ from ...errors import VerifyError
 from ...program.execute import RankPlan
 from ...program.literals import resolve, segment_holes
 from ...program.operator_types import OperatorBook, Typed
-from ...program.program import COMM, LocalRow, Segment
+from ...program.program import COMM, COMM_START, LocalRow, Segment
 from ...program.requests import SegmentRun
 from .recording import BoundSegment, ReadSegment, Recording, record
 from .shapes import MemoryBlock, Meter, ShapeValue
@@ -60,7 +60,7 @@ class ShapeBook:
 
     def _bound(self, plan: RankPlan, segment: Segment) -> OwnSegment:
         if id(segment) not in self._read:
-            comms = [row for row in segment.rows if row.op == COMM]
+            comms = [row for row in segment.rows if row.op in (COMM, COMM_START)]
             self._read[id(segment)] = (segment, segment_holes(segment), comms)
         _, holes, comms = self._read[id(segment)]
         literals = plan.program.literals
@@ -91,7 +91,7 @@ class ShapeSegments:
         self._meter.note(recording.extra)
         for call in recording.calls:
             operand = None if call.operand is None else self._made(call.operand)
-            answer = yield (call.slot, operand, False)
+            answer = yield (call.slot, operand, None if call.starts else False)
             if (answer.shape, answer.dtype) != call.answer[:2]:
                 raise VerifyError(f"a {call.answer} is expected, {(answer.shape, answer.dtype)} arrives")
             del answer, operand

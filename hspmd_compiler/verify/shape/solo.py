@@ -20,6 +20,7 @@ from ...program.program import KEY_SIZE, ZERO_PARAMS, Program, RankProgram
 from ...program.requests import (
     AllReduce,
     Exchange,
+    ExchangeStart,
     GradReduce,
     LossReduce,
     OptimizerStep,
@@ -32,7 +33,7 @@ from ...program.requests import (
 )
 from ...program.sized.documents import documents_key, documents_read
 from ..lockstep.blocked import BUCKETS, RankRun
-from ..lockstep.lockstep import OF_A_PROGRAM, failed
+from ..lockstep.lockstep import OF_A_PROGRAM, failed, meets_at_start
 from .shape_segments import ShapeBook, ShapeSegments
 from .shapes import MemoryBlock, Meter, ShapeArrays, ShapeValue
 
@@ -72,12 +73,15 @@ def solo(program: Program, plan: RankPlan, book: ShapeBook) -> Script:
     numbers = _Numbers(own.program)
     posted: dict[int, ShapeValue] = {}
     started: dict[int, ShapeValue] = {}
+    begun: dict[int, ShapeValue] = {}
     try:
         request = next(steps)
         while True:
             asked.append(Asked(state.position, type(request), numbers.of(request), _standing(request)))
             _post_ahead(request, arrays, posted)
-            answer = _of_started(request, started) or _answer(request, arrays)
+            answer = (
+                _of_started(request, started) or _begun(request, arrays, begun) or _answer(request, arrays)
+            )
             del request
             request = steps.send(answer)
             del answer
@@ -203,6 +207,17 @@ def _of_started(request: Request[ShapeValue], started: dict[int, ShapeValue]) ->
     return started.pop(request.bucket.id, None) if isinstance(request, ReduceWait) else None
 
 
+def _begun(
+    request: Request[ShapeValue], arrays: ShapeArrays, begun: dict[int, ShapeValue]
+) -> ShapeValue | None:
+    """A collective that starts has memory for its result from then on."""
+    if isinstance(request, ExchangeStart) and meets_at_start(request.step):
+        result = _answer(Exchange(request.step, request.value), arrays)
+        if result is not None:
+            begun[request.step.id] = result
+    return begun.pop(request.step.id, None) if isinstance(request, Exchange) else None
+
+
 def _answer(request: Request[ShapeValue], arrays: ShapeArrays) -> ShapeValue | None:
     """What partners would answer. What is sent is held until it is answered."""
     if isinstance(request, AllReduce):
@@ -211,6 +226,8 @@ def _answer(request: Request[ShapeValue], arrays: ShapeArrays) -> ShapeValue | N
         return request.value
     if isinstance(request, (OptimizerStep, ReduceStart, ReduceWait)):
         return None
+    if isinstance(request, ExchangeStart):
+        return request.value
     step = request.step
     source = None if isinstance(request, Recv) else request.value
     held = {} if source is None or step.src_view is None else arrays.cut(step, source)
@@ -234,6 +251,8 @@ def _request(asked: Asked, own: RankProgram) -> Request[ShapeValue]:
         return AllReduce(own.comms[asked.slot], _given(value))
     if kind is Exchange:
         return Exchange(own.comms[asked.slot], value)
+    if kind is ExchangeStart:
+        return ExchangeStart(own.comms[asked.slot], value)
     if kind is Send:
         return Send(own.transfers[asked.slot], _given(value), own.instructions[asked.position].tag)
     if kind is Recv:
