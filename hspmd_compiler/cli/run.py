@@ -129,7 +129,6 @@ def run(args: Namespace) -> int:
     _check(args)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings repeat what our errors say
 
-    from ..program.sized.instantiate import instantiate
     from ..runtime.saved.weights_file import check_writable
     from ..runtime.start.launch import launch
     from ..runtime.start.opening import StartOptions
@@ -142,15 +141,14 @@ def run(args: Namespace) -> int:
     pace = Pace({}) if args.pace is None else read_pace(args.pace)
 
     def check(program: Program, rank: int) -> None:
-        sizes = program.sizes
-        if sizes is not None and args.pace is not None:
+        if program.sizes is not None and args.pace is not None:
             raise OptionError(
                 "a pace is given for a program whose steps have other instructions each",
                 details=[("--pace", str(args.pace))],
                 rule="a pace has seconds of each instruction of a step, by its place",
                 fix="leave it out, or compile for one size",
             )
-        check_rank(program if sizes is None else instantiate(program, sizes.probes[0]), rank)
+        check_rank(program, rank)
         own = next(each for each in program.ranks if each.rank == rank)
         check_pace(pace, program.world_size, rank, len(own.instructions), str(args.pace))
 

@@ -13,6 +13,7 @@ from ...base.log import task
 from ...errors import VerifyError
 from ...program.execute import RankPlan, RankState, plan_rank, plan_ranks
 from ...program.program import Program, RankProgram
+from ...program.sized.instantiate import instantiate
 from ..lockstep.alike import Likeness
 from ..lockstep.blocked import RankRun
 from ..lockstep.lockstep import Lockstep
@@ -50,9 +51,11 @@ def check_fit(
 def check_rank(program: Program, rank: int) -> None:
     """Walk one rank's step by shape, before a run starts; a VerifyError where it can't be computed.
 
-    What it holds on a CPU must fit into the machine: a wrong size in a file would end the process.
+    Of a program for micro-batches of any size: the step of its first compile. What it holds on a CPU must fit
+    into the machine: a wrong size in a file would end the process.
     """
-    plan = plan_rank(program, rank)
+    one = program if program.sizes is None else instantiate(program, program.sizes.probes[0])
+    plan = plan_rank(one, rank)
     with torch.no_grad(), without_collection(), task("check the step by shape"):
         check_gradients(plan)
         peak = solo(program, plan, ShapeBook()).peak

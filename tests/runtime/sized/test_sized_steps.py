@@ -5,18 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import hspmd_compiler as hspmd
 from hspmd_compiler.errors import OptionError, RunError
 from hspmd_compiler.options import OptimizerConfig, OptimizerName, Precision
 from hspmd_compiler.program.sized.instantiate import instantiate
 from hspmd_compiler.program.sized.sizes import Count
 from hspmd_compiler.program.sized.step_plan import StepPlan
 from hspmd_compiler.runtime.engine import Engine
-from hspmd_compiler.strategy.strategy import Recompute, RecomputeKind, Strategy
+from hspmd_compiler.strategy.strategy import (
+    PipelineSpec,
+    Recompute,
+    RecomputeKind,
+    SizesSpec,
+    StageSpec,
+    Strategy,
+)
 from tests.passes.sized_cases import SizedCase, planned
 from tests.passes.test_sized import PIECES, UNEQUAL, Packed, numbers, packed
 from tests.training.training_cases import Mlp
@@ -31,6 +40,7 @@ ROWS = (
     (([12], []), {"cuts": ((0, 12), (0, 12, 0))}),
 )
 SLOW = pytest.mark.slow
+ONE = Strategy((PipelineSpec((StageSpec((0,), (0, 2)),), (1,)),))
 Rank = Callable[[int, Engine, Given], Given]
 
 
@@ -49,6 +59,23 @@ def steps_of_samples(*steps: tuple[list[int], list[int]]) -> list[Given]:
         batch = numbers(total, nn.functional.mse_loss)
         made.append((plan, {name: value.double() for name, value in batch.items()}))
     return made
+
+
+def test_an_artifact_is_loaded_and_takes_steps_of_any_size(tmp_path: Path) -> None:
+    """As its file tells it, by the call of the Python interface."""
+    torch.manual_seed(0)
+    loss = nn.functional.mse_loss
+    program = hspmd.compile(
+        Mlp(loss), numbers(2, loss), strategy=replace(ONE, sizes=SizesSpec(samples=(1, 64)))
+    )
+    program.save(tmp_path / "one")
+    engine = hspmd.load(tmp_path / "one")
+    for sizes in ([3, 1], [7]):
+        plan, total = planned(Count.SAMPLES, sizes)
+        batch = numbers(total, loss)
+        model = Mlp(loss)
+        model.load_state_dict(engine.state_dict())
+        assert engine.step(batch, plan) == pytest.approx(float(model(**batch).detach()), rel=1e-5)
 
 
 def test_steps_of_any_number_of_samples() -> None:
