@@ -92,7 +92,10 @@ class _Ledger:
         self.now = MemoryParts(
             parameters=sum(map(parameter_bytes, own.shards)),
             optimizer=sum(moments * volume(shard.kept) * BYTES[shard.dtype] for shard in self.trained),
-            batch=sum(rows * prod(dims[1:]) * BYTES[dtype] for dims, dtype in program.inputs.values()),
+            batch=sum(
+                rows * prod(dims[: own.row_dim] + dims[own.row_dim + 1 :]) * BYTES[dtype]
+                for dims, dtype in program.inputs.values()
+            ),
             gradients=self._kept_flats(),
         )
         self.grads: dict[str, int] = {}

@@ -171,18 +171,21 @@ class _Lives:
 
     def of(self, mb: int, instructions: Sequence[Instruction]) -> list[MicroStep]:
         """One step per instruction of a micro-batch."""
-        size = self.own.rows[mb][1] - self.own.rows[mb][0] if 0 <= mb < len(self.own.rows) else 0
-        key = (size, tuple((i.op, i.segment, i.value, i.slot) for i in instructions))
+        held = range(len(self.own.rows))
+        size = self.own.rows[mb][1] - self.own.rows[mb][0] if mb in held else 0
+        piece = self.own.piece_of(mb) if mb in held else None
+        tokens = None if piece is None else piece.tokens
+        key = (size, tokens, tuple((i.op, i.segment, i.value, i.slot) for i in instructions))
         if key not in self.known:
-            self.known[key] = _Life(self, size, instructions).steps
+            self.known[key] = _Life(self, size, mb, instructions).steps
         return self.known[key]
 
 
 class _Life:
     """One micro-batch from its first instruction to its last."""
 
-    def __init__(self, lives: _Lives, size: int, instructions: Sequence[Instruction]) -> None:
-        self.lives, self.size = lives, size
+    def __init__(self, lives: _Lives, size: int, mb: int, instructions: Sequence[Instruction]) -> None:
+        self.lives, self.size, self.mb = lives, size, mb
         self.values: dict[int, tuple[TypeOf, _Memory]] = {}
         self.steps: list[MicroStep] = []
         self.left = [self._reads(instruction) for instruction in instructions]
@@ -251,10 +254,10 @@ class _Life:
             return book.type_of(dense((volume(shard.kept),), shard.dtype))
         if kind is InputKind.DATA:
             shape, dtype = lives.table.program.inputs[item.name]
-            return book.type_of(dense(lives.own.micro_shape(item.name, shape, self.size), dtype))
+            return book.type_of(dense(lives.own.micro_shape(item.name, shape, self.size, self.mb), dtype))
         if kind is InputKind.DOCUMENTS:
             shape, _ = lives.table.program.inputs[item.name]
-            return book.type_of(dense(lives.own.micro_shape(item.name, shape, self.size), "int64"))
+            return book.type_of(dense(lives.own.micro_shape(item.name, shape, self.size, self.mb), "int64"))
         if kind is InputKind.STEP:
             return lives.step_types[item.value.id]
         return book.type_of(dense((KEY_SIZE,), "int64"))

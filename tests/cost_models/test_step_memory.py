@@ -16,9 +16,12 @@ from hspmd_compiler.options import OptimizerConfig
 from hspmd_compiler.program.boxes import received_volumes
 from hspmd_compiler.program.execute import plan_rank
 from hspmd_compiler.program.program import Op, Program, RankProgram
+from hspmd_compiler.program.sized.instantiate import instantiate
 from hspmd_compiler.verify.shape.shape_segments import ShapeBook
 from hspmd_compiler.verify.shape.solo import solo
 from tests.cost_models.priced import DP, MIXED, PP, TP, TP3, compiled
+from tests.passes.test_shared_rows import CASES as SHARED
+from tests.passes.test_shared_rows import case, plan_of
 
 LOSS_BYTES = 16
 """The running loss, and its sum over ranks, which are told in no part."""
@@ -156,3 +159,14 @@ def test_receives_that_are_posted_early_hold_their_memory(ahead: int) -> None:
         assert peak_without_optimizer(program, own) <= walked_peak(program, own.rank) + sent
     if ahead:
         assert walked_peak(program, 1) > walked_peak(bare, 1)
+
+
+def test_rows_that_members_share_unlike() -> None:
+    """Of a step that plans rows of any length: a member may have none of one, and all of another."""
+    program = case("ring").program
+    plan = plan_of(SHARED["ring"], [(0, 0, 40), (20, 13, 7)])
+    made = instantiate(program, plan)
+    wanted = sum(80 * BYTES[dtype] for _, dtype in made.inputs.values())
+    for own in made.ranks:
+        found = memory_of(made, own, OptimizerConfig()).peak
+        assert found.batch == wanted < found.total
