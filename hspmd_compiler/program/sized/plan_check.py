@@ -18,7 +18,8 @@ MOST_MICRO_BATCHES = 1 << 16
 PLAN = ProblemSubject(
     "a step's plan",
     RunError,
-    "plan for the strategy that the program was compiled for, with sizes in its range",
+    "plan for the strategy that the program was compiled for; make rows that are too long shorter, or compile"
+    " with `sizes` that end at the longest or later",
     shown=20,
 )
 
