@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -71,17 +72,17 @@ def both(case: Case, folder: Path, compiled: bool = False) -> dict[str, Step]:
 
 def alone(case: Case, folder: Path, side: str) -> dict[str, int]:
     """Most memory of a side, above what the process had before there was a model."""
+    import_module("pydantic.type_adapter")  # reads programs; what is imported is no part of a model
     import hspmd_compiler as hspmd
     import hspmd_compiler.runtime.start.opening
-    import hspmd_compiler.verify.shape.fit  # what it imports is no part of a model
+    import hspmd_compiler.verify.shape.fit
 
+    dist.init_process_group("gloo")
+    dist.barrier()
+    before = resident_bytes("VmRSS")
     if side == OURS:
-        before = resident_bytes("VmRSS")
         step: Step = hspmd.load(folder).step
     else:
-        dist.init_process_group("gloo")
-        dist.barrier()
-        before = resident_bytes("VmRSS")
         theirs = case.trainer(models.Trained(case.model).state_dict())
         step = lambda batch: float(theirs(batch))  # noqa: E731
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,7 +36,8 @@ class Transaction:
     """Of an engine. vote: what the last meeting of a step decides. beside: what takes the same updates.
 
     ready: the gradients of the next step are synchronised and clipped, so that `roll_forward` can take it
-    alone. whole: local copies are of this step, not only what the rank owns.
+    alone. whole: local copies are of this step, not only what the rank owns. first_end: called once, when all
+    that a step leaves is there.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -43,6 +45,7 @@ class Transaction:
         self.beside: UpdateBeside | None = None
         self.ready = False
         self.whole = True
+        self.first_end: Callable[[], object] | None = None
         self._engine = engine
 
     def begin(self) -> None:
@@ -52,6 +55,9 @@ class Transaction:
     def end(self) -> None:
         """All of a step is done, also what is exchanged behind the update."""
         self.whole = True
+        if self.first_end is not None:
+            self.first_end()
+            self.first_end = None
 
     def make_ready(self) -> None:
         """All of an update that needs other ranks, or may find no memory."""

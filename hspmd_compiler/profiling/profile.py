@@ -15,6 +15,7 @@ from ..cluster.cluster import ClusterSpec
 from ..cluster.read import read_cluster, write_cluster
 from ..errors import OptionError
 from ..program.program import Program
+from ..runtime.start.freed_memory import keep_freed_memory
 from ..runtime.start.launch import fork_here
 from ..runtime.start.rank_process import Emit
 from ..runtime.start.rendezvous import RankPlace, Timeouts, connect, is_under_torchrun
@@ -112,6 +113,8 @@ def _measure(
         request.check(program, place.rank)
     connected = connect(place, {"": StrategyProgram.only(program, place.rank)}, {}, Timeouts())
     transport = connected.transport
+    if transport.device.type == DeviceKind.CPU.value:
+        keep_freed_memory()  # as ranks do that train
 
     def told(text: str, done: int, of: int) -> None:
         if transport.rank == 0:

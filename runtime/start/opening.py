@@ -13,12 +13,14 @@ from ...artifact.manifest import Manifest
 from ...artifact.store import Artifact, load, read_manifest
 from ...options import PLAIN, Arithmetic
 from ...program.program import Program
+from ..device import CPU
 from ..engine import Engine
 from ..members import ProgramMembers
 from ..saved.initial_params import InitialState
 from ..strategies import Strategies, StrategyProgram
 from ..switching.stages import ROUND_BYTES
 from ..timing.resident import held_bytes
+from .freed_memory import keep_freed_memory
 from .process_group import rank_in_group
 from .rendezvous import RankPlace, Timeouts, check_world_size, connect, is_under_torchrun
 from .roll_call import Store
@@ -118,6 +120,8 @@ def open_engine(
         connected.transport.close()  # what was wrong with a file can be mended, and the engine opened again
         raise
     engine.seed = options.seed
+    if connected.transport.device.type == CPU:
+        engine.transaction.first_end = keep_freed_memory
     engine.places, engine.held_before = connected.roll.places, held
     return Opened(engine, connected.store)
 

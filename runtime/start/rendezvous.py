@@ -23,7 +23,7 @@ from ..torch_transport import TorchDist
 from ..transport import peer_lost_in
 from ..watching.post import Mailbox, open_mailbox
 from ..watching.watch import Limits, Watch
-from .freed_memory import keep_freed_memory
+from .freed_memory import map_large_blocks
 from .process_group import join, meeting_store, rank_in_group
 from .roll_call import HEARING_SECONDS, Report, Roll, Store, call_roll, shortcuts_of, transfer_orders
 
@@ -129,7 +129,7 @@ def connect(
         each.members.shortcuts = roll.shortcuts_of(name)
     watch = _watch(store, place, roll, timeouts)
     if found.device.type == CPU:
-        keep_freed_memory()
+        map_large_blocks()
     else:
         torch.cuda.set_device(found.device)
     with nullcontext() if watch is None else watch.call("start", meets=False):
