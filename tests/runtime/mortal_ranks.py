@@ -18,6 +18,7 @@ from hspmd_compiler.program.arrays import TorchArrays
 from hspmd_compiler.program.requests import (
     AllReduce,
     Exchange,
+    ExchangeStart,
     GradReduce,
     LossReduce,
     Recv,
@@ -106,6 +107,8 @@ class MortalTransport:
                     return None
                 wanted = boxes.received_volumes(step)
                 return self._arrays.paste(step, {peer: given[peer][self.rank] for peer in wanted})
+            case ExchangeStart(_, value):
+                return value  # all of it is done where it ends
             case Send(step, value, tag):
                 for peer, row in self._arrays.cut(step, value).items():
                     self._give(("p2p", tag, self.rank, peer), row.clone())
