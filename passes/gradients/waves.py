@@ -17,11 +17,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from ...ir.annotated import AnnotatedValue, PipelineGraph
+from ...ir.annotated import AnnotatedRow, AnnotatedValue, PipelineGraph
 from ..liveness import LivePipeline
 
 StageKey = tuple[int, int]
 """A pipeline, and a stage of it."""
+GETITEM = "getitem"
 SEVERAL = "several stages of a pipeline hold it"
 NONE = "a pipeline makes no gradient of it"
 ORDER = "pipelines come to it in different orders"
@@ -129,29 +130,39 @@ class BackwardOrders:
     def stages(self, waves: Sequence[Sequence[str]]) -> dict[StageKey, StageWaves]:
         """Where waves stand in all stages."""
         found: dict[StageKey, StageWaves] = {}
+        known: dict[tuple[int, int, int], StageWaves] = {}
         for number, graph in enumerate(self.graphs):
             first = self._distinct[id(graph.rows)]
-            for stage in range(len(self.live[number].stages)):
-                if first == number:
-                    found[number, stage] = self._stage(number, stage, waves)
-                else:
-                    found[number, stage] = found[first, stage]
+            for stage, live in enumerate(self.live[number].stages):
+                key = (first, stage, id(live))  # what is recomputed is a pipeline's own
+                if key not in known:
+                    known[key] = self._stage(first, stage, live.backward, waves)
+                found[number, stage] = known[key]
         return found
 
-    def _stage(self, number: int, stage: int, waves: Sequence[Sequence[str]]) -> StageWaves:
-        rows = self.live[number].stages[stage].backward
+    def _stage(
+        self, number: int, stage: int, rows: Sequence[AnnotatedRow], waves: Sequence[Sequence[str]]
+    ) -> StageWaves:
         at = {row.out.id: index for index, row in enumerate(rows)}
+        picks = [(at.get(row.reads[0].id, end), end) for end, row in enumerate(rows) if row.op == GETITEM]
         ends: dict[int, int] = {}
         reached = 0
         for wave, names in enumerate(waves):
             if self.places[names[0]][number] == stage:
                 made = [1 + at.get(self._values[number][name].id, -1) for name in names]
-                ends[wave] = reached = max(reached, *made)
+                ends[wave] = reached = _behind_picks(max(reached, *made), picks)
         cuts = tuple(sorted({*ends.values()} - {0, reached}))
         starts: list[list[int]] = [[] for _ in range(len(cuts) + 1)]
         for wave, end in ends.items():
             starts[bisect_left(cuts, end)].append(wave)
         return StageWaves(cuts, tuple(map(tuple, starts)))
+
+
+def _behind_picks(end: int, picks: Sequence[tuple[int, int]]) -> int:
+    """A place from `end` on where no row of several results is parted from the rows that pick them."""
+    while parted := [pick + 1 for row, pick in picks if row < end <= pick]:
+        end = max(parted)
+    return end
 
 
 def find_waves(orders: BackwardOrders, runs: Sequence[Sequence[str]]) -> Waves:

@@ -9,8 +9,8 @@ import pytest
 
 from hspmd_compiler.program.program import Op, Program
 from hspmd_compiler.strategy.strategy import PipelineSpec as P
+from hspmd_compiler.strategy.strategy import Recompute, RecomputeKind, Strategy
 from hspmd_compiler.strategy.strategy import StageSpec as S
-from hspmd_compiler.strategy.strategy import Strategy
 
 from .equal_to_eager import Case
 from .training_cases import ALL, FIRST, SECOND, STRATEGIES, SUBJECTS
@@ -30,6 +30,9 @@ CASES = {
     "tp32": STRATEGIES["tp32"],
     "sp": STRATEGIES["sp"],
     "three": STRATEGIES["three"],
+    "one recomputes": Strategy(
+        (P((S((0,), ALL),), (5,)), P((S((1,), ALL),), (5,), (Recompute(ALL, RecomputeKind.FULL),)))
+    ),
 }
 
 
