@@ -54,8 +54,9 @@ def check_rank(program: Program, rank: int) -> None:
     Of a program for micro-batches of any size: the step of its first compile. What it holds on a CPU must fit
     into the machine: a wrong size in a file would end the process.
     """
-    one = program if program.sizes is None else instantiate(program, program.sizes.probes[0])
-    plan = plan_rank(one, rank)
+    if program.sizes is not None:
+        program = instantiate(program, program.sizes.probes[0])
+    plan = plan_rank(program, rank)
     with torch.no_grad(), without_collection(), task("check the step by shape"):
         check_gradients(plan)
         peak = solo(program, plan, ShapeBook()).peak
