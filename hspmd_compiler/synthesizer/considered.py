@@ -25,12 +25,14 @@ class Considered(Mapping[str, Ways]):
     first.
 
     A block is searched again from all states before it, each with what led there, once per type; what leads
-    to a state behind it that the search left out is followed to the end.
+    to a state behind it that the search left out is followed to the end. beside_s: of what is left of sums
+    behind the backward pass, what the program's own weights of sums do not tell (see `hidden_sums.py`).
     """
 
     chain: BlockChain
     space: SearchSpace
     machine: SearchMachine
+    beside_s: float = 0.0
     _places: dict[str, tuple[int, bool]] = field(default_factory=dict)
     _known: dict[str, Ways] = field(default_factory=dict)
 
@@ -108,7 +110,8 @@ class Considered(Mapping[str, Ways]):
         beside = self.chain.least_from(
             number + 1, {key: one for key, one in found.items() if key not in to_go}
         )
-        return min((price for price in (known, beside) if price is not None), default=None)
+        told = [self.beside_s + price for price in (known, beside) if price is not None]
+        return min(told, default=None)
 
 
 def held_ways(space: SearchSpace, place: int, statics: tuple[StaticWay, ...], row: int) -> Iterator[ParamWay]:

@@ -10,14 +10,16 @@ as a rule it is that of the same gathers and recomputed layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from .block_chain import BlockChain, Choice, Passage
 from .found import FoundChoices
+from .hidden_sums import HiddenSums, StepSeconds
 from .machine import SearchMachine
 from .nothing_fits import refused
 from .options import MemoryPrices
+from .param_prices import ZERO_STATE
 from .priced_steps import PricedSteps
 from .space.search_space import SearchSpace
 
@@ -29,38 +31,101 @@ AROUND = 0.05
 """How far from a price that is known two others are, between which a like machine's is looked for."""
 
 
+@dataclass(frozen=True, slots=True)
+class BlockPart:
+    """Of a block in a program. step_s: with all sums of gradients, one after the other; weighted_s: as it was
+    searched. sums: by place in the block. zero: the greatest level."""
+
+    step_s: float
+    weighted_s: float
+    held: tuple[float, ...]
+    sums: tuple[StepSeconds, ...]
+    zero: int
+
+    @classmethod
+    def of(cls, priced: PricedSteps, choices: Sequence[Choice], first: int) -> BlockPart:
+        """choices: of the block whose first step this is."""
+        made = FoundChoices(priced, choices)
+        step_s, held = made.totals()
+        weighted_s = step_s
+        for place, sums_s, backward_s in made.sums:
+            weight = priced.weight(place)
+            weighted_s -= (1.0 - weight.sums) * sums_s + weight.backward * backward_s
+        sums = tuple(one._replace(place=one.place - first) for one in made.sums)
+        return cls(step_s, weighted_s, held, sums, made.zero)
+
+
 @dataclass(slots=True)
 class FoundAt:
-    """The cheapest program at some prices of bytes. price: with bytes. seconds: without. held: by lane."""
+    """The cheapest program at some prices of bytes. price: with bytes. seconds: without. held: by lane.
+    hidden: which sums a backward pass hides; seconds are of the weights that were searched with, `step_s`
+    is what it takes."""
 
     priced: PricedSteps
     chain: BlockChain
     passages: list[Passage]
     price: float
-    parts: list[tuple[float, tuple[float, ...]]]
+    parts: list[BlockPart]
+    hidden: HiddenSums
+    _exposed: list[float] = field(default_factory=list)
 
     @classmethod
-    def of(cls, priced: PricedSteps, chain: BlockChain, passages: list[Passage], price: float) -> FoundAt:
+    def of(
+        cls,
+        priced: PricedSteps,
+        chain: BlockChain,
+        passages: list[Passage],
+        price: float,
+        hidden: HiddenSums,
+    ) -> FoundAt:
         """With seconds and bytes of each block; blocks that are alike are summed once."""
-        known: dict[object, tuple[float, tuple[float, ...]]] = {}
+        known: dict[object, BlockPart] = {}
         parts = []
         for number, passage in enumerate(passages):
             key = (chain.kinds[number], id(passage.chain), passage.again)
             if key not in known:
-                choices = passage.choices(chain.blocks[number][0])
-                known[key] = FoundChoices(priced, choices).totals()
+                first = chain.blocks[number][0]
+                known[key] = BlockPart.of(priced, passage.choices(first), first)
             parts.append(known[key])
-        return cls(priced, chain, passages, price, parts)
+        return cls(priced, chain, passages, price, parts, hidden)
 
     @property
     def seconds(self) -> float:
+        """Of a step, by the weights of sums."""
+        return sum(part.weighted_s for part in self.parts)
+
+    @property
+    def series_s(self) -> float:
+        """Of a step without the sums that could be hidden."""
+        return sum(part.step_s - sum(one.sums_s for one in part.sums) for part in self.parts)
+
+    @property
+    def exposed(self) -> list[float]:
+        """By run of gradients what is left of the sums, if that is the run that is waited for."""
+        if not self._exposed:
+            blocks = zip(self.parts, self.chain.blocks, strict=True)
+            every = [
+                one._replace(place=first + one.place) for part, (first, _) in blocks for one in part.sums
+            ]
+            self._exposed = self.hidden.exposed(every)
+        return self._exposed
+
+    @property
+    def waited(self) -> int:
+        """The run that is waited for."""
+        return max(range(len(self.exposed)), key=self.exposed.__getitem__)
+
+    @property
+    def step_s(self) -> float:
         """Of a step."""
-        return sum(seconds for seconds, _ in self.parts)
+        if not self.hidden.hides or max(part.zero for part in self.parts) > ZERO_STATE:
+            return sum(part.step_s for part in self.parts)
+        return self.series_s + max(0.0, *self.exposed)
 
     @property
     def held(self) -> list[float]:
         """Bytes on each lane."""
-        return [sum(sizes) for sizes in zip(*(held for _, held in self.parts), strict=True)]
+        return [sum(sizes) for sizes in zip(*(part.held for part in self.parts), strict=True)]
 
     @property
     def over(self) -> float:
@@ -178,6 +243,7 @@ class Fitting:
                 over.passages[:number] + fits.passages[number:],
                 fits.price,
                 over.parts[:number] + fits.parts[number:],
+                fits.hidden,
             )
             if made.over <= 0 and made.seconds < best.seconds:
                 best = made

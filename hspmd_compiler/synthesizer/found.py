@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from ..ir.own_names import ANCHOR
 from ..layout.shares import assign_units
-from .param_prices import ParamWay
+from .hidden_sums import HiddenSums, StepSeconds
+from .param_prices import ZERO_STATE, ParamWay
 from .planner.input_cuts import input_cuts
 from .priced_steps import PricedSteps, StepChoice
 from .space.codes import REPLICATE, cut_of, is_cut, type_of
@@ -22,7 +23,10 @@ from .value_types import FoundExchange, FoundProgram, Holding, ParamChoice, Valu
 
 @dataclass(slots=True)
 class FoundChoices:
-    """What was chosen, in row order: (place of the step, choice, whether it is computed again)."""
+    """What was chosen, in row order: (place of the step, choice, whether it is computed again).
+
+    sums: of steps where any are. zero: the greatest level of a parameter.
+    """
 
     priced: PricedSteps
     choices: Sequence[tuple[int, StepChoice, bool]]
@@ -32,11 +36,17 @@ class FoundChoices:
     exchange_s: float = 0.0
     gradient_s: float = 0.0
     held: list[float] = field(default_factory=list)
+    sums: list[StepSeconds] = field(default_factory=list)
+    zero: int = 0
+    _sums_s: float = 0.0
+    _backward_s: float = 0.0
 
-    def program(self, stats: Mapping[str, int], bound_s: float | None) -> FoundProgram:
-        """The program with its parts. bound_s: None where the price is the least."""
+    def program(self, stats: Mapping[str, int], bound_s: float, hidden: HiddenSums) -> FoundProgram:
+        """The program with its parts."""
         machine = self.priced.prices.machine
-        price, _ = self.totals()
+        self.totals()
+        self.gradient_s -= self.hidden_s(hidden)
+        price = self.compute_s + self.exchange_s + self.gradient_s
         space = self.priced.space
         again_layers = {space.steps[place].row.layer for place, _, again in self.choices if again}
         return FoundProgram(
@@ -48,7 +58,7 @@ class FoundChoices:
             compute_s=self.compute_s,
             exchange_s=self.exchange_s,
             gradient_s=self.gradient_s,
-            bound_s=price if bound_s is None else min(bound_s, price),
+            bound_s=min(bound_s, price),
             memory_bytes=tuple(map(round, self.held)),
             stats=dict(stats),
             whole=tuple(space.walk.ways.unruled),
@@ -57,11 +67,21 @@ class FoundChoices:
             inputs=input_cuts(space, machine, self.choices),
         )
 
+    def hidden_s(self, hidden: HiddenSums) -> float:
+        """Seconds of sums that backward passes go on beside."""
+        if not hidden.hides or self.zero > ZERO_STATE:
+            return 0.0
+        return sum(one.sums_s for one in self.sums) - max(0.0, *hidden.exposed(self.sums))
+
     def totals(self) -> tuple[float, tuple[float, ...]]:
-        """Seconds, and bytes on each lane."""
+        """Seconds, sums of gradients one after the other, and bytes on each lane."""
         self.held = [0.0] * len(self.priced.prices.machine.lanes)
+        count = self.priced.prices.machine.micro_batches
         for place, chosen, again in self.choices:
+            self._sums_s = self._backward_s = 0.0
             self._step(self.priced.space.steps[place], place, chosen, again)
+            if self._sums_s or self._backward_s:
+                self.sums.append(StepSeconds(place, self._sums_s, self._backward_s / count))
         return self.compute_s + self.exchange_s + self.gradient_s, tuple(self.held)
 
     def _step(self, step: RowStep, place: int, chosen: StepChoice, again: bool) -> None:
@@ -71,8 +91,11 @@ class FoundChoices:
             return
         whole = products_of(chosen.statics)
         self.compute_s += prices.seconds(step.row, chosen.way, chosen.vertex, whole)
+        self._backward_s += prices.backward_seconds(step.row, chosen.way, chosen.vertex, whole)
         if again:
-            self.compute_s += prices.forward_seconds(step.row, chosen.way, chosen.vertex)
+            forward_s = prices.forward_seconds(step.row, chosen.way, chosen.vertex)
+            self.compute_s += forward_s
+            self._backward_s += forward_s
         for value, static in zip(step.statics, chosen.statics, strict=True):
             self._static(value, static)
         self.gradient_s += self.priced.gathered_s(chosen)
@@ -98,6 +121,8 @@ class FoundChoices:
         row = self.priced.space.graph.rows[value]
         cuts = self.priced.space.walk.ways.cuts(value)
         self.gradient_s += way.seconds
+        self._sums_s += way.summed_s
+        self.zero = max(self.zero, way.zero)
         self.held = [one + more for one, more in zip(self.held, way.held, strict=True)]
         name = row.origin.name
         held_type = param_type(way, cuts, self._vertices)
@@ -113,6 +138,7 @@ class FoundChoices:
         assert found is not None, "a move that was chosen"
         price = found.seconds + (found.forward_s if again else 0.0)
         self.exchange_s += price
+        self._backward_s += found.backward_s + (found.forward_s if again else 0.0)
         before, after = (type_of(code, cuts, self._vertices) for code in (chosen.before, chosen.after))
         shares = self._shares(chosen.after, cuts)
         name = anchor_of(step)

@@ -13,12 +13,13 @@ from math import inf
 
 from ..base.by_key import by_key
 from ..base.devices import DeviceKind, family_of
+from ..cluster.calibration import GRADIENT
 from ..cluster.cluster import ClusterSpec, DeviceSpec, NodeSlot
 from ..cluster.completed import completed_cluster
 from ..cost_models.compute import DeviceRates
 from ..cost_models.links import ClusterCost
 from ..cost_models.steps.figures import check_ranks
-from ..cost_models.steps.shared_hosts import stretches
+from ..cost_models.steps.shared_hosts import hosts_of, stretches
 from .link_prices import NO_LINK, LinkPrice, MovePrices, SearchGroup, exchange_prices
 from .whole_shares import ANY, Shares, WholeShares
 
@@ -41,7 +42,8 @@ class SearchMachine:
 
     gathers, scatters: by vertex, of the bytes of the whole value; exchanges: from one to another, of another
     dim; reslices: of the same dim. reduces: of a sum over the inner ranks. all_reduces: of gradients over all
-    ranks; piece_reduces: of a piece over the groups; param_gathers: of a parameter from all ranks. whole,
+    ranks; piece_reduces: of a piece over the groups; param_gathers: of a parameter from all ranks.
+    beside: the part of a gradient's sum for which its ranks may compute. whole,
     moved: shares in whole units, and prices of exchanges by them; None: units are not counted.
     """
 
@@ -59,6 +61,7 @@ class SearchMachine:
     piece_reduces: LinkPrice = NO_LINK
     param_gathers: LinkPrice = NO_LINK
     micro_batches: int = 1
+    beside: float = 1.0
     whole: WholeShares | None = field(default=None, compare=False, repr=False)
     moved: MovePrices | None = field(default=None, compare=False, repr=False)
 
@@ -124,6 +127,8 @@ def machine_of(
     held = _groups(groups, ratios, parts, samples or [0] * len(groups))
     largest = max(held, key=lambda group: len(group.ranks))
     lanes = by_key(_lanes(rates, held, usable))
+    cost = ClusterCost(whole, slots)
+    shared = bool(hosts_of(whole, slots, rates).of)
     return SearchMachine(
         ranks=len(largest.ranks),
         vertices=largest.vertices,
@@ -131,10 +136,11 @@ def machine_of(
         outer=len(groups),
         devices=len(slots),
         micro_batches=micro_batches,
+        beside=1.0 - (cost.busy_part(GRADIENT, tuple(slots)) if shared else 0.0),
         whole=WholeShares(
             [group.vertices for group in held], [group.samples for group in held], [*lanes.values()]
         ),
-        **exchange_prices(ClusterCost(whole, slots), _priced(held)),  # type: ignore[arg-type]
+        **exchange_prices(cost, _priced(held)),  # type: ignore[arg-type]
     )
 
 

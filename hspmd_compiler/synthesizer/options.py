@@ -11,13 +11,16 @@ from ..options import OptimizerConfig
 class SearchOptions:
     """zero: ZeRO levels that a parameter's copies may have, 0 for none. factors: whether gradients may be
     computed from gathered factors. recompute: whether layers may keep their inputs alone. memory: whether
-    each device's memory is a constraint. dominance, templates: off only to prove that they change no optimum.
+    each device's memory is a constraint. bucket_bytes: of gradients that are summed together while backward
+    goes on; None: what costs least, 0: all are summed when it has ended. dominance, templates: off only to
+    prove that they change no optimum.
     """
 
     zero: tuple[int, ...] = (0, 1, 2, 3)
     factors: bool = True
     recompute: bool = True
     memory: bool = True
+    bucket_bytes: int | None = None
     dominance: bool = True
     templates: bool = True
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)

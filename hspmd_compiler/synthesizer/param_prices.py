@@ -22,17 +22,20 @@ SUM_BYTES = 4
 
 class ParamWay(NamedTuple):
     """One way to hold a parameter. seconds: of a step. held: bytes on each lane. factors: whether each inner
-    rank makes its gradient of gathered factors, whose gathers are not among the seconds."""
+    rank makes its gradient of gathered factors, whose gathers are not among the seconds. summed_s: of the
+    seconds, those of its gradient's sum that a backward pass can go on beside."""
 
     code: int
     zero: int
     seconds: float
     held: tuple[float, ...]
     factors: bool = False
+    summed_s: float = 0.0
 
-    def objective(self, memory: MemoryPrices) -> float:
-        """Seconds, and memory at its price."""
-        return self.seconds + sum(s * size for s, size in zip(memory.per_byte_s, self.held, strict=False))
+    def objective(self, memory: MemoryPrices, weight: float = 1.0) -> float:
+        """Seconds, and memory at its price. weight: of what a backward pass can go on beside."""
+        seconds = self.seconds - (1.0 - weight) * self.summed_s
+        return seconds + sum(s * size for s, size in zip(memory.per_byte_s, self.held, strict=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class ParamPrices:
         inside, seconds = self._gradient(code, summed, max(shares))
         if not factors:
             seconds += inside - self._scattered(code, zero, size)
+        beside = seconds * self.machine.beside if zero <= ZERO_STATE else 0.0
         if zero:
             seconds += self._zero(code, zero, size, max(shares))
         stored = 1 / copies if zero else 1.0
@@ -90,7 +94,7 @@ class ParamPrices:
             for lane, share in zip(self.machine.lanes, shares, strict=True)
         )
         held = tuple(share * self._held(info, zero, copies) * elements for share in shares)
-        return ParamWay(code, zero, seconds + update, held, factors)
+        return ParamWay(code, zero, seconds + update, held, factors, beside)
 
     def _shares(self, code: int, units: Sequence[int]) -> Shares:
         """Of each lane."""

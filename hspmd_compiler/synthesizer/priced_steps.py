@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..rules.call_rule import has_fractions
+from .hidden_sums import SERIES, SumWeight
 from .moves import FREE, TypeMove, move
 from .options import MemoryPrices, SearchOptions
 from .row_prices import RowPrices
@@ -58,6 +59,7 @@ class PricedStep:
     """A step on a machine; steps that are alike share it.
 
     targets: codes that a result may move to, none where it may not. stays: that it may have without.
+    hides: the part of its backward half that is counted less, since sums go on beside it.
     """
 
     ways: tuple[PricedWay, ...]
@@ -68,6 +70,7 @@ class PricedStep:
     beside: tuple[float, float]
     gives: tuple[int, ...]
     dominance: bool = True
+    hides: float = 0.0
     _known: dict[tuple[tuple[int, ...], bool, int], tuple[StepOutcome, ...]] = field(default_factory=dict)
 
     def outcomes(
@@ -89,7 +92,8 @@ class PricedStep:
         for way in self.ways:
             if not meets(held, way.needs, cut=way.cut):
                 continue
-            price = way.price + (way.again if recomputed else self.beside[is_cut_way(way)])
+            again = way.again * (1.0 - self.hides)
+            price = way.price + (again if recomputed else self.beside[is_cut_way(way)])
             for after in self._after(way.gives[0] if way.gives else NOTHING):
                 if only not in (NOTHING, after):
                     continue
@@ -113,7 +117,8 @@ class PricedStep:
         if step is None:
             return None
         gives = (after, *way.gives[1:])
-        price += step.seconds + (step.forward_s if recomputed else 0.0)
+        backward_s = step.backward_s + (step.forward_s if recomputed else 0.0)
+        price += step.forward_s + backward_s * (1.0 - self.hides)
         if not recomputed:
             price += sum([self.saved.get((place, code), 0.0) for place, code in enumerate(gives)])
         chosen = way.chosen._replace(before=before, after=after)
@@ -132,22 +137,34 @@ def _better(one: StepOutcome, other: StepOutcome) -> bool:
 
 @dataclass(slots=True)
 class PricedSteps:
-    """All steps of a space on one machine."""
+    """All steps of a space on one machine. weights: of each step, as `hidden_sums` has them; none: all sums
+    of gradients count, and nothing hides them."""
 
     space: SearchSpace
     prices: RowPrices
     options: SearchOptions
     memory: MemoryPrices
-    statics: StaticTables = field(init=False)
+    weights: Sequence[SumWeight] = ()
+    statics: dict[float, StaticTables] = field(default_factory=dict)
     of_steps: list[PricedStep] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.statics = StaticTables(self.space, self.prices, self.options, self.memory)
-        known: dict[int, PricedStep] = {}
+        known: dict[tuple[int, SumWeight], PricedStep] = {}
         for number, kind in enumerate(self.space.kinds):
-            if kind not in known:
-                known[kind] = self._priced(number)
-            self.of_steps.append(known[kind])
+            key = kind, self.weight(number)
+            if key not in known:
+                known[key] = self._priced(number)
+            self.of_steps.append(known[key])
+
+    def weight(self, number: int) -> SumWeight:
+        """Of a step."""
+        return self.weights[number] if self.weights else SERIES
+
+    def _statics(self, weight: float) -> StaticTables:
+        if weight not in self.statics:
+            given = self.space, self.prices, self.options, self.memory
+            self.statics[weight] = StaticTables(*given, weight)
+        return self.statics[weight]
 
     @property
     def _vertices(self) -> int:
@@ -155,9 +172,12 @@ class PricedSteps:
 
     def _priced(self, number: int) -> PricedStep:
         step, ways, place = self.space.steps[number], self.space.ways[number], self.space.places[number]
-        tables = [self.statics.of(value) for value in step.statics]
+        weight = self.weight(number)
+        statics = self._statics(weight.sums)
+        tables = [statics.of(value) for value in step.statics]
         wanted = self.space.wanted.get(step.results[0]) if step.moves else None
-        return self._made(step, ways, place, tables, wanted)
+        hides = weight.backward / self.prices.machine.micro_batches
+        return self._made(step, ways, place, tables, wanted, hides)
 
     def _made(
         self,
@@ -166,8 +186,9 @@ class PricedSteps:
         place: StepPlace,
         tables: list[dict[int, StaticWay]],
         wanted: frozenset[int] | None,
+        hides: float,
     ) -> PricedStep:
-        made = self._started(tables[0]) if step.starts else self._of_ways(step, ways, tables)
+        made = self._started(tables[0]) if step.starts else self._of_ways(step, ways, tables, hides)
         stays = self._expanded(wanted) if step.moves and wanted else ()
         targets = tuple(code for code in stays if self._is_said(step.results[0], code))
         return PricedStep(
@@ -179,6 +200,7 @@ class PricedSteps:
             self._beside(place),
             place.gives,
             self.options.dominance,
+            hides,
         )
 
     def _started(self, table: dict[int, StaticWay]) -> tuple[PricedWay, ...]:
@@ -188,7 +210,7 @@ class PricedSteps:
         )
 
     def _of_ways(
-        self, step: RowStep, ways: tuple[RowWay, ...], tables: list[dict[int, StaticWay]]
+        self, step: RowStep, ways: tuple[RowWay, ...], tables: list[dict[int, StaticWay]], hides: float
     ) -> tuple[PricedWay, ...]:
         made: list[PricedWay] = []
         inner = self.prices.machine.ranks > 1
@@ -196,11 +218,11 @@ class PricedSteps:
             if not inner and any(code != REPLICATE for code in (*way.needs, *way.gives)):
                 continue
             for vertex in range(self._vertices if _names_cut(way) else 1):
-                made += self._at(step, way, vertex, tables)
+                made += self._at(step, way, vertex, tables, hides)
         return tuple(made)
 
     def _at(
-        self, step: RowStep, way: RowWay, vertex: int, tables: list[dict[int, StaticWay]]
+        self, step: RowStep, way: RowWay, vertex: int, tables: list[dict[int, StaticWay]], hides: float
     ) -> Iterator[PricedWay]:
         """None where a parameter can't be held so; two where its gradient may be made of factors."""
         needs, given, cut = [NOTHING] * len(step.actives), [], False
@@ -218,9 +240,10 @@ class PricedSteps:
         for statics in (given, factored(given) if way.factors else None):
             if statics is None:
                 continue
-            price = sum(one.price for one in statics) + self.prices.seconds(
-                step.row, way, vertex, products_of(statics)
-            )
+            whole = products_of(statics)
+            price = sum(one.price for one in statics) + self.prices.seconds(step.row, way, vertex, whole)
+            if hides:
+                price -= hides * self.prices.backward_seconds(step.row, way, vertex, whole)
             chosen = StepChoice(way, vertex, tuple(statics), gives[0], gives[0])
             yield PricedWay(tuple(needs), gives, cut, price + self.gathered_s(chosen), again, chosen)
 

@@ -53,6 +53,10 @@ class RowPrices:
             self._known[key] = found
         return found
 
+    def backward_seconds(self, row: Row, way: RowWay, vertex: int = 0, whole: frozenset[int] = NONE) -> float:
+        """What a row takes beyond its forward half."""
+        return self.seconds(row, way, vertex, whole) - self.forward_seconds(row, way, vertex)
+
     def _alike(self, row: Row) -> tuple[int, bool]:
         return self.works.book.alike[row.id], self.is_static(row)
 

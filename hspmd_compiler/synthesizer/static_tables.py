@@ -34,12 +34,13 @@ StaticTable = dict[int, StaticWay]
 
 @dataclass(slots=True)
 class StaticTables:
-    """Tables of one search, shared by values that are alike. number: of a table, for keys."""
+    """Tables of one search, shared by values that are alike. weight: as of `ParamWay.objective`."""
 
     space: SearchSpace
     prices: RowPrices
     options: SearchOptions
     memory: MemoryPrices
+    weight: float = 1.0
     _known: dict[int, StaticTable] = field(default_factory=dict)
 
     def of(self, value: int) -> StaticTable:
@@ -64,7 +65,7 @@ class StaticTables:
         units = [cut.units for cut in self.space.walk.ways.cuts(value)]
         places = self.space.walk.param_places(value)
         for way in prices.ways(info, places, units, factors=product is not None):
-            price = way.objective(self.memory)
+            price = way.objective(self.memory, self.weight)
             if way.factors and product is not None:
                 if factored is None or price < factored.price:
                     factored = StaticWay(price, way, products=frozenset((product,)))

@@ -6,7 +6,7 @@ and the last once more, since nothing is left then to hide it behind. All choice
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -36,11 +36,14 @@ def bucket_size(
         return BucketSize(asked, asked)
     if cost is None or not total_bytes:
         return BucketSize(FIRST_BYTES, min(MOST_BYTES, max(FIRST_BYTES, total_bytes // LEAST_BUCKETS)))
-    best = min(CHOICES, key=lambda size: _seconds(size, cost, group, total_bytes))
+
+    def seconds(size: int) -> float:
+        return cost.comm_s([Traffic(CommKind.ALL_REDUCE, tuple(group), {}, size)])
+
+    return cheapest_size(seconds, total_bytes)
+
+
+def cheapest_size(seconds: Callable[[int], float], total_bytes: int) -> BucketSize:
+    """The size that costs least. seconds: of one bucket."""
+    best = min(CHOICES, key=lambda size: seconds(min(size, total_bytes)) * (ceil(total_bytes / size) + 1))
     return BucketSize(min(FIRST_BYTES, best), best)
-
-
-def _seconds(size: int, cost: CostModel, group: Sequence[int], total_bytes: int) -> float:
-    """Of all buckets, and of the last."""
-    one = cost.comm_s([Traffic(CommKind.ALL_REDUCE, tuple(group), {}, min(size, total_bytes))])
-    return one * (ceil(total_bytes / size) + 1)
