@@ -312,7 +312,7 @@ class StepEstimator:
 
     def _labels(self) -> dict[int, str]:
         return {
-            own.rank: f"rank {own.rank}: {_device_name(rate)}, pipeline {own.pipeline} stage {own.stage}"
+            own.rank: f"rank {own.rank}: {_device_name(rate)}, pipeline {own.pipeline} stage {own.stage_text}"
             for own, rate in zip(self.program.ranks, self.rates, strict=True)
         }
 

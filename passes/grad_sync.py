@@ -84,6 +84,8 @@ def _waves(state: Shared, known: Mapping[int, LayoutReduction], cost: CostModel 
     strategy, layouts = state.strategy, state.places.gradients
     if strategy.zero >= ZERO_GRADS:
         return Waves(note=f"with zero {strategy.zero} gradients are handed over behind backward passes")
+    if strategy.has_lanes:
+        return Waves(note="devices run several stages of a pipeline")
     if any(
         strategy.splits_backward(number, stage)
         for number, pipeline in enumerate(strategy.pipelines)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ..errors import DeduceError
 from ..ir.annotated import PipelineGraph
 from ..ir.element_types import NARROW
 from ..ir.graph import LogicalGraph
@@ -14,6 +15,7 @@ from ..ir.type_text import dtype_name
 from ..layout.layout import Layout, whole
 from .grad_buckets import GradLayout, Holder, make_holders, make_term
 from .lower.strategy_ranks import StrategyRanks
+from .texts.cells import ranks_text
 from .zero.zero import has_several_holders, parts_of
 
 PlaceOf = tuple[Layout, tuple[int, ...]]
@@ -41,7 +43,7 @@ class ParamPlaces:
         for p, graph in enumerate(self.pipelines):
             used = set()
             for (name, stage), value in sorted(graph.params.items(), key=lambda item: item[0]):
-                found[name].append((value.layout, self.ranks.of_stage(p, stage)))
+                _add(found[name], name, (value.layout, self.ranks.of_stage(p, stage)))
                 used.add(name)
             for name in self.graph.params.keys() - used:
                 found[name].append((whole(self.graph.params[name].shape), self.ranks.of_stage(p, 0)))
@@ -53,7 +55,7 @@ class ParamPlaces:
         for p, graph in enumerate(self.pipelines):
             for term in graph.grads:
                 place = (term.value.layout, self.ranks.of_stage(p, term.stage))
-                terms.setdefault(term.param, []).append(place)
+                _add(terms.setdefault(term.param, []), f"the gradient of {term.param}", place)
         known: dict[object, GradLayout] = {}
         for name, places in terms.items():
             key = (tuple(places), self.places[name])
@@ -85,3 +87,22 @@ class ParamPlaces:
             if id(layout) not in known:
                 known[id(layout)] = has_several_holders(parts_of(layout))
         return frozenset(name for name, layout in self.gradients.items() if known[id(layout)])
+
+
+def _add(places: list[PlaceOf], what: str, place: PlaceOf) -> None:
+    """Ranks that hold something for several stages have one piece of it, to which each stage adds."""
+    for layout, ranks in places:
+        if ranks == place[1]:
+            if layout != place[0]:
+                raise _unlike(what, ranks)
+            return
+    places.append(place)
+
+
+def _unlike(what: str, ranks: tuple[int, ...]) -> DeduceError:
+    return DeduceError(
+        f"{what} lies in two ways on the same ranks",
+        details=[("ranks", ranks_text(ranks))],
+        rule="ranks that run several stages hold a parameter that these share once",
+        fix="give the stages that share it the same shares and overrides, or devices of their own",
+    )

@@ -176,6 +176,8 @@ class StageResolver:
             assert marker is not None
             source = self.ranks.of_stage(plan.pipeline, crossing.source_stage)
             target = self.ranks.of_stage(plan.pipeline, crossing.target_stage)
+            if source == target:  # it stays where it is
+                continue
             for variant, batch in enumerate(first_alike(plan, self.ranks, marker)):
                 found.crossings[id(crossing.row), variant] = len(found.transfers)
                 found.transfers.append(self.resolver.transfer(marker, source, target, batch, dtype))

@@ -162,8 +162,8 @@ class _Trial:
             if share.kind == "compute":
                 pipeline = self.owns[share.rank].pipeline
                 by_pipeline[pipeline] = by_pipeline.get(pipeline, 0.0) + share.seconds
-        if not by_pipeline:
-            return None
+        if not by_pipeline or any(own.segment_stages for own in self.owns.values()):
+            return None  # what a stage computes isn't told apart where its ranks run several
         pipeline = max(by_pipeline, key=lambda one: by_pipeline[one])
         stages = [stage for of, stage in self.work if of == pipeline]
         return pipeline, max(stages, key=lambda stage: self.work[pipeline, stage])
@@ -211,7 +211,7 @@ class _Trial:
         ends, periods = self._ends(), self._periods()
         stages = {own.pipeline: 0 for own in self.owns.values()}
         for own in self.owns.values():
-            stages[own.pipeline] = max(stages[own.pipeline], own.stage + 1)
+            stages[own.pipeline] = max(stages[own.pipeline], own.stages[-1] + 1)
         if not ends or max(stages.values()) < 2:
             return
         counts = {own.pipeline: len(own.rows) for own in self.owns.values()}

@@ -32,15 +32,31 @@ class Action:
         return f"{stage}{self.kind.value}{self.micro_batch}"
 
 
+StageAction = tuple[int, Action]
+
+
 @dataclass(frozen=True, slots=True)
 class PipelineSchedule:
-    """The actions of every stage, in the order in which it runs them."""
+    """The actions of every stage, in the order in which it runs them.
+
+    lanes: where devices run several stages, one entry per set of devices: the stage of each of its actions,
+    in turn. Empty: each stage has devices of its own.
+    """
 
     stages: tuple[tuple[Action, ...], ...]
+    lanes: tuple[tuple[int, ...], ...] = ()
 
     @property
     def num_stages(self) -> int:
         return len(self.stages)
+
+    @property
+    def rows(self) -> tuple[tuple[StageAction, ...], ...]:
+        """What each set of devices runs, in its order."""
+        if not self.lanes:
+            return tuple(tuple((stage, each) for each in row) for stage, row in enumerate(self.stages))
+        left = [iter(row) for row in self.stages]
+        return tuple(tuple((stage, next(left[stage])) for stage in lane) for lane in self.lanes)
 
     @property
     def num_micro_batches(self) -> int:
@@ -55,9 +71,22 @@ class PipelineSchedule:
         return ActionKind.WEIGHTS if self.splits(stage) else ActionKind.BACKWARD
 
     def text(self) -> str:
-        """One line per stage, `0F0 0F1 0B0 0B1`; `parse_schedule` reads it back."""
-        rows = (" ".join(action.text(stage) for action in row) for stage, row in enumerate(self.stages))
+        """One line per set of devices, `0F0 0F1 0B0 0B1`; `read_schedule` reads it back."""
+        rows = (" ".join(action.text(stage) for stage, action in row) for row in self.rows)
         return "\n".join(rows) + "\n"
+
+
+Lanes = tuple[tuple[int, ...], ...]
+"""The stages that each set of devices runs."""
+
+
+def of_lanes(rows: Sequence[Sequence[StageAction]], stages: int) -> PipelineSchedule:
+    """The schedule of devices in several stages. rows: what each set of devices runs, in its order."""
+    own: list[list[Action]] = [[] for _ in range(stages)]
+    for row in rows:
+        for stage, action in row:
+            own[stage].append(action)
+    return PipelineSchedule(tuple(map(tuple, own)), tuple(tuple(stage for stage, _ in row) for row in rows))
 
 
 Order = Callable[[int, int, int], Iterator[Action]]

@@ -70,7 +70,8 @@ def overview(artifact: Artifact, size: int | None = None) -> list[Section]:
 
 def _rank_row(own: RankProgram, sizes: Mapping[int, int]) -> tuple[Cell, ...]:
     held = sum(sizes.get(id(shard), 0) for shard in own.shards)
-    place = (own.rank, own.device, own.device_kind, own.pipeline, own.stage, own.coordinate)
+    stage = own.stage_text if own.segment_stages else own.stage
+    place = (own.rank, own.device, own.device_kind, own.pipeline, stage, own.coordinate)
     rows = " ".join(f"{low}:{high}" for low, high in own.rows)
     return (*place, own.class_name, rows, held, len(own.instructions))
 
@@ -92,7 +93,8 @@ def rank_page(artifact: Artifact, rank: int) -> list[Section]:
     shared = artifact.program.classes[own.class_name]
     code = "\n\n".join("\n".join(segment_lines(segment, own)) for segment in shared.segments)
     place = (
-        f"rank {rank}: device {own.device}, pipeline {own.pipeline}, stage {own.stage}, tp {own.coordinate}"
+        f"rank {rank}: device {own.device}, pipeline {own.pipeline}, stage {own.stage_text},"
+        f" tp {own.coordinate}"
     )
     return [
         Listing("segments", f"{place}; class {own.class_name}", tuple(code.splitlines())),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..artifact.store import Artifact
-from ..base.pipeline_schedule import Action, ActionKind, PipelineSchedule
+from ..base.pipeline_schedule import Action, ActionKind, PipelineSchedule, StageAction, of_lanes
 from ..errors import ArtifactError
 from ..program.program import Op, Program, RankProgram
 from ..strategy.schedules.schedule_time import grid
@@ -35,8 +35,10 @@ def schedule_page(artifact: Artifact) -> list[Section]:
 def schedule_lines(stages: list[RankProgram]) -> list[str]:
     """A grid over time; where passes stop for sums over the batch, each stage's actions in order."""
     rows = tuple(map(_actions, stages))
+    if any(own.segment_stages for own in stages):
+        return grid(of_lanes(rows, sum(len(own.stages) for own in stages))).splitlines()
     if all(len(row) == len(set(row)) for row in rows):
-        return grid(PipelineSchedule(rows)).splitlines()
+        return grid(PipelineSchedule(tuple(tuple(each for _, each in row) for row in rows))).splitlines()
     return [f"stage {number}  {_in_order(own)}" for number, own in enumerate(stages)]
 
 
@@ -53,7 +55,7 @@ def _in_order(own: RankProgram) -> str:
 
 
 def stages_of(program: Program, pipeline: int) -> list[RankProgram]:
-    """One rank per stage, in order: those of a stage run the same schedule."""
+    """One rank per stage, or per set of stages, in order: those of a stage run the same schedule."""
     first: dict[int, RankProgram] = {}
     for own in program.ranks:
         if own.pipeline == pipeline:
@@ -61,5 +63,9 @@ def stages_of(program: Program, pipeline: int) -> list[RankProgram]:
     return [first[stage] for stage in sorted(first)]
 
 
-def _actions(own: RankProgram) -> tuple[Action, ...]:
-    return tuple(Action(KINDS[step.op], step.mb) for step in own.instructions if step.op in KINDS)
+def _actions(own: RankProgram) -> tuple[StageAction, ...]:
+    return tuple(
+        (own.stage_of(step.segment), Action(KINDS[step.op], step.mb))
+        for step in own.instructions
+        if step.op in KINDS
+    )

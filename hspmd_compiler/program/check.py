@@ -160,6 +160,8 @@ def _rank_problems(
             yield f"rows [{low}, {high}) are not in a batch of {program.batch}"
     if own.pieces and (len(own.pieces) != len(own.rows) or not all(piece.runs for piece in own.pieces)):
         yield f"{len(own.pieces)} pieces of rows, or pieces of nothing, in {len(own.rows)} micro-batches"
+    if own.segment_stages and len(own.segment_stages) != len(shared.segments):
+        yield f"stages of {len(own.segment_stages)} segments, of which the class has {len(shared.segments)}"
     for name, steps in (("comm", own.comms), ("transfer", own.transfers)):
         for slot, step in enumerate(steps):
             yield from (f"{name} {slot}: {text}" for text in entries.of_step(own.rank, step))

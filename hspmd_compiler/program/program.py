@@ -276,7 +276,8 @@ class RankProgram:
     varies, of a program for micro-batches of any size; all else has the numbers of its first probe.
     piece: the tokens of its samples that it runs, None: all of them. pieces: by micro-batch, where these are
     pieces of unlike rows. receives_ahead: how many receives are posted before their turn, see
-    `messages.early_receives`.
+    `messages.early_receives`. segment_stages: of a rank of several stages, the stage of each segment; `stage`
+    is the first one.
     """
 
     rank: int
@@ -300,6 +301,21 @@ class RankProgram:
     piece: RowPiece | None = None
     receives_ahead: Annotated[int, AtLeast(0)] = RECEIVES_AHEAD
     pieces: list[RowPiece] = field(default_factory=list)
+    segment_stages: tuple[int, ...] = ()
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """All stages that it runs, in order."""
+        return tuple(sorted({self.stage, *self.segment_stages}))
+
+    @property
+    def stage_text(self) -> str:
+        """`0`, or of several `0 and 2`."""
+        return " and ".join(map(str, self.stages))
+
+    def stage_of(self, segment: int) -> int:
+        """The stage that a segment is of."""
+        return self.segment_stages[segment] if self.segment_stages else self.stage
 
     def piece_of(self, mb: int) -> RowPiece | None:
         """The tokens of a micro-batch's rows that it runs, None: all of them."""

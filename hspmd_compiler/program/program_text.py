@@ -127,9 +127,8 @@ def program_text(program: Program) -> str:
     lines: list[str] = []
     shown: set[str] = set()
     for own in program.ranks:
-        place = (
-            f"device {own.device}, pipeline {own.pipeline}, stage {own.stage}, coordinate {own.coordinate}"
-        )
+        place = f"device {own.device}, pipeline {own.pipeline}, stage {own.stage_text}"
+        place += f", coordinate {own.coordinate}"
         lines.append(f"rank {own.rank}: class {own.class_name}, {place}")
         lines += instruction_lines(own, program.classes[own.class_name])
         if own.class_name not in shown:

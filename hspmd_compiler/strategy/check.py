@@ -11,6 +11,7 @@ from ..base.pipeline_schedule import scatter_points
 from ..errors import StrategyError
 from .check_context import context_problems
 from .check_experts import expert_form_problems
+from .check_lanes import lane_problems, repeat_problems
 from .check_layouts import layout_problems
 from .check_sizes import size_problems
 from .schedules.meetings import meeting_problems
@@ -53,7 +54,7 @@ def find_problems(
         *_whole_problems(strategy),
         *_kind_problems(strategy, unread),
         *_total_problems(strategy.pipelines, num_layers, unread),
-        *_repeat_problems(strategy),
+        *repeat_problems(strategy),
     ]
     for index, pipeline in enumerate(strategy.pipelines):
         path = f"pipelines[{index}]"
@@ -67,6 +68,7 @@ def find_problems(
             found += _head_problems(f"{path}.stages[{number}]", stage, strategy, num_heads)
     for index, override in enumerate(strategy.overrides):
         found += _override_problems(f"overrides[{index}]", override, strategy, unread)
+    found += lane_problems(strategy)
     found += size_problems(strategy)
     found += expert_form_problems(strategy, unread)
     found += layout_problems(strategy.layouts, {stage.tp for _, stage in _stages(strategy) if stage.devices})
@@ -130,17 +132,6 @@ def _kind_problems(strategy: Strategy, unread: Collection[str]) -> Iterator[Prob
     for device, _ in strategy.device_kinds:
         if device not in used and not unsure:
             yield Problem(f"device_kinds.{device}", f"{device}: no stage uses this device")
-
-
-def _repeat_problems(strategy: Strategy) -> Iterator[Problem]:
-    """Every second use of a device, named with the first."""
-    first: dict[int, str] = {}
-    for path, stage in _stages(strategy):
-        for device in stage.devices:
-            if device in first:
-                yield Problem(f"{path}.devices", f"{device}: used once only, {first[device]} has it too")
-            else:
-                first[device] = path
 
 
 def _stages(strategy: Strategy) -> Iterator[tuple[str, StageSpec]]:

@@ -205,8 +205,10 @@ def _pipeline(form: PipelineForm) -> PipelineSpec:
     groups = [given] if isinstance(given, GroupForm) else given
     sizes = [(item.size,) * item.count if isinstance(item, GroupForm) else (item,) for item in groups]
     layers = stages[-1].layers[1] if stages else 0
-    schedule = None if form.schedule is None else read_schedule(form.schedule)[0]
-    return PipelineSpec(tuple(stages), sum(sizes, ()), _recompute(form.recompute, layers), schedule)
+    spec = PipelineSpec(tuple(stages), sum(sizes, ()), _recompute(form.recompute, layers))
+    if form.schedule is None:
+        return spec
+    return replace(spec, schedule=read_schedule(form.schedule, spec.lanes)[0])
 
 
 def _recompute(form: RecomputeKind | tuple[RecomputeForm, ...], layers: int) -> tuple[Recompute, ...]:
@@ -218,7 +220,8 @@ def _recompute(form: RecomputeKind | tuple[RecomputeForm, ...], layers: int) -> 
 def _unread_actions(pipelines: Sequence[PipelineForm]) -> Iterator[Problem]:
     """What can't be read in schedules."""
     for index, form in enumerate(pipelines):
-        for where, what in () if form.schedule is None else read_schedule(form.schedule)[1]:
+        lanes = _pipeline(form).lanes
+        for where, what in () if form.schedule is None else read_schedule(form.schedule, lanes)[1]:
             yield Problem(f"pipelines[{index}].schedule", f"{where}: {what}")
 
 

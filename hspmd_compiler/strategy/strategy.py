@@ -11,9 +11,10 @@ from enum import Enum
 
 from ..base import name_glob
 from ..base.devices import DeviceKind
-from ..base.pipeline_schedule import PipelineSchedule, ScheduleKind, build_schedule
+from ..base.pipeline_schedule import Lanes, PipelineSchedule, ScheduleKind, build_schedule
 from ..errors import StrategyError
 from .context_spec import ContextSpec
+from .schedules.interleaved import interleave
 
 __all__ = [
     "ContextSpec",
@@ -90,6 +91,8 @@ class StageSpec:
 class PipelineSpec:
     """One pipeline: its stages in order, and the size in samples of each of its micro-batches.
 
+    Several stages may have the same devices, in one order: in turns these run all of them.
+
     recompute: by ranges of layers that don't overlap; other layers keep everything. schedule: one written by
     hand, over all micro-batches of a step; else it is that of the strategy.
     """
@@ -101,8 +104,21 @@ class PipelineSpec:
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Devices in order of stages."""
-        return tuple(device for stage in self.stages for device in stage.devices)
+        """Devices in order of stages, each once."""
+        return tuple(dict.fromkeys(device for stage in self.stages for device in stage.devices))
+
+    @property
+    def lanes(self) -> Lanes | None:
+        """The stages of each set of devices, where some run several; None: each stage has its own."""
+        lanes: dict[tuple[int, ...], list[int]] = {}
+        for number, stage in enumerate(self.stages):
+            lanes.setdefault(stage.devices or (-1 - number,), []).append(number)
+        return None if len(lanes) == len(self.stages) else tuple(map(tuple, lanes.values()))
+
+    def lane_of(self, stage: int) -> tuple[int, ...]:
+        """All stages that the devices of this one run."""
+        own = self.stages[stage].devices
+        return tuple(number for number, each in enumerate(self.stages) if each.devices == own)
 
     @property
     def batch_size(self) -> int:
@@ -248,12 +264,17 @@ class Strategy:
     @property
     def devices(self) -> tuple[int, ...]:
         """The used devices, ascending; a device's index is its rank."""
-        return tuple(sorted(device for pipeline in self.pipelines for device in pipeline.devices))
+        return tuple(sorted({device for pipeline in self.pipelines for device in pipeline.devices}))
+
+    @property
+    def has_lanes(self) -> bool:
+        """Whether devices run several stages of a pipeline."""
+        return any(pipeline.lanes for pipeline in self.pipelines)
 
     @property
     def world_size(self) -> int:
         """Number of used devices."""
-        return sum(len(pipeline.devices) for pipeline in self.pipelines)
+        return len(self.devices)
 
     def ranks(self) -> dict[int, int]:
         """Device to rank."""
@@ -327,7 +348,10 @@ class Strategy:
         spec = self.pipelines[pipeline]
         if spec.schedule is not None:
             return spec.schedule
-        return build_schedule(self.schedule, len(spec.stages), len(spec.micro_batches) * self.accumulation)
+        count = len(spec.micro_batches) * self.accumulation
+        if spec.lanes is not None:
+            return interleave(self.schedule, spec.lanes, count)
+        return build_schedule(self.schedule, len(spec.stages), count)
 
     def splits_backward(self, pipeline: int, stage: int) -> bool:
         """Whether a stage runs gradients of weights apart from its backward passes."""

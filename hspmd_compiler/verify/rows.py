@@ -21,7 +21,7 @@ from ..errors import VerifyError
 from ..ir.graph import LogicalGraph, Phase, Row
 from ..ir.type_text import type_text
 from ..layout.layout import Coordinate
-from ..program.program import Program
+from ..program.program import Program, RankProgram
 from ..program.segments import Observation
 from .assemble import (
     Assembled,
@@ -130,10 +130,11 @@ def _is_sum(by_place: Mapping[StageId, list[LocalPiece]]) -> bool:
 class Collector:
     """Keeps what ranks compute for the values that a layout is known of.
 
-    pieces: by logical row, then by the stage that computed it. known: rows of the single-device graph.
+    homes: programs of ranks. pieces: by logical row, then by the stage that computed it. known: rows of the
+    single-device graph.
     """
 
-    homes: dict[int, tuple[StageId, int]]
+    homes: dict[int, RankProgram]
     first: list[int]
     placed: dict[tuple[StageId, int], list[PlacedValue | RoutedValue]]
     known: Mapping[int, Tensor]
@@ -143,7 +144,7 @@ class Collector:
     @classmethod
     def of(cls, program: Program, layouts: ValueLayouts, known: Mapping[int, Tensor]) -> Collector:
         """For the ranks of a program."""
-        homes = {own.rank: ((own.pipeline, own.stage), own.coordinate) for own in program.ranks}
+        homes = {own.rank: own for own in program.ranks}
         pairs: list[tuple[StageId, PlacedValue | RoutedValue]] = [
             *((place, value) for place, values in layouts.stages.items() for value in values),
             *((place, value) for place, values in layouts.routed.items() for value in values),
@@ -153,20 +154,21 @@ class Collector:
 
     def observe(self, seen: Observation) -> None:
         """Keep a copy: executors may add to a gradient in place. Counts may be computed twice."""
-        place, coordinate = self.homes[seen.rank]
+        own = self.homes[seen.rank]
+        place = own.pipeline, own.stage_of(seen.segment)
         values = self.placed.get((place, seen.row.out.id), ())
         key = (seen.rank, seen.mb, seen.row.out.id)
         if not values or key in self.seen:
             return
         self.seen.add(key)
-        at = Coordinate(coordinate, self.first[place[0]] + seen.mb)
+        at = Coordinate(own.coordinate, self.first[place[0]] + seen.mb)
         tensor = seen.result.clone()
         for value in values:
             by_place = self.pieces.setdefault(value.logical, {})
-            own = tensor
+            piece = tensor
             if isinstance(value, RoutedValue):
-                own = addend_of(value, at, tensor, self.known[value.owners.experts])
-            by_place.setdefault(place, []).append(LocalPiece(seen.rank, at, value.layout, own))
+                piece = addend_of(value, at, tensor, self.known[value.owners.experts])
+            by_place.setdefault(place, []).append(LocalPiece(seen.rank, at, value.layout, piece))
 
 
 @dataclass(slots=True)

@@ -46,7 +46,7 @@ def deduce_all(
 def _structure(spec: PipelineSpec, by_device: bool) -> object:
     """What a deduction depends on; devices only where an annotation names them."""
     stages = tuple((stage.tp, stage.layers, stage.shares) for stage in spec.stages)
-    return stages, spec.devices if by_device else ()
+    return stages, spec.devices if by_device else (), spec.lanes
 
 
 def deduce(

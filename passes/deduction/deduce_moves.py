@@ -86,11 +86,17 @@ def sent(deducer: Deducer, row: int, home: int, stage: int) -> AnnotatedValue:
 
 
 def transfer(deducer: Deducer, value: AnnotatedValue, stage: int) -> AnnotatedValue:
-    """The value in another stage, settled first; tokens stay cut, everything else is whole there."""
+    """The value in another stage, settled first; tokens stay cut, everything else is whole there.
+
+    Where that stage has the same devices, it lies so before: the value stays where it is.
+    """
     found = deducer.transferred.get((value.id, stage))
     if found is None:
         source = deducer.within(deducer.row, value.stage, lambda: _to_send(deducer, value))
         target = _across(deducer, source.layout, source.stage, stage)
+        if stage in deducer.pipeline.lane_of(source.stage):
+            wanted, at = target, source
+            source = deducer.within(deducer.row, at.stage, lambda: deducer.convert(at, wanted))
         note_gathered(deducer, source, target, stage)
         marker = CommMarker(source.layout, target, Combine.COPY, source.stage, stage)
         found = deducer.within(

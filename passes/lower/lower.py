@@ -20,9 +20,10 @@ from ..compile_state import KeptShapes, Measured
 from ..pass_chain import Pass
 from ..resolve_comm import StageComm
 from ..segments import StagePlan
+from .lane import Chunk, StageLane
 from .lower_params import lower_shards
 from .lower_stage import StageLowering
-from .stage_tables import StageTables, with_gathering
+from .stage_tables import with_gathering
 
 
 @dataclass(slots=True)
@@ -62,12 +63,8 @@ class Lowered:
     kept: Mapping[int, KeptShapes] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class LoweredStage:
-    """The segments of stages that do the same, and the numbers of their values."""
-
-    numbers: StageLowering
-    segments: list[Segment]
+LoweredStage = tuple[StageLowering, list[Segment]]
+"""The segments of stages that do the same, and the numbers of their values."""
 
 
 @dataclass(slots=True)
@@ -80,24 +77,21 @@ class Lowering:
     device_kind: str
     classes: ClassPrograms = field(default_factory=ClassPrograms)
     known: dict[tuple[int, tuple[int, ...]], LoweredStage] = field(default_factory=dict)
+    together: dict[object, list[Segment]] = field(default_factory=dict)
 
     def run(self) -> Lowered:
         """Lower everything."""
         state = self.state
         shards = lower_shards(state.places, state.ownership, state.strategy.zero)
-        stages = zip(state.stages, state.comms, state.saved, strict=True)
-        programs = [
-            program
-            for plan, comm, saved in stages
-            for program in self._rank_programs(plan, comm, saved, shards)
-        ]
+        lanes = [*self._lanes()]
+        programs = [program for lane in lanes for program in self._rank_programs(lane, shards)]
         programs.sort(key=lambda program: program.rank)
         kept = {
             rank: shapes
             for plan, own in zip(state.stages, state.kept, strict=False)
             for rank, shapes in zip(plan.ranks, own, strict=True)
         }
-        return Lowered(self._program(with_receipts(programs)), self._value_layouts(), kept)
+        return Lowered(self._program(with_receipts(programs)), self._value_layouts(lanes), kept)
 
     def _stage(self, plan: StagePlan, comm: StageComm) -> LoweredStage:
         """A stage's segments; those of one plan are lowered once."""
@@ -110,48 +104,58 @@ class Lowering:
                 numbers.segment(each.name, each.rows, each.outputs, plan.first_of[each.variant])
                 for each in plan.segments
             ]
-            found = self.known[key] = LoweredStage(numbers, segments)
+            found = self.known[key] = numbers, segments
         return found
 
-    def _rank_programs(
-        self, plan: StagePlan, comm: StageComm, saved: Sequence[list[int]], shards: dict[int, list[Shard]]
-    ) -> list[RankProgram]:
-        """The programs of a stage's ranks."""
-        state, lowered = self.state, self._stage(plan, comm)
-        name = self.classes.name_of(lowered.segments)
-        tables = StageTables(
-            plan,
-            lowered.numbers,
-            comm,
-            state.tags,
-            state.schedules[plan.pipeline],
-            state.scatters[plan.pipeline],
-        )
-        instructions = tables.instructions()
-        devices = state.strategy.pipelines[plan.pipeline].stages[plan.stage].devices
+    def _lanes(self) -> Iterator[StageLane]:
+        """The stages of each set of ranks."""
+        of: dict[tuple[int, int], list[Chunk]] = {}
+        for plan, comm, saved in zip(self.state.stages, self.state.comms, self.state.saved, strict=True):
+            numbers, segments = self._stage(plan, comm)
+            lane = self.state.strategy.pipelines[plan.pipeline].lane_of(plan.stage)
+            of.setdefault((plan.pipeline, lane[0]), []).append(Chunk(plan, comm, saved, numbers, segments))
+        return (StageLane(chunks) for chunks in of.values())
+
+    def _rank_programs(self, lane: StageLane, shards: dict[int, list[Shard]]) -> list[RankProgram]:
+        """The programs of ranks that run the same stages."""
+        state, plan = self.state, lane.chunks[0].plan
+        name = self.classes.name_of(self._segments(lane))
+        pipeline = plan.pipeline
+        instructions = lane.instructions(state.tags, state.schedules[pipeline], state.scatters[pipeline])
+        devices = state.strategy.pipelines[pipeline].stages[plan.stage].devices
         made = state.reductions
         return [
             RankProgram(
                 rank=rank,
                 device=devices[index],
-                pipeline=plan.pipeline,
+                pipeline=pipeline,
                 stage=plan.stage,
                 coordinate=index,
                 class_name=name,
                 device_kind=state.ranks.kind(devices[index], self.device_kind),
-                rows=state.ranks.rows[plan.pipeline],
-                literals=lowered.numbers.literals[index],
-                comms=[*(step[rank] for step in comm.steps), *made.steps.get(rank, ())],
-                transfers=[step[rank] for step in comm.transfers if rank in step],
+                rows=state.ranks.rows[pipeline],
+                literals=lane.literals(index),
+                comms=[*lane.comms(rank), *made.steps.get(rank, ())],
+                transfers=lane.transfers(rank),
                 shards=shards.get(rank, []),
-                grad_buckets=[_moved(bucket, len(comm.steps)) for bucket in made.grads.get(rank, ())],
+                grad_buckets=[_moved(bucket, lane.slots) for bucket in made.grads.get(rank, ())],
                 instructions=with_gathering(instructions, made.gathers, state.strategy.zero),
-                param_buckets=[_moved(bucket, len(comm.steps)) for bucket in made.gathers.get(rank, ())],
-                saved=saved[index],
+                param_buckets=[_moved(bucket, lane.slots) for bucket in made.gathers.get(rank, ())],
+                saved=lane.saved(index),
                 receives_ahead=state.strategy.receives_ahead,
+                segment_stages=lane.segment_stages,
             )
             for index, rank in enumerate(plan.ranks)
         ]
+
+    def _segments(self, lane: StageLane) -> list[Segment]:
+        """Those of all stages; of equal ones they are put together once."""
+        if len(lane.chunks) == 1:
+            return lane.chunks[0].segments
+        key = tuple(_as_lowered(chunk.plan, chunk.comm) for chunk in lane.chunks)
+        if key not in self.together:
+            self.together[key] = lane.segments()
+        return self.together[key]
 
     def _program(self, ranks: list[RankProgram]) -> Program:
         strategy, params = self.state.strategy, self.state.graph.params
@@ -170,19 +174,19 @@ class Lowering:
             _groups(ranks),
         )
 
-    def _value_layouts(self) -> ValueLayouts:
+    def _value_layouts(self, lanes: Sequence[StageLane]) -> ValueLayouts:
         """Where each logical value is computed and how, for values that the program keeps."""
         pipelines = self.state.pipelines
         result = ValueLayouts([self.state.ranks.first_coordinate(p) for p in range(len(pipelines))])
         known: dict[tuple[int, tuple[int, ...]], list[PlacedValue]] = {}
-        for plan, comm in zip(self.state.stages, self.state.comms, strict=True):
-            alike = _as_lowered(plan, comm)
+        for lane, number, chunk in ((each, *at) for each in lanes for at in enumerate(each.chunks)):
+            plan, alike = chunk.plan, _as_lowered(chunk.plan, chunk.comm)
             if alike not in known:
-                known[alike] = _placed_values(plan, self.known[alike].numbers, pipelines[plan.pipeline])
-            result.stages[plan.pipeline, plan.stage] = known[alike]
-            routed = _routed_values(plan, self.known[alike].numbers, pipelines[plan.pipeline])
+                known[alike] = _placed_values(plan, chunk.numbers, pipelines[plan.pipeline])
+            result.stages[plan.pipeline, plan.stage] = lane.placed(number, known[alike])
+            routed = _routed_values(plan, chunk.numbers, pipelines[plan.pipeline])
             if routed:
-                result.routed[plan.pipeline, plan.stage] = routed
+                result.routed[plan.pipeline, plan.stage] = lane.placed(number, routed)
         return result
 
 

@@ -16,12 +16,14 @@ from ..segments import StagePlan
 from .lower_stage import StageLowering
 
 Departures = dict[PassLevel, list[Crossing]]
+END = tuple(Instruction(op) for op in (Op.GRAD_SYNC, Op.LOSS, Op.OPTIMIZER))
 
 
 @dataclass(frozen=True, slots=True)
 class StageTables:
     """Everything that a stage's instructions follow from. numbers: of its values. scatters: micro-batches
-    behind whose backward pass gradients are handed over."""
+    behind whose backward pass gradients are handed over. lane: stages of the same ranks: what crosses between
+    them stays where it is."""
 
     plan: StagePlan
     numbers: StageLowering
@@ -29,28 +31,31 @@ class StageTables:
     tags: Tags
     schedule: PipelineSchedule
     scatters: Collection[int]
+    lane: Collection[int] = ()
 
     def instructions(self) -> list[Instruction]:
         """Step values, the schedule's actions with their transfers, then the step's end."""
-        result = self._step_values()
+        result = self.step_values()
         levels, plan = self.plan.levels, self.plan
-        sent = self._departures()
+        sent = self.departures()
         for level in range(levels.last + 1):
             for action in self._actions(level):
-                phase = Phase.FORWARD if action.kind is ActionKind.FORWARD else Phase.BACKWARD
-                if action.kind is ActionKind.WEIGHTS:
-                    result += self._weights(action.micro_batch)
-                elif phase is Phase.BACKWARD and level == levels.last:
-                    result += self._last_level(action.micro_batch, sent)
-                else:
-                    result += self._action((phase, level), action.micro_batch, sent)
+                result += self.action(action, level, sent)
                 if self._ends_micro_batch(action, level) and action.micro_batch in self.scatters:
                     result.append(Instruction(Op.GRAD_SCATTER))
             backward = plan.pieces if level == levels.last else [(Phase.BACKWARD, level)]
             result += self._reductions(_made(plan, (Phase.FORWARD, level), *backward))
         waits = [Instruction(Op.REDUCE_WAIT, wave=wave) for wave in plan.waves.every]
-        end = [Instruction(op) for op in (Op.GRAD_SYNC, Op.LOSS, Op.OPTIMIZER)]
-        return [*result, *self._starts(-1, () if plan.variants else plan.waves.every), *waits, *end]
+        return [*result, *self._starts(-1, () if plan.variants else plan.waves.every), *waits, *END]
+
+    def action(self, action: Action, level: int, sent: Departures) -> list[Instruction]:
+        """What the schedule has a stage do at one place."""
+        phase = Phase.FORWARD if action.kind is ActionKind.FORWARD else Phase.BACKWARD
+        if action.kind is ActionKind.WEIGHTS:
+            return self._weights(action.micro_batch)
+        if phase is Phase.BACKWARD and level == self.plan.levels.last:
+            return self._last_level(action.micro_batch, sent)
+        return self._action((phase, level), action.micro_batch, sent)
 
     def _last_level(self, mb: int, sent: Departures) -> list[Instruction]:
         """The end of a micro-batch's backward pass; of the last one, sums of gradients that start within."""
@@ -65,7 +70,7 @@ class StageTables:
     def _starts(self, mb: int, waves: Collection[int]) -> list[Instruction]:
         return [Instruction(Op.REDUCE_START, mb=mb, wave=wave) for wave in waves]
 
-    def _departures(self) -> Departures:
+    def departures(self) -> Departures:
         """By part what is sent behind it. What goes to one stage leaves in the order in which it is awaited,
         so that a value waits for one before it that a later piece makes."""
         made = self.plan.made_in()
@@ -73,7 +78,7 @@ class StageTables:
         latest: dict[tuple[int, Phase], PassLevel] = {}
         for each in self.plan.rows.departures:
             part = made.get(each.source.id)
-            if part is None:
+            if part is None or each.target_stage in self.lane:
                 continue
             if part in self.plan.pieces:
                 key = (each.target_stage, part[0])
@@ -92,7 +97,7 @@ class StageTables:
         segment = self.plan.segment_of(self.plan.weights_part, mb)
         return [] if segment is None else [Instruction(Op.WEIGHTS, segment=segment, mb=mb)]
 
-    def _step_values(self) -> list[Instruction]:
+    def step_values(self) -> list[Instruction]:
         """What inputs alone decide: shares of all micro-batches, then their reductions, round after round."""
         result: list[Instruction] = []
         rounds = self.plan.levels.rounds
@@ -126,7 +131,11 @@ class StageTables:
         """Receive what a part of a pass reads, compute, send what it made."""
         plan, segment = self.plan, self.plan.segment_of(part, mb)
         op = Op.FORWARD if part[0] is Phase.FORWARD else Op.BACKWARD
-        arrivals = [each for each in plan.rows.arrivals if plan.levels.part(plan.rows, each.row) == part]
+        arrivals = [
+            each
+            for each in plan.rows.arrivals
+            if plan.levels.part(plan.rows, each.row) == part and each.source_stage not in self.lane
+        ]
         return [
             *(self._move(Op.RECV, each, each.row.out, mb) for each in arrivals),
             *([] if segment is None else [Instruction(op, segment=segment, mb=mb)]),

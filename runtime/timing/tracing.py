@@ -93,7 +93,7 @@ class Tracing(Untraced):
 
     def _record(self) -> RankRecord:
         program, places = self._engine.rank_program, self._engine.places
-        label = f"rank {program.rank}: pipeline {program.pipeline} stage {program.stage}"
+        label = f"rank {program.rank}: pipeline {program.pipeline} stage {program.stage_text}"
         label += f" tp {program.coordinate}" + (f", {places[program.rank]}" if places else "")
         return rank_record(program, self._timer.parts, self._timer.memory, self._offset_s, label)
 

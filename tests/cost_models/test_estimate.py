@@ -129,6 +129,19 @@ def test_weights_apart_leave_a_smaller_bubble() -> None:
     assert apart.ranks[0].memory.peak.total == plain.ranks[0].memory.peak.total
 
 
+def test_devices_in_several_stages_leave_a_smaller_bubble() -> None:
+    """Interleaved 1F1B of two stages each, and a V, beside 1F1B of as many layers on as many devices."""
+    spec = cluster([device(peak=1e11)] * 2)
+    stages = [[{"devices": [at], "layers": 1} for at in order] for order in ((0, 1, 0, 1), (0, 1, 1, 0))]
+    given = [PP, *([{"stages": own, "micro_batches": [1] * 6}] for own in stages)]
+    plain, ring, v = (priced(compiled(each), spec) for each in given)
+    assert max(ring.step_s, v.step_s) < plain.step_s
+    assert max(ring.bubble, v.bubble) < plain.bubble - 0.04
+    assert ring.model_flops == pytest.approx(plain.model_flops)
+    assert sum(v.traffic.values()) < sum(ring.traffic.values())
+    assert ring.timeline.labels[0] == "rank 0: cpu, pipeline 0 stage 0 and 2"
+
+
 def test_the_timeline_has_every_instruction() -> None:
     artifact = compiled(MIXED)
     found = priced(artifact, cluster([device()] * 2, [device()] * 2))

@@ -20,13 +20,14 @@ def blocks(language: str) -> list[str]:
 
 def test_every_example_is_a_strategy() -> None:
     first, overrides, laid_out, holder, remade = (read_text(text) for text in blocks("json"))
-    yaml, shared, by_hand = (read_text(text) for text in blocks("yaml"))
+    yaml, shared, by_hand, ring = (read_text(text) for text in blocks("yaml"))
     (lines,) = (read_text(text) for text in blocks("sh"))
     assert first == yaml
     assert shared.global_batch == 8
     assert [shared.rows(pipeline) for pipeline in (1, 2)] == [[(0, 2), (2, 4)], [(4, 8)]]
     assert shared.context[0].lengths == (96, 32)
     assert by_hand.schedule_of(0).num_micro_batches == 3
+    assert ring.pipelines[0].lanes == ((0, 2), (1, 3))
     assert first.global_batch == 15
     assert first.rows(1) == [(10, 14), (14, 15)]
     assert overrides.override_for("model.layers.1.mlp.up_proj.weight") == overrides.overrides[1]

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from ...base.pipeline_schedule import PipelineSchedule
+from ...base.pipeline_schedule import PipelineSchedule, StageAction
 from .schedule_check import ScheduleProblem
-from .schedule_time import StageAction, waits_for
+from .schedule_time import waits_for
 
 
 def meeting_problems(schedule: PipelineSchedule, points: Collection[int]) -> Iterator[ScheduleProblem]:

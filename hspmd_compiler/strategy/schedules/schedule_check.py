@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ...base.pipeline_schedule import Action, ActionKind, PipelineSchedule
@@ -20,6 +21,9 @@ def schedule_problems(schedule: PipelineSchedule, micro_batches: int) -> list[Sc
         for stage, row in enumerate(schedule.stages)
         for text in _problems_of_row(stage, row, micro_batches)
     ]
+    counts = Counter(stage for lane in schedule.lanes for stage in lane)
+    if schedule.lanes and counts != Counter({at: len(row) for at, row in enumerate(schedule.stages)}):
+        found.append(("devices", "the order of their stages is not one of the actions that these have"))
     return found or list(_blocked(schedule))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...base.pipeline_schedule import Action, ActionKind, PipelineSchedule
+from ...base.pipeline_schedule import Action, ActionKind, PipelineSchedule, StageAction
 
 FORWARD_COST = 1
 BACKWARD_COST = 2
@@ -12,12 +12,10 @@ BACKWARD_COST = 2
 IDLE = "."
 GOES_ON = "-"
 
-StageAction = tuple[int, Action]
-
 
 @dataclass(slots=True)
 class ScheduleTimes:
-    """(start, end) of every action that can run. `done` counts, per stage, those that can."""
+    """(start, end) of every action that can run. `done` counts, per set of devices, those that can."""
 
     schedule: PipelineSchedule
     spans: dict[StageAction, tuple[int, int]] = field(default_factory=dict)
@@ -30,19 +28,19 @@ class ScheduleTimes:
 
     @property
     def bubble_fraction(self) -> float:
-        """The share of all stages' time in which they idle."""
+        """The share of all devices' time in which they idle."""
         busy = sum(end - start for start, end in self.spans.values())
-        return 1 - busy / (self.length * self.schedule.num_stages) if self.spans else 0.0
+        return 1 - busy / (self.length * len(self.done)) if self.spans else 0.0
 
     @property
     def blocked(self) -> list[StageAction]:
-        """The first action of each stage that never runs."""
-        rows = zip(self.schedule.stages, self.done, strict=True)
-        return [(stage, row[done]) for stage, (row, done) in enumerate(rows) if done < len(row)]
+        """The first action of each set of devices that never runs."""
+        rows = zip(self.schedule.rows, self.done, strict=True)
+        return [row[done] for row, done in rows if done < len(row)]
 
 
 def waits_for(schedule: PipelineSchedule, stage: int, action: Action) -> StageAction | None:
-    """What an action needs beside its stage being free: None for the first stage's forward."""
+    """What an action needs beside its devices being free: None for the first stage's forward."""
     if action.kind is ActionKind.FORWARD:
         return (stage - 1, action) if stage else None
     if action.kind is ActionKind.WEIGHTS:
@@ -55,28 +53,28 @@ def waits_for(schedule: PipelineSchedule, stage: int, action: Action) -> StageAc
 def simulate(
     schedule: PipelineSchedule, forward_cost: int = FORWARD_COST, backward_cost: int = BACKWARD_COST
 ) -> ScheduleTimes:
-    """Run every stage's actions in order, each as soon as what it waits for is there.
+    """Run the actions of all devices in order, each as soon as what it waits for is there.
 
-    Transfers take no time, and a sender doesn't wait for its receiver. Deadlocked stages stop:
+    Transfers take no time, and a sender doesn't wait for its receiver. Deadlocked devices stop:
     see `blocked`.
     """
-    stages = range(schedule.num_stages)
+    stages, rows = range(schedule.num_stages), schedule.rows
     costs = [_costs(schedule.splits(stage), forward_cost, backward_cost) for stage in stages]
-    timeline = ScheduleTimes(schedule, done=[0] * schedule.num_stages)
-    free = [0] * schedule.num_stages
+    timeline = ScheduleTimes(schedule, done=[0] * len(rows))
+    free = [0] * len(rows)
     progress = True
     while progress:
         progress = False
-        for stage, row in enumerate(schedule.stages):
-            for action in row[timeline.done[stage] :]:
+        for lane, row in enumerate(rows):
+            for stage, action in row[timeline.done[lane] :]:
                 needed = waits_for(schedule, stage, action)
                 if needed is not None and needed not in timeline.spans:
                     break
                 ready = 0 if needed is None else timeline.spans[needed][1]
-                start = max(free[stage], ready)
-                free[stage] = start + costs[stage][action.kind]
-                timeline.spans[stage, action] = (start, free[stage])
-                timeline.done[stage] += 1
+                start = max(free[lane], ready)
+                free[lane] = start + costs[stage][action.kind]
+                timeline.spans[stage, action] = (start, free[lane])
+                timeline.done[lane] += 1
                 progress = True
     return timeline
 
@@ -95,12 +93,15 @@ def grid(
 ) -> str:
     """The schedule over time: a row per stage, a column per unit of time, then the bubble's share.
 
-    `F0` is micro-batch 0 forward, `-` an action that goes on, `.` an idle stage.
+    `F0` is micro-batch 0 forward, `-` an action that goes on, `.` an idle stage. Stages of the same devices
+    have one row, in which `2F0` tells the stage.
     """
     timeline = simulate(schedule, forward_cost, backward_cost)
     rows = [["time", *map(str, range(timeline.length))]]
-    for stage, row in enumerate(schedule.stages):
-        rows.append([f"stage {stage}", *_cells(timeline, stage, row)])
+    for lane, row in enumerate(schedule.rows):
+        stages = sorted({stage for stage, _ in row}) or [lane]
+        name = f"stage {stages[0]}" if len(stages) == 1 else f"stages {' '.join(map(str, stages))}"
+        rows.append([name, *_cells(timeline, row[: timeline.done[lane]], len(stages) > 1)])
     first = max(len(row[0]) for row in rows)
     width = max((len(cell) for row in rows for cell in row[1:]), default=1)
     lines = [
@@ -111,12 +112,13 @@ def grid(
     )
 
 
-def _cells(timeline: ScheduleTimes, stage: int, row: tuple[Action, ...]) -> list[str]:
-    """One stage's cells, one per unit of time."""
+def _cells(timeline: ScheduleTimes, row: tuple[StageAction, ...], tells_stage: bool) -> list[str]:
+    """What the same devices do, one cell per unit of time."""
     cells = [IDLE] * timeline.length
-    for action in row[: timeline.done[stage]]:
+    for stage, action in row:
         start, end = timeline.spans[stage, action]
         cells[start:end] = [GOES_ON] * (end - start)
         if end > start:
-            cells[start] = f"{action.kind.value}{action.micro_batch}"
+            text = action.text(stage)
+            cells[start] = text if tells_stage else text.removeprefix(str(stage))
     return cells

@@ -22,6 +22,7 @@ from ...ir.graph import LogicalGraph
 from ...options import OptimizerConfig
 from ...passes.compile_state import Traced
 from ...passes.pipeline import planning
+from ...strategy.schedules.interleaved import LANE_KINDS
 from ...strategy.strategy import ScheduleKind, Strategy
 from .ranking import AS_QUICK
 
@@ -67,9 +68,10 @@ def choose_schedule(
     if not isinstance(cluster, Mapping | str | Path):
         raise _no_prices()
     spec = read_cluster(cluster)
-    with task("price schedules", len(NAMED)) as progress:
+    kinds = [kind for kind in NAMED if kind in LANE_KINDS or not strategy.has_lanes]
+    with task("price schedules", len(kinds)) as progress:
         priced = []
-        for kind in NAMED:
+        for kind in kinds:
             priced.append(_priced(graph, replace(strategy, schedule=kind), optimizer, device, spec))
             progress.advance()
     chosen = cheapest(priced)

@@ -60,10 +60,16 @@ class TensorNames:
     def _row(self, stage: Stage, value: int) -> int | None:
         if self._logical is None:
             self._logical = {} if self.logical is None else self.logical()
-        found = self._logical.get(stage, {}).get(value)
-        if found is not None:
-            return found
+        for other in self._of_ranks(stage):
+            found = self._logical.get((stage[0], other), {}).get(value)
+            if found is not None:
+                return found
         return value if value < len(self._read_graph().rows) else None
+
+    def _of_ranks(self, stage: Stage) -> tuple[int, ...]:
+        """All stages that its ranks run; each value is of one of them."""
+        ranks = (own for own in self.program.ranks if (own.pipeline, own.stage) == stage)
+        return next((own.stages for own in ranks), stage[1:])
 
     def _read_graph(self) -> LogicalGraph:
         assert self.graph is not None, "asked only where there is one"
