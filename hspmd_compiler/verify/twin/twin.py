@@ -205,7 +205,7 @@ def _kind(strategy: Strategy, item: PipelineSpec) -> object:
     stages = tuple(
         (stage.layers, tuple(kinds.get(device) for device in stage.devices)) for stage in item.stages
     )
-    return (stages, replace(item, stages=()))
+    return (stages, item.lanes, replace(item, stages=()))
 
 
 def _smaller(size: LlamaSize | GptSize, parts: int, pieces: int) -> LlamaSize | GptSize:
