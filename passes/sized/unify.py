@@ -90,7 +90,11 @@ class Unifier:
             for name in first.classes
         }
         ranks = [self.rank(list(own)) for own in zip(*(each.ranks for each in self.programs), strict=True)]
-        return replace(first, classes=classes, ranks=with_answers(ranks), sizes=self.sizes)
+        return replace(first, classes=classes, ranks=self.ranked(ranks), sizes=self.sizes)
+
+    def ranked(self, ranks: list[RankProgram]) -> list[RankProgram]:
+        """What is told of all ranks together."""
+        return with_answers(ranks)
 
     def class_program(self, given: Sequence[ClassProgram], pipeline: int) -> ClassProgram:
         """A class whose rows have sizes."""
