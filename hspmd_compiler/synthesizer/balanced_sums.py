@@ -2,7 +2,8 @@
 
 All weight goes to the run that the last program waits for, until one comes again; then between two runs,
 where the lines of two programs cross. Exact where a program waits for the run that has all weight: it costs
-what the bound is. Else the greatest bound seen is told beside the quickest program.
+what the bound is. Else the greatest bound seen is told beside the quickest program; weights between two runs
+are tried only where more than half a percent is between them.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from dataclasses import dataclass
 from .fit import FoundAt
 from .hidden_sums import RunWeights
 
-MOST_SEARCHED = 6
-"""Weights that are tried."""
+MOST_SEARCHED, MOST_BETWEEN = 3, 2
+"""Runs that get all weight, and weights of two that are tried after them."""
 ALIKE = 1e-9
+CLOSE = 0.005
+"""Of a step: weights between two runs are tried as long as the gap is wider."""
 
 
 @dataclass(slots=True)
@@ -35,6 +38,11 @@ class Balanced:
         """Whether nothing is quicker."""
         return self.found.step_s <= self.bound_s * (1 + ALIKE)
 
+    @property
+    def is_close(self) -> bool:
+        """Whether what is quicker differs by less than prices tell."""
+        return self.found.step_s <= self.bound_s * (1 + CLOSE)
+
     def saw(self, found: FoundAt, parts: RunWeights) -> None:
         """Another program."""
         if found.seconds > self.bound_s:
@@ -43,16 +51,15 @@ class Balanced:
             self.found = found
 
 
-def balance(at: Callable[[RunWeights], FoundAt]) -> Balanced:
-    """The quickest program, as far as weights of two runs tell."""
-    run = 0
+def balance(at: Callable[[RunWeights], FoundAt], run: int = 0) -> Balanced:
+    """The quickest program, as far as weights of two runs tell. run: that gets all weight first."""
     found = at({run: 1.0})
     best, tried = Balanced(found, {run: 1.0}, found), {run: found}
-    while not best.is_proven and found.waited not in tried and len(tried) < MOST_SEARCHED // 2:
+    while not best.is_proven and found.waited not in tried and len(tried) < MOST_SEARCHED:
         run = found.waited
         found = tried[run] = at({run: 1.0})
         best.saw(found, {run: 1.0})
-    if not best.is_proven and found.waited in tried:
+    if not best.is_close and found.waited in tried:
         _between(at, best, (found.waited, run), (tried[found.waited], found))
     return best
 
@@ -67,14 +74,14 @@ def _between(
         return first, last - first
 
     low, high = map(line, ends)
-    for _ in range(MOST_SEARCHED):
+    for _ in range(MOST_BETWEEN):
         if low[1] <= 0 or high[1] >= 0:
             return
         part = min(1.0, max(0.0, (high[0] - low[0]) / (low[1] - high[1])))
         parts = {runs[0]: 1 - part, runs[1]: part}
         found = at(parts)
         best.saw(found, parts)
-        if best.is_proven or found.seconds >= (low[0] + part * low[1]) * (1 - ALIKE):
+        if best.is_close or found.seconds >= (low[0] + part * low[1]) * (1 - ALIKE):
             return
         here = line(found)
         low, high = (here, high) if here[1] > 0 else (low, here)

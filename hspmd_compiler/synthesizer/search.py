@@ -44,11 +44,13 @@ class SearchedFamily:
 
 @dataclass(frozen=True, slots=True)
 class FamilyBest:
-    """The quickest program of a family, its bound, and what memory was priced at."""
+    """The quickest program of a family, its bound, what memory was priced at, and the run of gradients that
+    would be waited for, were its sums hidden."""
 
     found: FoundAt
     bound_s: float
     memory_s: float = 0.0
+    waited: int = 0
 
 
 @dataclass(slots=True)
@@ -99,13 +101,14 @@ class GroupSearch:
         free = MemoryPrices((0.0,) * len(self.machine.lanes))
         parts: RunWeights = {}
         if family.hides:
-            balanced = balance(lambda parts: self.at(free, family.options, parts))
+            run = next((other.waited for other in others), 0)
+            balanced = balance(lambda parts: self.at(free, family.options, parts), run)
             first, parts, found, bound_s = balanced.of_bound, balanced.parts, balanced.found, balanced.bound_s
         else:
             first = found = self.at(free, family.options)
             bound_s = first.seconds
         if not self.options.memory or found.over <= 0:
-            return FamilyBest(found, bound_s)
+            return FamilyBest(found, bound_s, waited=found.waited if self.hidden.hides else 0)
         for other in others:
             if self.hidden.most_s <= LITTLE * other.found.step_s:
                 return replace(other, bound_s=max(bound_s, other.bound_s - self.hidden.most_s))
