@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from time import perf_counter
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -216,6 +217,15 @@ class Engine(WholeState):
         What this engine has made of process groups is taken down, but no group of the user's own.
         """
         self.transport.close()
+
+    def __enter__(self) -> Self:
+        """`with hspmd.load(...) as engine:` closes it behind the block; others hear of its error."""
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.transport.tell_end(f"{type(error).__name__}: {error}")
+        self.close()
 
     @property
     def settings(self) -> dict[str, str]:

@@ -102,6 +102,23 @@ def test_one_after_another_and_side_by_side(artifact: Path) -> None:
     on_processes(RANKS, check)
 
 
+def test_a_block_closes_its_engine_and_tells_others_what_ended_it(artifact: Path) -> None:
+    def check(rank: int) -> None:
+        with opened(artifact) as engine:
+            assert [trained(engine)] == pytest.approx(expected(1), rel=1e-12)
+        assert not dist.is_initialized()
+        told = "no such file" if rank == 1 else "ValueError: no such file"
+        with pytest.raises(ValueError if rank == 1 else RunError, match=told), opened(artifact) as again:
+            if rank == 1:
+                raise ValueError("no such file")
+            trained(again)
+        with pytest.raises(RunError, match="step is called behind the end of this engine"):
+            trained(again)
+        assert not dist.is_initialized()
+
+    on_processes(RANKS, check)
+
+
 def test_on_a_group_of_the_users_own(artifact: Path, tmp_path: Path) -> None:
     """Its messages under way, its tags and its store are not met, and it stays up behind the engine."""
     wanted = pytest.approx(expected(3), rel=1e-12)
