@@ -19,7 +19,7 @@ def without_key_cache(model: nn.Module, inputs: Container[str]) -> Iterator[None
     The loss of one document in a row is the same with and without one. Of several, positions that begin
     anew tell them apart only without.
     """
-    found = _configs(model) if POSITIONS in inputs else []
+    found = _asking(model, inputs)
     for config in found:
         setattr(config, USE_CACHE, False)
     try:
@@ -29,8 +29,15 @@ def without_key_cache(model: nn.Module, inputs: Container[str]) -> Iterator[None
             setattr(config, USE_CACHE, True)
 
 
-def _configs(model: nn.Module) -> list[object]:
-    """Those of the model's modules that ask for a cache, each once."""
+def loses_key_cache(model: nn.Module, inputs: Container[str]) -> bool:
+    """Whether a model asks for a cache that it doesn't get."""
+    return bool(_asking(model, inputs))
+
+
+def _asking(model: nn.Module, inputs: Container[str]) -> list[object]:
+    """Configurations that ask for a cache, each once, if the batch has positions."""
+    if POSITIONS not in inputs:
+        return []
     held = {id(config): config for module in model.modules() if (config := _config(module)) is not None}
     return [config for config in held.values() if getattr(config, USE_CACHE, None) is True]
 

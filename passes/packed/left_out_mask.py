@@ -23,7 +23,7 @@ from ...models.compile_subject import CompileSubject
 from ...program.kernels.packed_kernels import DocumentMask
 from ...program.program import Program
 from ...rules.lines.attention_lines import FLASH
-from ...trace.key_cache import POSITIONS
+from ...trace.key_cache import POSITIONS, USE_CACHE, loses_key_cache
 from ..causal_mask import MASK, passing
 from .packed_mask import SHORT, MaskFinder, MaskRows, candidates, expected, named
 
@@ -44,6 +44,7 @@ def without_masks(
     key = id(subject.model), id(subject.inputs)
     if key not in known:
         left_out = left_out_masks(subject, trace)
+        _tell_how_called(subject, left_out)
         inputs = {name: value for name, value in subject.inputs.items() if name not in left_out}
         masks = {name: subject.inputs[name] for name in left_out}
         called = replace(subject, inputs=inputs, left_out=masks) if left_out else subject
@@ -65,6 +66,15 @@ def left_out_masks(subject: CompileSubject, trace: StepOf) -> frozenset[str]:
             POSITIONS,
         )
     return frozenset({MASK_INPUT}) if found else frozenset()
+
+
+def _tell_how_called(subject: CompileSubject, left_out: frozenset[str]) -> None:
+    """In one line, what a user's own call of the model has and this one hasn't."""
+    ways = [f"{USE_CACHE} off"] if loses_key_cache(subject.model, subject.inputs) else []
+    ways += [f"no {name}, which is all ones" for name in sorted(left_out)]
+    if ways:
+        text = "the model is called with %s: the batch has %s, which tell documents apart only so"
+        logger.warning(text, " and ".join(ways), POSITIONS)
 
 
 def with_left_out(program: Program, masks: Inputs) -> Program:

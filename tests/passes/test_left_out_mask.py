@@ -78,10 +78,21 @@ def reads_documents(program: Program) -> bool:
     return any(item.kind is InputKind.DOCUMENTS for segment in segments for item in segment.inputs)
 
 
-@pytest.mark.parametrize(("masked", "cached"), [(True, False), (True, True), (False, True)])
-def test_packs_are_their_documents_alone(masked: bool, cached: bool) -> None:
+CALLED = {
+    (True, False): "no attention_mask, which is all ones",
+    (True, True): "use_cache off and no attention_mask, which is all ones",
+    (False, True): "use_cache off",
+}
+
+
+@pytest.mark.parametrize(("masked", "cached"), CALLED)
+def test_packs_are_their_documents_alone(
+    masked: bool, cached: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     made = model(cached)
     compiled = hspmd.compile(made, packs(masked), strategy=FORM)
+    told = f"the model is called with {CALLED[masked, cached]}: the batch has position_ids, which tell"
+    assert caplog.text.count("the model is called") == caplog.text.count(told) == 1
     program = compiled.artifact.program
     assert reads_documents(program)
     assert loss_of(program, made) == pytest.approx(alone(made), rel=1e-10)
@@ -121,11 +132,12 @@ def test_a_mask_that_leaves_out_a_token_is_refused_when_it_comes(tmp_path: Path)
         shape.check({**packs(), "attention_mask": torch.ones(3, 8, dtype=torch.int64)})
 
 
-def test_a_mask_that_the_example_uses_is_applied() -> None:
+def test_a_mask_that_the_example_uses_is_applied(caplog: pytest.LogCaptureFixture) -> None:
     batch = packs()
     batch["attention_mask"][1, 7:] = 0
     program = hspmd.compile(model(), batch, strategy=FORM).artifact.program
     assert "attention_mask" in program.inputs and not program.left_out and not reads_documents(program)
+    assert "the model is called" not in caplog.text
 
 
 def test_attention_that_is_written_out_keeps_the_mask_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
