@@ -17,12 +17,14 @@ from .tokens import Tokens
 
 POSITIONS, SHIFTED = "position_ids", "shift_labels"
 PACKED_INPUTS = (IDS, POSITIONS, LABELS, SHIFTED)
+NEEDED = (IDS, POSITIONS, SHIFTED)
 IGNORED = -100
 """A label that the loss leaves out: of the last token of a document, and of what fills a row up."""
 
 
-FIXED = "compile the model with packed=1 and seq=TOKENS, as long as the longest file"
-SIZED = "compile the model with packed=1, end sizes.tokens at the longest file or later, and pack as much"
+FIX_INPUTS = "compile the model with packed=1"
+FIX_UNIT = "give the strategy sizes.tokens in place of sizes.samples"
+FIX_EMPTY = "give --text files that hold text"
 FILLING = 64
 """Tokens of a document that fills a row up: one long one costs attention, many short ones cost calls."""
 
@@ -120,33 +122,66 @@ def check_packing(
 
     sizes: of rows that it takes, where each step chooses them.
     """
-    wrong = [(key, "packed text can't give this input") for key in shape.inputs if key not in PACKED_INPUTS]
-    needed = (IDS, POSITIONS, SHIFTED)
-    wrong += [
-        (key, "missing: documents would run into each other") for key in needed if key not in shape.inputs
-    ]
-    wrong += [
-        (key, f"{dtype}{list(size)}: the program's rows have no {room} tokens")
-        for key, (size, dtype) in shape.inputs.items()
-        if key in PACKED_INPUTS and ((sizes is None and size[1:] != (room,)) or dtype != "int64")
-    ]
-    if sizes is not None and sizes.unit is not Count.TOKENS:
-        wrong.append(("sizes", "a micro-batch has any number of samples: compile with sizes.tokens"))
-    elif sizes is not None and not sizes.low <= room <= sizes.high:
-        wrong.append(("--pack", f"{room:,}: the program's rows have {sizes.low:,} to {sizes.high:,} tokens"))
-    wrong += [
+    longest = max(lengths, default=0)
+    held, missing = _held(shape, sizes), [key for key in NEEDED if key not in shape.inputs]
+    alien = [(key, "packed text can't give this input") for key in shape.inputs if key not in PACKED_INPUTS]
+    too_long = [
         (str(path), f"{length:,} tokens, more than a row of {room:,}")
         for path, length in zip(files, lengths, strict=True)
         if length > room
     ]
-    wrong += [] if any(lengths) else [("--text", "no file holds a token")]
-    if wrong:
+    found = [
+        (alien, FIX_INPUTS),
+        ([(key, "missing: documents would run into each other") for key in missing], FIX_INPUTS),
+        _of_room(shape, room, max(room, longest), held, sizes),
+        (too_long, _longer(longest, held, sizes)),
+        ([] if any(lengths) else [("--text", "no file holds a token")], FIX_EMPTY),
+    ]
+    if wrong := [each for problems, _ in found for each in problems]:
         raise RunError(
             "the text can't be packed for this program",
             details=wrong,
             rule=f"rows of --pack tokens hold whole files; the model takes {', '.join(PACKED_INPUTS)}",
-            fix=FIXED if sizes is None else SIZED,
+            fix="; ".join(dict.fromkeys(fix for problems, fix in found if problems)),
         )
+
+
+def _held(shape: BatchShape, sizes: SizeRange | None) -> int:
+    """Tokens of the longest row that a program takes; 0: it takes none."""
+    if sizes is not None:
+        return sizes.high if sizes.unit is Count.TOKENS else 0
+    size = shape.inputs[IDS][0] if IDS in shape.inputs else ()
+    return size[1] if len(size) == 2 else 0
+
+
+def _of_room(
+    shape: BatchShape, room: int, wanted: int, held: int, sizes: SizeRange | None
+) -> tuple[list[tuple[str, str]], str]:
+    """What keeps a program from rows of so many tokens, and its fix. wanted: rows of a new compile."""
+    if sizes is not None and sizes.unit is not Count.TOKENS:
+        return [("sizes", "a micro-batch has any number of samples: compile with sizes.tokens")], FIX_UNIT
+    inputs = {key: value for key, value in shape.inputs.items() if key in PACKED_INPUTS}
+    wrong = [
+        (key, f"{dtype}{list(size)}: the program's rows have no {room} tokens")
+        for key, (size, dtype) in inputs.items()
+        if (sizes is None and size[1:] != (room,)) or dtype != "int64"
+    ]
+    if sizes is not None:
+        beyond = not sizes.low <= room <= sizes.high
+        taken = f"the program's rows have {sizes.low:,} to {sizes.high:,} tokens"
+        wrong += [("--pack", f"{room:,}: {taken}")] if beyond else []
+        return wrong, f"give --pack {sizes.low} to {sizes.high}" if beyond else FIX_INPUTS
+    if not held or room == held:
+        return wrong, f"{FIX_INPUTS} and seq={wanted}"
+    return wrong, f"give --pack {held}, or compile the model with seq={wanted}"
+
+
+def _longer(longest: int, held: int, sizes: SizeRange | None) -> str:
+    """How a file longer than a row gets into one, if the program's rows may be that long; else what else."""
+    if longest <= held:
+        return f"give --pack {held}" if sizes is None else f"give --pack {longest} to {held}"
+    how = f"seq={longest}" if sizes is None else f"sizes.tokens that end at {longest} or later"
+    return f"leave longer files out, or compile with {how} and give --pack {longest}"
 
 
 def check_shifted(keys: frozenset[str]) -> None:

@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from hspmd_compiler.base.pipeline_schedule import ScheduleKind
 from hspmd_compiler.errors import RunError
 from hspmd_compiler.models.models import load_model
 from hspmd_compiler.program.sized.documents import cut_documents, refuse_cut_documents
+from hspmd_compiler.program.sized.size_range import SizeRange
+from hspmd_compiler.program.sized.sizes import Count
 from hspmd_compiler.runtime.batches.data import BatchShape
 from hspmd_compiler.runtime.batches.packed_text import (
     FILLING,
@@ -101,12 +104,47 @@ def test_what_can_not_be_packed() -> None:
         "  a.txt        13 tokens, more than a row of 12",
         "  rule         rows of --pack tokens hold whole files; the model takes "
         "input_ids, position_ids, labels, shift_labels",
-        "  fix          compile the model with packed=1 and seq=TOKENS, as long as the longest file",
+        "  fix          compile the model with packed=1; "
+        "leave longer files out, or compile with seq=13 and give --pack 13",
     ]
-    with pytest.raises(RunError, match="no file holds a token"):
-        check_packing(SHAPE, [Path("a.txt")], [0], 12)
-    with pytest.raises(RunError, match="have no 13 tokens"):
-        check_packing(SHAPE, [Path("a.txt")], [3], 13)
+
+
+FIXES: dict[str, tuple[list[int], int, int | None, str, str]] = {
+    "empty": ([0], 12, None, "no file holds a token", "give --text files that hold text"),
+    "fixed, another room": (
+        [3],
+        13,
+        None,
+        "have no 13 tokens",
+        "give --pack 12, or compile the model with seq=13",
+    ),
+    "fixed, too long": (
+        [15],
+        12,
+        None,
+        "15 tokens, more than a row of 12",
+        "leave longer files out, or compile with seq=15 and give --pack 15",
+    ),
+    "a larger room does": ([15], 12, 20, "15 tokens, more than a row of 12", "give --pack 15 to 20"),
+    "beyond the range": (
+        [25],
+        12,
+        20,
+        "25 tokens, more than a row of 12",
+        "leave longer files out, or compile with sizes.tokens that end at 25 or later and give --pack 25",
+    ),
+    "a room beyond the range": ([3], 21, 20, "rows have 1 to 20 tokens", "give --pack 1 to 20"),
+}
+
+
+@pytest.mark.parametrize("name", FIXES)
+def test_each_cause_has_its_own_fix(name: str) -> None:
+    lengths, room, high, what, fix = FIXES[name]
+    sizes = None if high is None else SizeRange(Count.TOKENS, 1, high, (), (1,), ScheduleKind.GPIPE)
+    with pytest.raises(RunError) as caught:
+        check_packing(SHAPE, [Path("a.txt")], lengths, room, sizes)
+    assert what in str(caught.value)
+    assert caught.value.fix == fix
 
 
 def test_a_document_that_is_cut_between_rows() -> None:

@@ -84,7 +84,7 @@ def test_what_does_not_fit_the_range(tmp_path: Path) -> None:
     told = str(caught.value)
     assert "40 tokens, more than a row of 30" in told
     assert "30: the program's rows have 1 to 12 tokens" in told
-    assert "end sizes.tokens at the longest file or later" in told
+    assert "sizes.tokens that end at 40 or later" in told
     with pytest.raises(RunError, match=r"compile with sizes\.tokens"):
         check_packing(SHAPE, files, [4], 12, replace(SIZES, unit=Count.SAMPLES))
     check_packing(SHAPE, files, [12], 12, SIZES)
