@@ -51,6 +51,7 @@ class SizedFactoryData(FactoryData):
                     break
         while (given := self._next(self._inner)) is not END:
             batch, self._taken = sized_batch(given, self._sizes.unit)
+            self._taken.check(self._sizes, f"batch {self._batches + 1} of epoch {self.epoch}")
             self.plan = self._taken.plan_for(self._sizes)
             self._batches += 1
             yield batch
@@ -72,6 +73,22 @@ class GivenSizes:
     documents: tuple[tuple[int, ...], ...] = ()
     plan: StepPlan | None = None
 
+    def check(self, sizes: SizeRange, batch: str) -> None:
+        """RunError for rows of no length that a program takes. batch: which one it is."""
+        wrong = [
+            (f"row {number}", f"{length:,} tokens")
+            for number, length in enumerate(self.rows)
+            if not sizes.low <= length <= sizes.high
+        ]
+        if wrong:
+            more = [("...", f"{len(wrong) - SHOWN_ROWS:,} more")] if len(wrong) > SHOWN_ROWS else []
+            raise RunError(
+                f"rows of {batch} are not of a length that the program takes",
+                details=[*wrong[:SHOWN_ROWS], *more],
+                rule=f"it was compiled for {sizes.low:,} to {sizes.high:,} tokens a row; the first is row 0",
+                fix="cut or fill such rows, or compile with sizes.tokens that hold their lengths",
+            )
+
     def plan_for(self, sizes: SizeRange) -> StepPlan:
         """How the pipelines of a program take it."""
         if self.plan is not None:
@@ -84,6 +101,7 @@ class GivenSizes:
 def planned_batch(given: object, sizes: SizeRange) -> tuple[Batch, StepPlan]:
     """The whole step's batch, and how its micro-batches lie in it; RunError for anything else."""
     batch, found = sized_batch(given, sizes.unit)
+    found.check(sizes, "a batch")
     return batch, found.plan_for(sizes)
 
 

@@ -91,6 +91,28 @@ def test_what_is_no_batch_is_told(given: object, told: str) -> None:
         planned_batch(given, TOKENS)
 
 
+def test_a_row_beyond_the_range_is_told_by_its_batch() -> None:
+    sizes = replace(TOKENS, low=2)
+    whole = [[2, 3], [sizes.high, sizes.high + 1, 4, 1]]
+
+    def factory(epoch: int) -> Iterator[object]:
+        yield from ([{"x": torch.ones(length)} for length in lengths] for lengths in whole)
+
+    data = iter(SizedFactoryData(factory, BatchShape(1, {}), sizes))
+    next(data)
+    with pytest.raises(RunError) as caught:
+        next(data)
+    assert str(caught.value).splitlines() == [
+        "RunError: rows of batch 2 of epoch 0 are not of a length that the program takes",
+        f"  row 1 {sizes.high + 1} tokens",
+        "  row 3 1 tokens",
+        f"  rule  it was compiled for 2 to {sizes.high} tokens a row; the first is row 0",
+        "  fix   cut or fill such rows, or compile with sizes.tokens that hold their lengths",
+    ]
+    with pytest.raises(RunError, match="rows of a batch are not of a length"):
+        planned_batch({"x": torch.ones(1)}, sizes)
+
+
 def test_a_factory_of_rows_is_refused() -> None:
     def factory(rows: object) -> Iterator[dict[str, Tensor]]:
         yield {}
