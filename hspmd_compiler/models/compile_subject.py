@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from ..base.log import task
-from ..errors import OptionError, TraceError
+from ..errors import HspmdError, OptionError, TraceError
 from ..program.init_program import InitProgram
-from ..trace.init_record import record_factory
+from ..trace.init_record import Numbers, record_factory
+from ..trace.tensor_memory import is_fake
 from .models import ModelSource, load_model, source_of_factory
 
 Inputs = Mapping[str, torch.Tensor]
@@ -27,6 +28,7 @@ class CompileSubject:
     """What is compiled. live: the model whose weights are taken; else `init` makes them, as `source` does.
 
     inputs: what the model is called with. left_out: masks of ones that a batch may hold beside them.
+    numbers: what a fake tensor holds that the factory made.
     """
 
     model: nn.Module
@@ -37,6 +39,19 @@ class CompileSubject:
     source: ModelSource | None = None
     examples: Inputs | None = None
     left_out: Inputs = field(default_factory=dict)
+    numbers: Numbers | None = None
+
+    def held(self, name: str) -> torch.Tensor | None:
+        """The numbers of an input; None where they aren't known, as of a factory's random ones."""
+        value = self.inputs[name]
+        if value.is_meta:
+            return None
+        if not is_fake(value):
+            return value
+        try:
+            return None if self.numbers is None else self.numbers(value)
+        except HspmdError:  # of a tensor that the factory made in a way that isn't recorded
+            return None
 
 
 def subject_of(
@@ -69,7 +84,14 @@ def subject_of(
         recorded = record_factory(source.build)
     inputs = recorded.example_inputs if example_inputs is None else example_inputs
     return CompileSubject(
-        recorded.model, inputs, source.description(), recorded.init, None, source, example_inputs
+        recorded.model,
+        inputs,
+        source.description(),
+        recorded.init,
+        None,
+        source,
+        example_inputs,
+        numbers=recorded.numbers,
     )
 
 

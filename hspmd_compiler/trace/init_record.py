@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -26,6 +26,7 @@ from .tensor_memory import is_fake, storage_key
 
 Inputs = Mapping[str, torch.Tensor]
 Factory = Callable[[], tuple[nn.Module, Inputs]]
+Numbers = Callable[[torch.Tensor], torch.Tensor | None]
 MemoryGeometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
 
 MOST_CONSTANTS = 1 << 16
@@ -33,15 +34,24 @@ _MARK = 0x6873706D64 << 20  # seeds that no user chooses: the generator holds on
 _OVERWRITE = frozenset(
     ("normal_", "uniform_", "fill_", "zero_", "copy_", "exponential_", "log_normal_", "random_", "bernoulli_")
 )
+_LIKE = frozenset(
+    f"aten.{name}.default"
+    for name in ("ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full")
+)
+"""Operators that take shape and type of a tensor, not its numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A model of fake tensors, its example inputs, and how its parameters and buffers come about."""
+    """A model of fake tensors, its example inputs, and how its parameters and buffers come about.
+
+    numbers: what a tensor of the factory holds; None where random numbers are behind it.
+    """
 
     model: nn.Module
     example_inputs: dict[str, torch.Tensor]
     init: InitProgram
+    numbers: Numbers
 
 
 def record_factory(factory: Factory) -> Recorded:
@@ -54,7 +64,8 @@ def _recorded(recorder: _Recorder, model: nn.Module, inputs: Inputs) -> Recorded
     named = {**dict(model.named_buffers()), **dict(model.named_parameters())}
     order = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
     finals = {name: recorder.value_of(named[name]).id for name in order}
-    return Recorded(model, dict(inputs), program_of(recorder.calls, finals, recorder.memory_of))
+    init = program_of(recorder.calls, finals, recorder.memory_of)
+    return Recorded(model, dict(inputs), init, recorder.numbers)
 
 
 def build_fake(factory: Factory) -> tuple[nn.Module, Inputs]:
@@ -283,20 +294,48 @@ class _Recorder:
     def _scalar(self, tensor: object) -> object:
         """The number in a tensor that depends on no random one, found by running its calls for real."""
         assert isinstance(tensor, torch.Tensor)
-        wanted = self.value_of(tensor)
-        calls = live_calls(self.calls, {wanted.id}, {self.memory_of[wanted.id]})
+        wanted, calls = self._calls_of(tensor)
         if any(call.draw for call in calls):
             raise TraceError(
                 "the factory looks at the value of a random tensor",
                 rule="a model is built without numbers, so only fixed values can be read",
                 fix="don't call .item() or compare random tensors while building the model",
             )
-        made: dict[int, torch.Tensor] = {}
-        with real_tensors(), torch.no_grad():
-            for call in calls:
-                result = _run(call, made)
-                made.update(zip(call.outs, _tensors(result), strict=False))
-            return made[wanted.id].item()
+        with real_tensors():
+            return _made(calls)[wanted].item()
+
+    def numbers(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """What a tensor holds, found by running its calls for real; None where random ones are in it."""
+        wanted, calls = self._calls_of(tensor)
+        if self.memory_of[wanted] in _random_memories(calls):
+            return None
+        with torch.random.fork_rng(devices=()):
+            return _made([call for call in calls if call.op not in (RESEED, RESTORE)])[wanted]
+
+    def _calls_of(self, tensor: torch.Tensor) -> tuple[int, list[Call]]:
+        wanted = self.value_of(tensor).id
+        return wanted, live_calls(self.calls, {wanted}, {self.memory_of[wanted]})
+
+
+def _random_memories(calls: Iterable[Call]) -> set[int]:
+    """Memories that hold random numbers, or what is made of such."""
+    found: set[int] = set()
+    for call in calls:
+        drawn = call.draw or any(
+            isinstance(each, torch.Generator) for each in leaves((call.args, call.kwargs))
+        )
+        if drawn or (call.reads & found and call.op not in _LIKE):
+            found |= call.writes
+    return found
+
+
+def _made(calls: Iterable[Call]) -> dict[int, torch.Tensor]:
+    """What calls make when they run for real."""
+    made: dict[int, torch.Tensor] = {}
+    with real_tensors(), torch.no_grad():
+        for call in calls:
+            made.update(zip(call.outs, _tensors(_run(call, made)), strict=False))
+    return made
 
 
 def _run(call: Call, made: Mapping[int, torch.Tensor]) -> object:

@@ -3,6 +3,7 @@
 Models of transformers look at positions only where they get no mask. So one that leaves out no token of the
 example is left out of the call, where this is proved to change nothing for rows of one document: with ones,
 each attention passes what the attention of documents passes then. Batches are held to ones when they come.
+A mask of a factory's random numbers isn't known: it is taken for ones.
 """
 
 from __future__ import annotations
@@ -55,10 +56,15 @@ def without_masks(
 def left_out_masks(subject: CompileSubject, trace: StepOf) -> frozenset[str]:
     """Names of inputs that the model is to be called without."""
     model, inputs = subject.model, subject.inputs
-    if not _leaves_nothing_out(model, inputs):
+    if not _can_do_without(model, inputs):
+        return frozenset()
+    mask = subject.held(MASK_INPUT)
+    if mask is not None and not bool((mask != 0).all()):
         return frozenset()
     with task("look for documents that a mask hides"):
         found = _hides_documents(model, inputs, trace)
+    if found and mask is None:
+        logger.warning("numbers of the example's %s aren't known: batches may hold ones alone", MASK_INPUT)
     if found is None:
         logger.warning(
             "%s is applied as the model does it: documents of a row see each other, though %s begin anew",
@@ -84,12 +90,10 @@ def with_left_out(program: Program, masks: Inputs) -> Program:
     return replace(program, left_out=held) if held else program
 
 
-def _leaves_nothing_out(model: nn.Module, inputs: Inputs) -> bool:
-    """Whether the example has a mask of ones beside positions, and the model can do without it."""
+def _can_do_without(model: nn.Module, inputs: Inputs) -> bool:
+    """Whether the example has a mask of tokens beside positions, and the model can be called without it."""
     mask, positions = inputs.get(MASK_INPUT), inputs.get(POSITIONS)
     if mask is None or positions is None or mask.dim() != 2 or mask.shape[1:] != positions.shape[1:]:
-        return False
-    if mask.is_meta or not bool((mask != 0).all()):
         return False
     try:
         known = inspect.signature(model.forward).parameters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,53 @@ class NeedsMask(nn.Module):
 def test_a_mask_that_the_model_needs_stays() -> None:
     program = hspmd.compile(NeedsMask(), packs(), strategy=FORM).artifact.program
     assert "attention_mask" in program.inputs and not program.left_out
+
+
+def of_factory(how: str) -> Callable[[], tuple[nn.Module, Batch]]:
+    """A factory, whose tensors have no numbers while it is recorded. how: what makes the mask."""
+
+    def build() -> tuple[nn.Module, Batch]:
+        made, shape = model(cached=True), (3, 9)
+        ids = torch.randint(VOCAB, shape)
+        positions = (torch.arange(9) % 4).repeat(3, 1)
+        ones = torch.ones(shape, dtype=torch.int64)
+        masks = {
+            "ones": ones,
+            "ones like random ids": torch.ones_like(ids),
+            "a zero": ones.index_fill(1, torch.tensor([8]), 0),
+            "of a generator": torch.randint(1, 2, shape, generator=torch.Generator().manual_seed(0)),
+        }
+        batch = {"input_ids": ids, "labels": ids, "shift_labels": ids, "position_ids": positions}
+        return made, {**batch, "attention_mask": masks[how]}
+
+    return build
+
+
+@pytest.mark.parametrize("how", ["ones", "ones like random ids", "of a generator"])
+def test_the_mask_of_a_factory_is_left_out(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    before = torch.get_rng_state()
+    with caplog.at_level(logging.WARNING):
+        compiled = hspmd.compile(of_factory(how), strategy=FORM)
+    program = compiled.artifact.program
+    assert program.left_out == {"attention_mask": ((3, 9), "int64")} and reads_documents(program)
+    assert (how == "of a generator") is (
+        "numbers of the example's attention_mask aren't known" in caplog.text
+    )
+    assert torch.equal(torch.get_rng_state(), before)
+    if how != "ones":
+        return
+    made = model(cached=True)
+    batch = packs(masked=False)
+    state = {key: value.double() for key, value in whole_state(made).items()}
+    found = simulate(widen_program(program), state, [batch]).losses[0]
+    assert found == pytest.approx(alone(made), rel=1e-10)
+
+
+def test_the_mask_of_a_factory_with_a_zero_is_applied() -> None:
+    program = hspmd.compile(of_factory("a zero"), strategy=FORM).artifact.program
+    assert "attention_mask" in program.inputs and not program.left_out and not reads_documents(program)
+
+
+def test_rows_of_any_length_beside_the_mask_of_a_factory() -> None:
+    compiled = hspmd.compile(of_factory("ones"), strategy=PACKED)
+    assert compiled.artifact.program.left_out.keys() == {"attention_mask"}
