@@ -94,6 +94,8 @@ def _waves(state: Shared, known: Mapping[int, LayoutReduction], cost: CostModel 
         return Waves(note="a schedule leaves gradients of weights to later")
     if strategy.bucket_bytes == 0:
         return Waves(note="bucket_bytes is 0")
+    if state.sum_groups:  # stages come to these at other places of a pass, the same ranks to both
+        return Waves(note="sums over the batch are made within passes")
     summed = {name: known[id(layout)] for name, layout in layouts.items() if known[id(layout)].groups}
     rows = {name: state.graph.params[name].grad or 0 for name in summed}
     orders = BackwardOrders(sorted(summed, key=rows.__getitem__), state.pipelines, state.live)
