@@ -51,7 +51,7 @@ def found() -> Plan:
 def test_the_best_plan_has_groups_of_unequal_size() -> None:
     """One sample each: three share theirs, which no even grouping can do as well."""
     best = found().chosen
-    assert best.name == f"{GROUPS}, searched"
+    assert best.name.startswith(f"{GROUPS}, searched")
     assert [len(pipeline.devices) for pipeline in best.strategy.pipelines] == [3, 1]
     others = [one for one in found().runner_ups if not one.name.startswith(f"{GROUPS}, searched")]
     assert any(one.name == f"{GROUPS} by speed" for one in others)
