@@ -27,7 +27,10 @@ def given_to(program: Program, batch: Batch | GivenBatches | Iterable[Batch], st
     """One global batch for every step, or the first of several; an OptionError where there is none."""
     found: list[object] = [batch] if isinstance(batch, Mapping) else list(islice(batch, steps))
     if program.sizes is not None and found:
-        return [checked_plan(program, *planned_batch(each, program.sizes)) for each in found]
+        return [
+            checked_plan(program, *planned_batch(each, program.sizes, f"batch {number}"))
+            for number, each in enumerate(found, 1)
+        ]
     shape, checked = BatchShape.of(program), list[Batch]()
     for each in found:
         if not isinstance(each, Mapping):

@@ -98,10 +98,13 @@ class GivenSizes:
         return spread_samples(self.samples, sizes)
 
 
-def planned_batch(given: object, sizes: SizeRange) -> tuple[Batch, StepPlan]:
-    """The whole step's batch, and how its micro-batches lie in it; RunError for anything else."""
+def planned_batch(given: object, sizes: SizeRange, name: str = "a batch") -> tuple[Batch, StepPlan]:
+    """The whole step's batch, and how its micro-batches lie in it; RunError for anything else.
+
+    name: of the batch in an error.
+    """
     batch, found = sized_batch(given, sizes.unit)
-    found.check(sizes, "a batch")
+    found.check(sizes, name)
     return batch, found.plan_for(sizes)
 
 
