@@ -19,7 +19,7 @@ from ..strategy.strategy import Strategy
 from ..strategy.write import TextForm, strategy_text, write_strategy
 from .command import Command, add_json
 from .show import show_json
-from .strategy_drawing import draw
+from .strategy_drawing import SHARE, draw, share_text, sized_text
 
 FILE_HELP = (
     "a strategy in any form: our JSON or YAML, or that of HSPMD, HexiScale, Hydraulis, HotSPa, FlagScale"
@@ -136,8 +136,11 @@ def strategy_sections(found: Expanded, schedules: bool) -> list[Section]:
     facts: list[tuple[Cell, ...]] = [
         ("ranks", strategy.world_size),
         ("layers", strategy.num_layers),
-        ("global batch", strategy.global_batch),
-        ("accumulation", strategy.accumulation),
+        *(
+            (("global batch", strategy.global_batch), ("accumulation", strategy.accumulation))
+            if strategy.sizes is None
+            else (("sizes", sized_text(strategy.sizes)),)
+        ),
         ("schedule", strategy.schedule_name),
         ("sequence parallel", strategy.sequence_parallel),
         ("ZeRO", strategy.zero),
@@ -145,9 +148,10 @@ def strategy_sections(found: Expanded, schedules: bool) -> list[Section]:
         *((("layouts", len(strategy.layouts)),) if strategy.layouts else ()),
         *((("context groups", len(strategy.context)),) if strategy.context else ()),
     ]
+    taken = "micro-batches" if strategy.sizes is None else SHARE
     sections: list[Section] = [
         Table("strategy", strategy.name or "strategy", ("fact", "value"), tuple(facts)),
-        Table("stages", "stages", STAGE_COLUMNS, tuple(_stage_rows(strategy))),
+        Table("stages", "stages", (*STAGE_COLUMNS, taken), tuple(_stage_rows(strategy))),
     ]
     if schedules:
         sections += _schedule_sections(strategy)
@@ -162,7 +166,7 @@ def _schedule_sections(strategy: Strategy) -> Iterator[Listing]:
         yield Listing(f"schedule {index}", f"schedule of pipeline {index}", tuple(lines))
 
 
-STAGE_COLUMNS = ("pipeline", "stage", "layers", "devices", "ranks", "shares", "micro-batches")
+STAGE_COLUMNS = ("pipeline", "stage", "layers", "devices", "ranks", "shares")
 
 
 def _stage_rows(strategy: Strategy) -> Iterator[tuple[Cell, ...]]:
@@ -176,7 +180,9 @@ def _stage_rows(strategy: Strategy) -> Iterator[tuple[Cell, ...]]:
                 " ".join(map(str, stage.devices)),
                 " ".join(str(ranks[device]) for device in stage.devices),
                 "even" if stage.shares is None else " ".join(map(str, stage.shares)),
-                " ".join(map(str, pipeline.micro_batches)),
+                share_text(pipeline, strategy)
+                if strategy.sizes
+                else " ".join(map(str, pipeline.micro_batches)),
             )
 
 

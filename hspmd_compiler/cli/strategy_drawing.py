@@ -12,13 +12,14 @@ from ..base.context import ContextCut
 from ..pages.units import sizes_text
 from ..strategy.context_spec import ContextChoice
 from ..strategy.formats.expanded import Expanded
-from ..strategy.strategy import PipelineSpec, StageSpec, Strategy
+from ..strategy.strategy import PipelineSpec, SizesSpec, StageSpec, Strategy
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.panel import Panel
 
 WIDTH = 100  # columns where there is no terminal
+SHARE = "share of a step"
 DEVICES_A_LINE = 24  # columns of a box's list of devices
 
 
@@ -54,13 +55,23 @@ def _headlines(name: str, expanded: Expanded) -> Iterator[str]:
     yield f"strategy {name or strategy.name}".rstrip()
     yield (
         f"{strategy.world_size} devices, {strategy.num_layers} layers, schedule {strategy.schedule_name}, "
-        f"global batch {strategy.global_batch}"
-        + (f" in {strategy.accumulation} slices" if strategy.accumulation > 1 else "")
+        + (
+            f"sizes {sized_text(strategy.sizes)}"
+            if strategy.sizes
+            else f"global batch {strategy.global_batch}"
+        )
+        + (f" in {strategy.accumulation} slices" if strategy.accumulation > 1 and not strategy.sizes else "")
         + (", sequence parallel" if strategy.sequence_parallel else "")
         + (f", ZeRO-{strategy.zero}" if strategy.zero else "")
         + (f", {len(strategy.overrides)} overrides" if strategy.overrides else "")
         + (f", {len(strategy.layouts)} layouts of activations" if strategy.layouts else "")
     )
+
+
+def sized_text(sizes: SizesSpec) -> str:
+    """The range that steps choose micro-batches in."""
+    low, high = sizes.range
+    return f"{low:,} to {high:,} {'tokens' if sizes.tokens else 'samples'} a micro-batch"
 
 
 def _member_text(strategy: Strategy, pipeline: int) -> str:
@@ -70,7 +81,9 @@ def _member_text(strategy: Strategy, pipeline: int) -> str:
         return ""
     group, member = strategy.context.index(spec), spec.pipelines.index(pipeline)
     cut = "" if spec.cut is ContextCut.CONTIGUOUS else f", {spec.cut.value}"
-    share = f", {spec.lengths[member]} tokens{cut}" if spec.lengths else cut
+    length = spec.lengths[member] if spec.lengths else 0
+    what = f"share {length} of {sum(spec.lengths)}" if strategy.sizes else f"{length} tokens"
+    share = f", {what}{cut}" if spec.lengths else cut
     form = "" if spec.form is ContextChoice.AUTO else f", {spec.form.value}"
     padding = f", {spec.padding} of padding" if spec.padding else ""
     return f", group {group}: context-parallel member {member} of {len(spec.pipelines)}{share}{padding}{form}"
@@ -85,7 +98,7 @@ def _box(number: int, stage: StageSpec, pipeline: PipelineSpec, expanded: Expand
         ("devices", wrapped(device_text(stage.devices))),
         ("TP", str(stage.tp)),
         ("layers", f"{low}-{high - 1} ({high - low})" if high - low > 1 else f"{low}"),
-        ("micro-batches", sizes_text(pipeline.micro_batches)),
+        _taken(pipeline, expanded.strategy),
         *([] if stage.shares is None else [("shares", " ".join(map(str, stage.shares)))]),
         *([] if stage.zero_shares is None else [("ZeRO shares", " ".join(map(str, stage.zero_shares)))]),
         *([] if stage.experts is None else [("experts", " ".join(map(str, stage.experts)))]),
@@ -94,6 +107,18 @@ def _box(number: int, stage: StageSpec, pipeline: PipelineSpec, expanded: Expand
     ]
     lines = [f"{name} {text}".replace("\n", "\n" + " " * (len(name) + 1)) for name, text in rows]
     return Panel(Text("\n".join(lines)), title=f"stage {number}", expand=False)
+
+
+def _taken(pipeline: PipelineSpec, strategy: Strategy) -> tuple[str, str]:
+    """The pipeline's micro-batches, or, where each step chooses them, its share of a step."""
+    if strategy.sizes is None:
+        return "micro-batches", sizes_text(pipeline.micro_batches)
+    return SHARE, share_text(pipeline, strategy)
+
+
+def share_text(pipeline: PipelineSpec, strategy: Strategy) -> str:
+    """How much of a step a pipeline takes, itself or with those that share its rows."""
+    return f"{pipeline.batch_size} of {strategy.slice_size}"
 
 
 def _recompute(stage: StageSpec, pipeline: PipelineSpec) -> Iterator[tuple[str, str]]:

@@ -44,6 +44,33 @@ def test_a_drawing(name: str, capsys: pytest.CaptureFixture[str], expect: Expect
     expect(f"cli/strategy_{name.split('.')[0]}", capsys.readouterr().out)
 
 
+SIZED = {
+    "pipelines": [
+        {"stages": [{"devices": [0], "layers": 1}], "micro_batches": [1, 1]},
+        {"stages": [{"devices": [1], "layers": 1}], "micro_batches": [1, 1]},
+        {"stages": [{"devices": [2], "layers": 1}], "micro_batches": [3]},
+    ],
+    "context": [{"pipelines": [0, 1], "lengths": [2, 4]}],
+    "sizes": {"tokens": [1, 32768]},
+}
+
+
+def test_sizes_are_drawn_as_a_range_and_shares(capsys: pytest.CaptureFixture[str]) -> None:
+    """Numbers that mean samples and tokens elsewhere say here how a step is shared out."""
+    Path("sized.json").write_text(json.dumps(SIZED))
+    assert main(["strategy", "show", "sized.json"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 layers, schedule 1f1b, sizes 1 to 32,768 tokens a micro-batch" in shown.replace("\n", " ")
+    assert "group 0: context-parallel member 0 of 2, share 2 of 6" in shown
+    assert shown.count("share of a step 2 of 5") == 2 and "share of a step 3 of 5" in shown
+    assert "global batch" not in shown and "micro-batches" not in shown and "2 tokens" not in shown
+    assert main(["strategy", "show", "sized.json", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    facts = {row["fact"]: row["value"] for row in said["strategy"]}
+    assert facts["sizes"] == "1 to 32,768 tokens a micro-batch" and "global batch" not in facts
+    assert [row["share of a step"] for row in said["stages"]] == ["2 of 5", "2 of 5", "3 of 5"]
+
+
 def test_a_drawing_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["strategy", "show", "plain.sh", "--json"]) == 0
     one = json.loads(capsys.readouterr().out)
