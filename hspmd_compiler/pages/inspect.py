@@ -21,6 +21,7 @@ from .sections import Cell, Listing, Section, Table
 from .training_page import decay_table, narrow_warning, optimizer_text
 
 GRADIENT = "gradient"
+FIRST = "global batch, inputs, rows and instructions are of that size; each step chooses its own"
 NAMES_SHOWN = 5
 FOLDS = (("rank", "device", "tp"), ("pipeline", "rows"))
 """Ranks of a stage, then stages of pipelines that do the same."""
@@ -36,7 +37,7 @@ def overview(artifact: Artifact, size: int | None = None) -> list[Section]:
         ("strategy fingerprint", manifest.strategy_fingerprint[:16]),
         ("torch", f">={manifest.torch[0]},<{manifest.torch[1]}"),
         ("global batch", program.batch),
-        *([] if program.sizes is None else [("sizes", program.sizes.text)]),
+        *([] if program.sizes is None else [("sizes", program.sizes.text), ("first compile", FIRST)]),
         *((f"input {name}", f"{dtype} {list(shape)}") for name, (shape, dtype) in program.inputs.items()),
         *((f"input {name}", "ones, which nothing reads") for name in program.left_out),
         ("optimizer", optimizer_text(manifest.optimizer)),

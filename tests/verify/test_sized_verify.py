@@ -89,7 +89,9 @@ def test_pages_say_at_which_size_their_figures_are(unit: str, high: int) -> None
     assert sizes is not None and sizes.text.startswith(
         f"1 to {high} {unit} a micro-batch; figures are those of "
     )
-    assert sizes.text in str(program.inspect())
+    facts = dict(next(each for each in program.inspect() if each.key == "artifact").rows)
+    assert facts["sizes"] == sizes.text
+    assert str(facts["first compile"]).startswith("global batch, inputs, rows and instructions are of that")
     two = {"kind": "cuda A100-SXM4-80GB", "count": 2}
     found = program.estimate({"version": 1, "nodes": [{"address": "here", "devices": [two]}]})
     assert f"micro-batches by pipeline: {high} | {high}" in found.notes
