@@ -40,7 +40,7 @@ def _problems_of_row(stage: int, row: Sequence[Action], count: int) -> Iterator[
             if number >= count:
                 yield f"{Action(kind, number).text(stage)}: there are {count} micro-batches"
             elif number not in held:
-                yield f"{Action(kind, number).text(stage)} is missing"
+                yield f"{Action(kind, number).text(stage)} is missing{_where(kind, stage, number)}"
         if held == {*range(count)} and numbers != list(range(count)):
             yield f"{kind.name.lower()} runs {' '.join(map(str, numbers))}: each micro-batch once, from 0 on"
     seen: dict[ActionKind, set[int]] = {kind: set() for kind in ActionKind}
@@ -49,6 +49,17 @@ def _problems_of_row(stage: int, row: Sequence[Action], count: int) -> Iterator[
         if before is not None and action.micro_batch < count and action.micro_batch not in seen[before]:
             yield f"{action.text(stage)} stands before its {before.name.lower()}"
         seen[action.kind].add(action.micro_batch)
+
+
+def _where(kind: ActionKind, stage: int, number: int) -> str:
+    """What wants an action that is missing, and where to add it."""
+    if kind not in BEFORE:
+        return ": a stage has an F of each micro-batch; add it"
+    before = Action(BEFORE[kind], number).text(stage)
+    if kind is ActionKind.BACKWARD:
+        return f": a stage has a B of each micro-batch; add it behind {before}"
+    rule = "a stage with a W has one of each micro-batch"
+    return f": {rule}; add it behind {before}, or leave out every W of stage {stage}"
 
 
 def _blocked(schedule: PipelineSchedule) -> Iterator[ScheduleProblem]:
