@@ -10,7 +10,6 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from ..base.log import logger
 from ..errors import InternalError, RunError
 from ..options import PLAIN, Arithmetic
 from ..program.arrays import TorchArrays
@@ -66,8 +65,6 @@ class ActiveProgram:
         self._segments: SegmentRunner[Tensor] | None = None
         self._sized: SizedRun | None = None
         if self._plan is not None and self.sizes is not None:
-            if arithmetic.torch_compile or arithmetic.cuda_graphs:
-                logger.warning("sizes change with every step: the program runs as it stands, not compiled")
             self._segments = self._sized = SizedRun(
                 program, self._plan.program, str(transport.device), starts=True
             )

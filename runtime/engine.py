@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..artifact.proved_loss import LossKind
+from ..base.log import logger
 from ..errors import HspmdError
 from ..options import PLAIN, Arithmetic, OptimizerConfig
 from ..program.execute import RankState
@@ -77,6 +78,8 @@ class Engine(WholeState):
         self.hot: HotSteps | None = None
         self.strategy = strategy
         self.active = self._activated(strategy, self._switchable.named(strategy))
+        if self.rank == 0 and self.active.sizes and (arithmetic.torch_compile or arithmetic.cuda_graphs):
+            logger.warning("sizes change with every step: the program runs as it stands, not compiled")
         if isinstance(params, HeldState):
             self.active.state, self.optimizer.state = params.state, params.moments
         else:

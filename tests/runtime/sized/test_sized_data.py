@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hspmd_compiler.base.pipeline_schedule import ScheduleKind
 from hspmd_compiler.errors import RunError
+from hspmd_compiler.options import Arithmetic
 from hspmd_compiler.program.sized.plan_check import check_plan, in_order
 from hspmd_compiler.program.sized.size_range import SizeRange
 from hspmd_compiler.program.sized.sizes import Count, MicroSizes
@@ -130,6 +131,21 @@ def batches(epoch: int) -> Iterator[object]:
         x, y = (torch.randn(count, width, generator=rng, dtype=torch.float64) for width in (WIDE, HEADS))
         batch = {"x": x, "y": y}
         yield batch if step < 2 else (batch, StepPlan(((), (MicroSizes(count),))))
+
+
+def test_that_nothing_is_compiled_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    case, meeting = samples(), Meeting()
+
+    def job(rank: int) -> None:
+        params: dict[str, Tensor] = {
+            each.name: torch.zeros(each.shape) for each in case.program.ranks[rank].shards
+        }
+        transport = ThreadTransport(meeting, rank, case.program.world_size)
+        Engine(case.program, CONFIG, transport, params, arithmetic=Arithmetic(torch_compile=True))
+
+    in_threads(case.program.world_size, meeting, job)
+    assert case.program.world_size > 1
+    assert caplog.text.count("the program runs as it stands, not compiled") == 1
 
 
 def test_training_goes_on_where_it_was_kept() -> None:
