@@ -103,13 +103,25 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> object:
-    """Fewer key and value heads than query heads are repeated: kernels differ in whether they do it."""
+    """Fewer key and value heads than query heads are repeated, and heads of two widths padded to one: kernels
+    differ in whether they take such."""
     heads = query.shape[-3] if query.dim() > 2 else 0
     if enable_gqa and all(x.dim() > 2 and heads % x.shape[-3] == 0 for x in (key, value)):
         key, value, enable_gqa = _repeated(key, heads), _repeated(value, heads), False
+    own, kept = query.shape[-1], value.shape[-1]
+    if pads := own != kept and query.dim() == 4 and not dropout_p:
+        scale = own**-0.5 if scale is None else scale
+        query, key, value = (_padded(x, max(own, kept)) for x in (query, key, value))
     given = (query, key, value, attn_mask, dropout_p, is_causal)
     op = aten.scaled_dot_product_attention.default
-    return written_out_by_torch(op, *given, scale=scale, enable_gqa=enable_gqa)
+    made = written_out_by_torch(op, *given, scale=scale, enable_gqa=enable_gqa)
+    return made[..., :kept] if pads else made  # type: ignore[index]
+
+
+def _padded(x: Tensor, width: int) -> Tensor:
+    """With zeros behind, which add nothing to products of queries and keys."""
+    missing = width - x.shape[-1]
+    return torch.constant_pad_nd(x, [0, missing]) if missing else x
 
 
 def _repeated(x: Tensor, heads: int) -> Tensor:
