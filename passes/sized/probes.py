@@ -21,8 +21,10 @@ LEAST = 11
 """The first probe, unless the range, or cuts into many pieces, ask for more."""
 TRIES = 64
 PRIMES = 2 * 3 * 5 * 7 * 11 * 13
-COUNTS = {Count.TOKENS: (2, 4, 3), Count.SAMPLES: (3, 2, 3)}
-"""Micro-batches of the first pipeline at each probe; the others have 2. Rows are odd at one end alone."""
+COUNTS = {Count.TOKENS: (4, 5, 3), Count.SAMPLES: (3, 4, 3)}
+"""Micro-batches of the first pipeline at each probe. The others have 2, at no probe as many: what is done
+only where all have as many, as gathers of parameters inside a step, is done at none. Rows are odd at one end.
+"""
 Cuts = tuple[tuple[int, ...], ...]
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from ...errors import DeduceError, HspmdError
 from ...program.sized.size_range import SizeRange
 from ...program.sized.sizes import Count
 
 SAME = "a program for micro-batches of any size does the same operators at every size, in the same order"
+PLAIN = (str, int, float, bool, type(None))
 WITHOUT = "compile without `sizes`, for one size"
 
 
@@ -31,7 +33,7 @@ def unlike_programs(
         at=_line(place, lines),
         details=[*([("part", place.detail)] if place.detail else []), *_at_probes(sizes, given)],
         rule=SAME,
-        fix=f"keep code that looks at the size out of the model, or {WITHOUT}",
+        fix=f"keep code that looks at the size out of the model, give `sizes` another end, or {WITHOUT}",
     )
 
 
@@ -61,17 +63,40 @@ def ambiguous_sizes(sizes: SizeRange, place: Unlike, text: str, lines: Sequence[
 
 
 def _at_probes(sizes: SizeRange, given: Sequence[object] = ()) -> list[tuple[str, str]]:
-    found = []
+    found, apart = [], _apart(given)
     for number, probe in enumerate(sizes.probes):
         micro = probe.pipelines[0][0]
         at = f"{micro.tokens} tokens" if sizes.unit is Count.TOKENS else f"{micro.samples} samples"
-        found.append((f"at {at}", _short(given[number]) if given else "compiled"))
+        found.append((f"at {at}", _short(apart[number]) if given else "compiled"))
     return found
 
 
+def _apart(given: Sequence[object]) -> Sequence[object]:
+    """The first parts of what is given that are unlike."""
+    while given and all(isinstance(each, (list, tuple)) for each in given):
+        parts = zip(*(each for each in given if isinstance(each, (list, tuple))), strict=False)
+        found = next((part for part in parts if any(each != part[0] for each in part)), None)
+        if found is None:
+            break
+        given = found
+    return given
+
+
 def _short(value: object) -> str:
-    text = repr(value)
+    """What a user can read of a value: of objects of the compiler's own no more than their name."""
+    if isinstance(value, (list, tuple)) and not all(isinstance(each, PLAIN) for each in value):
+        text = f"{len(value)} of them"
+    elif isinstance(value, (*PLAIN, list, tuple)):
+        text = repr(value)
+    else:
+        text = " ".join(filter(None, (_word(value, "kind"), _word(value, "name")))) or "another"
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _word(value: object, name: str) -> str:
+    found = getattr(value, name, "")
+    found = found.value if isinstance(found, Enum) else found
+    return found if isinstance(found, str) else ""
 
 
 def _line(place: Unlike, lines: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from ...program.sized.template import check_template, first_tags, template_of
 from ..compile_state import KeptShapes
 from .explain import AmbiguousSize, Explainer, explainer_of
 from .refusals import Unlike, ambiguous_sizes, unexplained_size, unlike_programs
+from .same_classes import class_ranks, named_alike
 from .saved_sizes import saved_sizes
 
 OF_RANK = (
@@ -79,17 +80,20 @@ class Unifier:
         first = self.programs[0]
         for name in ("world_size", "aliases", "groups"):
             self.alike([getattr(each, name) for each in self.programs], Unlike(f"the program's {name}"))
-        self.alike([list(each.classes) for each in self.programs], Unlike("the class programs"))
+        self.alike(
+            [class_ranks(each) for each in self.programs], Unlike("which ranks run the same operators")
+        )
+        programs = named_alike(self.programs)
         users = {own.class_name: own.pipeline for own in first.ranks}
         for own in first.ranks:
             mine, theirs = self.explainers[own.pipeline], self.explainers[users[own.class_name]]
             if mine.micros != theirs.micros:
                 raise unlike_programs(self.sizes, Unlike(f"class {own.class_name}", "unlike pieces run it"))
         classes = {
-            name: self.class_program([each.classes[name] for each in self.programs], users[name])
+            name: self.class_program([each.classes[name] for each in programs], users[name])
             for name in first.classes
         }
-        ranks = [self.rank(list(own)) for own in zip(*(each.ranks for each in self.programs), strict=True)]
+        ranks = [self.rank(list(own)) for own in zip(*(each.ranks for each in programs), strict=True)]
         return replace(first, classes=classes, ranks=self.ranked(ranks), sizes=self.sizes)
 
     def ranked(self, ranks: list[RankProgram]) -> list[RankProgram]:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from hspmd_compiler.base.pipeline_schedule import ScheduleKind
+from hspmd_compiler.passes.sized.refusals import Unlike, unlike_programs
+from hspmd_compiler.passes.sized.unify import unify
 from hspmd_compiler.program.check import problems_of_program
+from hspmd_compiler.program.program import InputKind, SegmentInput, Value
 from hspmd_compiler.program.sized.instantiate import instantiate
+from hspmd_compiler.program.sized.size_range import SizeRange
 from hspmd_compiler.program.sized.sizes import Count
 from hspmd_compiler.strategy.strategy import PipelineSpec as P
 from hspmd_compiler.strategy.strategy import StageSpec as S
@@ -22,6 +28,7 @@ UNEQUAL = Strategy((P((S((0, 1), (0, 1)), S((2,), (1, 2))), (1,)), P((S((3,), (0
 PIECES = Strategy(
     (P((S((0, 1), (0, 1)), S((2, 3, 4), (1, 2))), (1,)), P((S((5,), (0, 2)),), (1,))), sequence_parallel=True
 )
+ALIKE = Strategy((P((S((0,), (0, 2)),), (1,)), P((S((1,), (0, 2)),), (1,))), zero=3)
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -62,6 +69,34 @@ def test_any_number_of_samples(loss: Loss) -> None:
         case.check(plan, numbers(total, loss))
 
 
+def test_shared_parameters_of_pipelines_that_are_alike() -> None:
+    """A step has any number of micro-batches, so that no gather of parameters meets another inside it."""
+    torch.manual_seed(0)
+    loss = nn.functional.mse_loss
+    for unit, model, inputs, high in (
+        (Count.SAMPLES, lambda: Mlp(loss), lambda _: numbers(2, loss), 64),
+        (Count.TOKENS, Packed, lambda tokens: packed(5, tokens - 5, rows=2), 200),
+    ):
+        case = SizedCase.of(model, inputs, ALIKE, unit, high)
+        plan, total = planned(unit, [7, 3], [4])
+        case.check(plan, numbers(total, loss) if unit is Count.SAMPLES else packed(7, 3, 4))
+
+
+def test_classes_are_those_of_the_same_ranks_whatever_their_names() -> None:
+    torch.manual_seed(0)
+    loss = nn.functional.mse_loss
+    case = SizedCase.of(lambda: Mlp(loss), lambda _: numbers(2, loss), UNEQUAL, Count.SAMPLES, 64)
+    first, middle, last = case.probed
+    names = dict(zip(middle.classes, reversed(middle.classes), strict=True))
+    swapped = replace(
+        middle,
+        classes={names[name]: replace(held, name=names[name]) for name, held in middle.classes.items()},
+        ranks=[replace(own, class_name=names[own.class_name]) for own in middle.ranks],
+    )
+    assert len(names) > 1 and case.program.sizes is not None
+    assert unify([first, swapped, last], case.program.sizes) == case.program
+
+
 @pytest.mark.parametrize("zero", [0, 2, 3])
 def test_packed_rows_of_any_number_of_tokens(zero: int) -> None:
     """Also one token, and a pipeline with nothing to do; cuts of tokens even or not, or empty."""
@@ -92,3 +127,17 @@ def test_a_plan_of_a_probe_gives_its_program() -> None:
                 assert getattr(own, name) == getattr(theirs, name), (own.rank, name)
             segments = made.classes[own.class_name].segments
             assert segments == compiled.classes[theirs.class_name].segments
+
+
+def test_a_refusal_shows_names_and_no_objects() -> None:
+    """What a user reads of two compiles is where they differ first."""
+    plans = tuple(planned(Count.TOKENS, [tokens])[0] for tokens in (3, 5, 9))
+    sizes = SizeRange(Count.TOKENS, 1, 9, plans, (1,), ScheduleKind.ONE_F_ONE_B)
+    one, two = (
+        [SegmentInput(InputKind.DATA, Value(0), "ids"), SegmentInput(kind, Value(1), "weight")]
+        for kind in (InputKind.PARAM, InputKind.STORED)
+    )
+    error = str(unlike_programs(sizes, Unlike("segment forward.0", "its inputs"), [one, two, two]))
+    assert "param weight" in error and "stored weight" in error
+    assert "SegmentInput" not in error and "Value(" not in error
+    assert "give `sizes` another end, or compile without `sizes`" in error
