@@ -72,17 +72,19 @@ CLASSES: Mapping[OperatorClass, tuple[str, ...]] = {
         *("sum", "mean", "amax", "amin", "max", "min", "prod", "var", "std", "var_mean", "logsumexp", "any"),
         *("all", "argmax", "argmin", "cumsum", "cumprod", "linalg_vector_norm", "_softmax", "_log_softmax"),
         *("_softmax_backward_data", "_log_softmax_backward_data", "row_max", "exp_sum", "valid_count"),
-        *("log_softmax_finish", "log_softmax_backward", "nll_rowsum"),
+        *("log_softmax_finish", "log_softmax_backward", "nll_rowsum", "expert_counts"),
     ),
     OperatorClass.COPY: (
         *("_to_copy", "clone", "cat", "stack", "constant_pad_nd", "slice_backward", "select_backward"),
         *("copy", "full", "full_like", "zeros", "zeros_like", "ones", "ones_like", "empty_like", "repeat"),
         *("new_zeros", "new_ones", "new_full", "arange", "scalar_tensor", "flip", "roll", "zero_unless"),
         *("tril", "triu", "take", "factor_take", "place", "view_as_complex", "unless_empty", "expand_copy"),
+        *("rows_slice_backward", "rows_select_backward", "host_counts"),
     ),
     OperatorClass.INDEX: (
         *("embedding", "embedding_dense_backward", "index", "index_select", "index_put", "gather", "scatter"),
         *("scatter_add", "index_add", "vocab_embedding", "vocab_embedding_backward", "checked_index"),
+        *("expert_order", "own_rows", "rows_back", "rows_placed"),
         *(
             "nll_loss_forward",
             "nll_loss_backward",

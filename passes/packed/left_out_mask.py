@@ -92,6 +92,8 @@ def with_left_out(program: Program, masks: Inputs) -> Program:
 
 def _can_do_without(model: nn.Module, inputs: Inputs) -> bool:
     """Whether the example has a mask of tokens beside positions, and the model can be called without it."""
+    if not isinstance(inputs, Mapping):
+        return False  # told where inputs are read
     mask, positions = inputs.get(MASK_INPUT), inputs.get(POSITIONS)
     if mask is None or positions is None or mask.dim() != 2 or mask.shape[1:] != positions.shape[1:]:
         return False

@@ -69,13 +69,13 @@ def test_an_artifact_is_loaded_and_takes_steps_of_any_size(tmp_path: Path) -> No
         Mlp(loss), numbers(2, loss), strategy=replace(ONE, sizes=SizesSpec(samples=(1, 64)))
     )
     program.save(tmp_path / "one")
-    engine = hspmd.load(tmp_path / "one")
-    for sizes in ([3, 1], [7]):
-        plan, total = planned(Count.SAMPLES, sizes)
-        batch = numbers(total, loss)
-        model = Mlp(loss)
-        model.load_state_dict(engine.state_dict())
-        assert engine.step(batch, plan) == pytest.approx(float(model(**batch).detach()), rel=1e-5)
+    with hspmd.load(tmp_path / "one") as engine:
+        for sizes in ([3, 1], [7]):
+            plan, total = planned(Count.SAMPLES, sizes)
+            batch = numbers(total, loss)
+            model = Mlp(loss)
+            model.load_state_dict(engine.state_dict())
+            assert engine.step(batch, plan) == pytest.approx(float(model(**batch).detach()), rel=1e-5)
 
 
 def test_steps_of_any_number_of_samples() -> None:
