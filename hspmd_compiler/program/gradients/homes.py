@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from math import prod
 
 from ...base.comm_plan import GradBucket, GradPiece
 from ..arrays import Arrays
@@ -30,9 +31,12 @@ class Home:
 def homes_of(own: RankProgram) -> dict[str, Home]:
     """By parameter, in buckets of waves to which the rank gives whole gradients only."""
     given = Counter(piece.param for bucket in own.grad_buckets for piece in bucket.given if piece.src_boxes)
+    sizes = {shard.name: prod(shard.shape) for shard in own.shards}
     found: dict[str, Home] = {}
     for bucket in own.grad_buckets:
-        if bucket.wave < 0 or not all(_is_whole(piece) and given[piece.param] == 1 for piece in bucket.given):
+        alone = all(_is_whole(piece) and given[piece.param] == 1 for piece in bucket.given)
+        # A rank may have an addend of what it holds nothing of.
+        if bucket.wave < 0 or not alone or any(piece.length != sizes[piece.param] for piece in bucket.given):
             continue
         start = 0
         for piece in bucket.given:
