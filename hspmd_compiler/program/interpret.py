@@ -40,7 +40,7 @@ class RowCall:
         """Keyword arguments of the row's function. device: of what is made from nothing."""
         from .kernels.kernels import makes_tensor_from_nothing  # late, with torch: prices read rows without
 
-        if self.row.op != GETITEM and makes_tensor_from_nothing(self.row.op):
+        if self.row.op not in (GETITEM, COMM_START) and makes_tensor_from_nothing(self.row.op):
             return {**self.kwargs, "device": device}
         return dict(self.kwargs)
 

@@ -90,7 +90,7 @@ def with_left_out(program: Program, masks: Inputs) -> Program:
     return replace(program, left_out=held) if held else program
 
 
-def _can_do_without(model: nn.Module, inputs: Inputs) -> bool:
+def _can_do_without(model: nn.Module, inputs: object) -> bool:
     """Whether the example has a mask of tokens beside positions, and the model can be called without it."""
     if not isinstance(inputs, Mapping):
         return False  # told where inputs are read

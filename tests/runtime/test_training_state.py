@@ -37,6 +37,8 @@ from ..training.test_zero_training import CASES
 from ..training.training_cases import ALL, BATCH, STRATEGIES, SUBJECTS
 
 ADAMW = OptimizerConfig(lr=1e-2, weight_decay=0.1)
+STEADY = replace(ADAMW, eps=1e-5)
+"""The gradient of a bias of keys is zero but for rounding, of which AdamW's own eps would make steps."""
 SEED, STEPS = 5, 4
 
 
@@ -204,8 +206,8 @@ def test_a_position_in_the_data_is_counted(field: str, value: int) -> None:
 def test_another_strategy_goes_on(tmp_path: Path) -> None:
     """From ZeRO-3 on two pipelines to ZeRO-1 on three tensor-parallel ranks, with the same dropout masks."""
     subject = "gpt2-dropout"
-    first = compiled(subject, replace(CASES["dp2"], zero=3), tmp_path / "first")
-    second = compiled(subject, replace(STRATEGIES["tp3"], zero=1), tmp_path / "second")
+    first = compiled(subject, replace(CASES["dp2"], zero=3), tmp_path / "first", STEADY)
+    second = compiled(subject, replace(STRATEGIES["tp3"], zero=1), tmp_path / "second", STEADY)
     state = tmp_path / "state.safetensors"
 
     def begin(engine: Engine, emit: Emit) -> None:

@@ -227,17 +227,17 @@ def test_a_rank_dies_between_any_two_things(config: OptimizerConfig, victim: int
 class Normed(nn.Module):
     """Buffers change with each step."""
 
-    def __init__(self) -> None:
+    def __init__(self, norm: type[nn.Module] = nn.BatchNorm1d) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
+        self.body = nn.Sequential(nn.Linear(6, 8), norm(8), nn.Linear(8, 3)).double()
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return nn.functional.mse_loss(self.body(x), target)
 
 
-def compiled_run(zero: int, bucket_bytes: int | None = None) -> Run:
+def compiled_run(zero: int, bucket_bytes: int | None = None, norm: type[nn.Module] = nn.BatchNorm1d) -> Run:
     torch.manual_seed(0)
-    model = Normed()
+    model = Normed(norm)
     batches = [
         {"x": torch.randn(4, 6, dtype=torch.float64), "target": torch.randn(4, 3, dtype=torch.float64)}
         for _ in range(STEPS)
@@ -264,7 +264,7 @@ def test_buffers_and_what_is_stored_once_are_of_one_step(zero: int) -> None:
 
 def test_sums_that_have_started_are_of_one_step() -> None:
     """Who dies leaves sums under way, whose memory is not used for the step that is taken anew."""
-    run = compiled_run(0, bucket_bytes=1)
+    run = compiled_run(0, bucket_bytes=1, norm=nn.LayerNorm)
     assert sum(each.op is Op.REDUCE_START for each in run.program.ranks[0].instructions) > 2
     for number in range(run.events[0]):
         run.killed(0, number, ())

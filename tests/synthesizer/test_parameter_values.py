@@ -48,7 +48,7 @@ def biased() -> tuple[nn.Module, dict[str, Tensor]]:
 def test_samples_are_cut_beside_tables_of_positions() -> None:
     """Samples are many and links slow: nothing is whole on all ranks but what is made of parameters."""
     spec = cluster(*([device(peak=1e10, pace=pace)] for pace in (1, 2, 2)))
-    found = plan(biased, cluster=spec, global_batch=400)
+    found = plan(biased, cluster=spec, global_batch=4000)
     best = next(one for one in (found.chosen, *found.runner_ups) if one.name == "1 x 3, searched")
     assert best.candidate.found is not None
     assert [one.type.holding for one in best.candidate.found.inputs] == [Holding.SPLIT]

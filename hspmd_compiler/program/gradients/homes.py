@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
 
 from ...base.comm_plan import GradBucket, GradPiece
-from ..arrays import Arrays
 from ..boxes import full_box
 from ..program import RankProgram
 from ..requests import V
+
+if TYPE_CHECKING:  # prices ask where gradients lie without PyTorch
+    from ..arrays import Arrays
 
 
 @dataclass(frozen=True, slots=True)
