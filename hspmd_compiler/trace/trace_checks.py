@@ -37,16 +37,21 @@ _READS_VALUES = ("data-dependent", "datadependent", "item()", "unbacked", "_loca
 _RNG_TAG = torch.Tag.nondeterministic_seeded
 
 
-def check_inputs(inputs: Mapping[str, torch.Tensor] | None, batch: int, model: nn.Module) -> None:
-    """A batch is a dict of tensors that agree on dim 0, the sample."""
-    given: object = inputs
-    if not isinstance(inputs, Mapping) or not inputs:
+def check_named(given: object, model: nn.Module) -> None:
+    """A batch has names."""
+    if not isinstance(given, Mapping) or not given:
         empty = given is None or isinstance(given, Mapping)
         raise TraceError(
             "there are no example inputs" if empty else f"the example inputs are a {type(given).__name__}",
             rule="a batch is a dict of tensors whose dim 0 is the sample",
             fix=f"pass example_inputs={spelled_batch(model)}",
         )
+
+
+def check_inputs(inputs: Mapping[str, torch.Tensor] | None, batch: int, model: nn.Module) -> None:
+    """A batch is a dict of tensors that agree on dim 0, the sample."""
+    check_named(inputs, model)
+    assert inputs is not None, "it has names"
     bad = [(str(k), f"is a {type(v).__name__}") for k, v in inputs.items() if not isinstance(v, torch.Tensor)]
     bad += [(k, "has no dim 0") for k, v in inputs.items() if isinstance(v, torch.Tensor) and v.dim() == 0]
     bad += [("batch", f"is {batch}, not a positive number")] if batch < 1 else []

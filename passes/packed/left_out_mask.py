@@ -25,6 +25,7 @@ from ...program.kernels.packed_kernels import DocumentMask
 from ...program.program import Program
 from ...rules.lines.attention_lines import FLASH
 from ...trace.key_cache import POSITIONS, USE_CACHE, loses_key_cache
+from ...trace.trace_checks import check_named
 from ..causal_mask import MASK, passing
 from .packed_mask import SHORT, MaskFinder, MaskRows, candidates, expected, named
 
@@ -41,6 +42,7 @@ def without_masks(
     known: dict[tuple[int, int], tuple[CompileSubject, CompileSubject]] | None = None,
 ) -> CompileSubject:
     """What is compiled, called without masks of ones. known: what came of others, by model and inputs."""
+    check_named(subject.inputs, subject.model)
     known = {} if known is None else known
     key = id(subject.model), id(subject.inputs)
     if key not in known:
@@ -90,10 +92,8 @@ def with_left_out(program: Program, masks: Inputs) -> Program:
     return replace(program, left_out=held) if held else program
 
 
-def _can_do_without(model: nn.Module, inputs: object) -> bool:
+def _can_do_without(model: nn.Module, inputs: Inputs) -> bool:
     """Whether the example has a mask of tokens beside positions, and the model can be called without it."""
-    if not isinstance(inputs, Mapping):
-        return False  # told where inputs are read
     mask, positions = inputs.get(MASK_INPUT), inputs.get(POSITIONS)
     if mask is None or positions is None or mask.dim() != 2 or mask.shape[1:] != positions.shape[1:]:
         return False
